@@ -1,0 +1,53 @@
+"""What is said to a model and what it answers, whoever the provider is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a prompt."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """What one provider attempt sends."""
+
+    messages: tuple[Message, ...]
+    json_schema: Mapping[str, Any] | None = None
+    """The JSON Schema that the reply should follow; None asks for free text."""
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    timeout_seconds: float | None = None
+    """How long the provider may take for this attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUsage:
+    """Tokens of one provider attempt, as the provider counts them."""
+
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int = 0
+    """The part of ``tokens_in`` that the provider read from its cache."""
+    tokens_reasoning: int = 0
+    """The part of ``tokens_out`` that was spent on reasoning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReply:
+    """What a provider answered."""
+
+    text: str
+    model: str
+    """The model that answered, as the provider names it."""
+    usage: TokenUsage | None
+    """None when the provider did not say; the call is then charged at its estimate."""
+    finish_reason: str | None = None

@@ -1,0 +1,58 @@
+"""What the service needs of a model provider."""
+
+from typing import Protocol
+
+from app.llm.messages import ModelReply, ModelRequest
+
+
+class ModelError(Exception):
+    """A provider attempt that failed.
+
+    The message is safe to log: it names the kind of failure and never repeats what the provider
+    or the caller wrote.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        status: int | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        """True for network errors, timeouts and HTTP 408, 409, 429 and 5xx."""
+        self.status = status
+        """The HTTP status, where there was one."""
+        self.retry_after_seconds = retry_after_seconds
+        """What the provider asked us to wait (``Retry-After``, seconds or HTTP date)."""
+
+
+class ModelProvider(Protocol):
+    """Answers prompts; one attempt a call, retries belong to the caller.
+
+    Cancelling the task that awaits ``complete`` ends the attempt and closes its connection.
+    """
+
+    @property
+    def name(self) -> str:
+        """The provider's name in results and settings, such as ``openai`` or ``offline``."""
+        ...
+
+    @property
+    def external(self) -> bool:
+        """False only when an attempt has no effect outside this process and costs nothing."""
+        ...
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        """Make one attempt.
+
+        Raises:
+            ModelError: the provider refused, failed, was cut off or took too long.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections; called once, when the process stops."""
+        ...

@@ -1,0 +1,58 @@
+"""What a tool is, and what it is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+ToolResult = dict[str, Any]
+"""What a tool returns: JSON values only. A failure is ``{"error": message, "code": word}``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """How a tool is presented to planners and how it may be run."""
+
+    name: str
+    description: str
+    """One or two sentences that tell a model when to use the tool and what it returns."""
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments: an object that refuses unknown properties."""
+    external: bool = False
+    """True when a call leaves this process, so that it must be durable before it is made."""
+    idempotent: bool = True
+    """True when a call whose outcome is unknown may be made again."""
+    parallel_safe: bool = True
+    timeout_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a tool may know about the run that calls it."""
+
+    run_id: str
+    timezone: str
+    """IANA name of the zone that dates without a zone are read in."""
+    now: datetime
+    """The aware time that relative dates start from; fixed for the length of a run."""
+
+
+class Tool(Protocol):
+    """One thing an agent can do; it never raises for bad arguments or failures of its own."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """How the tool is presented and run."""
+        ...
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Do it; every failure is a dict with ``error`` and ``code``.
+
+        ``args`` already follow ``spec.parameters``.
+        """
+        ...
+
+
+def failure(message: str, code: str) -> ToolResult:
+    """The dict that every failing tool returns."""
+    return {"error": message, "code": code}
