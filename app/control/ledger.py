@@ -1,0 +1,190 @@
+"""Scopes and reservations: how parallel work is kept inside nested limits.
+
+A scope is a budget with its usage, inside its parent's scope. Work is paid in two moves. *Before*
+a charge it is reserved, in the scope and in all its ancestors or in none of them, and refused
+where used + reserved + asked would pass a limit. *After* it, the reservation is replaced by what
+was really used. What is reserved cannot be spent by anyone else, so however many lanes work in
+parallel, a limit of N lets exactly N through. What cannot be known before (tokens, cost) may
+overshoot once; the next reservation is then refused.
+
+All of this happens on one event loop, between awaits; there is no lock and none is needed.
+"""
+
+from collections.abc import Callable, Iterator
+
+from app.control.budget import Amount, Budget, Dimension
+from app.control.usage import NOTHING, BudgetExceededError, Charge, ResourceUsage
+
+Warn = Callable[["Scope", Dimension, float], None]
+"""Told once a scope's dimension has reached a share (0.7, 0.9) of its limit."""
+
+WARNING_SHARES = (0.7, 0.9)
+
+
+class Scope:
+    """A budget, what was spent of it, and what is reserved."""
+
+    __slots__ = ("_held", "_limits", "_warn", "_warned", "budget", "name", "parent", "usage")
+
+    def __init__(
+        self,
+        name: str,
+        budget: Budget | None = None,
+        *,
+        parent: "Scope | None" = None,
+        usage: ResourceUsage | None = None,
+        warn: Warn | None = None,
+    ) -> None:
+        self.name = name
+        self.budget = budget or Budget()
+        self.usage = usage or ResourceUsage()
+        self.parent = parent
+        self._limits = self.budget.limits()
+        self._limits.pop(Dimension.SECONDS, None)  # time passes by itself; see remaining_seconds
+        self._held: dict[Dimension, Amount] = {}
+        self._warn: Warn | None = warn or (parent._warn if parent else None)
+        self._warned: set[tuple[Dimension, float]] = set()
+
+    def child(self, name: str, budget: Budget | None) -> "Scope":
+        """Open a scope inside this one; everything it spends counts here as well."""
+        return Scope(f"{self.name}/{name}", budget, parent=self)
+
+    def lineage(self) -> Iterator["Scope"]:
+        """Yield this scope and its ancestors, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def reserve(self, charge: Charge) -> "Reservation":
+        """Hold ``charge`` here and in every ancestor, or nowhere.
+
+        Raises:
+            BudgetExceededError: a limit would be passed; names the scope and the dimension.
+        """
+        scope: Scope | None = self
+        while scope is not None:
+            if scope._limits:
+                scope._require_room(charge)
+            scope = scope.parent
+        scope = self
+        while scope is not None:
+            held = scope._held
+            for dimension, amount in charge.items():
+                held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
+            scope = scope.parent
+        return Reservation(self, charge)
+
+    def charge(self, charge: Charge) -> None:
+        """Reserve and settle in one move, for what is known beforehand.
+
+        Raises:
+            BudgetExceededError: a limit would be passed.
+        """
+        self.reserve(charge).settle(charge)
+
+    def add(self, charge: Charge) -> None:
+        """Count what was spent already, whatever the limits say (late costs, replayed runs)."""
+        for scope in self.lineage():
+            scope.usage.add(charge)
+            scope._warn_of(charge)
+
+    def require_something_left(self) -> None:
+        """Refuse where any limit, here or above, is used up.
+
+        Raises:
+            BudgetExceededError: nothing is left in some dimension.
+        """
+        for scope in self.lineage():
+            tripped = scope.usage.tripped_by(scope.budget)
+            if tripped is not None:
+                scope._refuse(*tripped)
+
+    def limits_of(self, dimension: Dimension) -> bool:
+        """Tell whether this scope or an ancestor limits a dimension."""
+        return any(dimension in scope._limits for scope in self.lineage())
+
+    def remaining(self, dimension: Dimension) -> Amount | None:
+        """Return what can still be reserved in a dimension, here and above; None is unlimited."""
+        rests = [
+            scope._limits[dimension]  # type: ignore[operator]
+            - scope.usage.of(dimension)
+            - scope._held.get(dimension, 0)
+            for scope in self.lineage()
+            if dimension in scope._limits
+        ]
+        return max(0, min(rests)) if rests else None
+
+    def remaining_seconds(self) -> float | None:
+        """Return the time that is left before a limit of seconds, here or above, interrupts."""
+        rests = [
+            scope.budget.max_time_seconds - scope.usage.time_elapsed_seconds
+            for scope in self.lineage()
+            if scope.budget.max_time_seconds is not None
+        ]
+        return min(rests) if rests else None
+
+    def out_of_time(self) -> BudgetExceededError:
+        """Return the stop that says that this scope's seconds are used up."""
+        limit = self.budget.max_time_seconds or 0
+        return self._stop(Dimension.SECONDS, limit)
+
+    def _require_room(self, charge: Charge) -> None:
+        for dimension, amount in charge.items():
+            limit = self._limits.get(dimension)
+            if limit is None or not amount:
+                continue
+            taken = self.usage.amounts.get(dimension, 0) + self._held.get(dimension, 0)
+            if taken + amount > limit:
+                self._refuse(dimension, limit)
+
+    def _refuse(self, dimension: Dimension, limit: Amount) -> None:
+        raise self._stop(dimension, limit)
+
+    def _stop(self, dimension: Dimension, limit: Amount) -> BudgetExceededError:
+        reason = f"{self.usage.describe(dimension, limit)} (scope {self.name})"
+        return BudgetExceededError(
+            self.usage, self.budget, reason, dimension=dimension, scope=self.name
+        )
+
+    def _release(self, charge: Charge) -> None:
+        for dimension, amount in charge.items():
+            self._held[dimension] -= amount  # type: ignore[operator]
+
+    def _warn_of(self, charge: Charge) -> None:
+        if self._warn is None or not self._limits:
+            return
+        for dimension in charge:
+            limit = self._limits.get(dimension)
+            if not limit:
+                continue
+            for share in WARNING_SHARES:
+                reached = float(self.usage.of(dimension)) >= share * float(limit)
+                if reached and (dimension, share) not in self._warned:
+                    self._warned.add((dimension, share))
+                    self._warn(self, dimension, share)
+
+
+class Reservation:
+    """What one piece of work may still spend; settle it exactly once."""
+
+    __slots__ = ("_charge", "_scope")
+
+    def __init__(self, scope: Scope, charge: Charge) -> None:
+        self._scope: Scope | None = scope
+        self._charge = charge
+
+    @property
+    def charge(self) -> Charge:
+        """What is held."""
+        return self._charge
+
+    def settle(self, used: Charge = NOTHING) -> None:
+        """Give the hold back and count what was really used; a second time changes nothing."""
+        scope, self._scope = self._scope, None
+        while scope is not None:
+            scope._release(self._charge)
+            if used:
+                scope.usage.add(used)
+                scope._warn_of(used)
+            scope = scope.parent

@@ -1,0 +1,91 @@
+"""Reasons to end that no policy may override.
+
+A stop travels as a ``BaseException``: an ``except Exception`` of a node, a tool or a library can
+neither swallow it nor mistake it for a failure that could be retried (spec, section 4). Who
+settles the run turns it into a :class:`StopCause`, which is what callers see as ``stop``.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+
+class StopKind(StrEnum):
+    """What ended a run before its natural end."""
+
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    LOOP = "loop"
+    ERROR = "error"
+    WORKER_LOST = "worker_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopCause:
+    """The precise reason why a run ended, as the run's ``stop`` shows it."""
+
+    kind: StopKind
+    dimension: str | None = None
+    """The budget dimension that tripped, such as ``tool_calls``."""
+    scope: str | None = None
+    """The budget scope that tripped, such as ``run`` or ``run/answer``."""
+    limit: int | float | Decimal | None = None
+    used: int | float | Decimal | None = None
+    requested_by: str | None = None
+    reason: str | None = None
+    at: datetime | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cause as JSON values, without what is not known."""
+        values = {
+            "kind": self.kind.value,
+            "dimension": self.dimension,
+            "scope": self.scope,
+            "limit": _number(self.limit),
+            "used": _number(self.used),
+            "requested_by": self.requested_by,
+            "reason": self.reason,
+            "at": self.at.isoformat() if self.at else None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Stop(BaseException):
+    """A reason to end, on its way from where it arose to whoever settles the run."""
+
+    def __init__(self, cause: StopCause) -> None:
+        super().__init__(cause.reason or cause.kind.value)
+        self.cause = cause
+
+
+class CancelledError(Stop):
+    """Someone asked the run to stop (seed 000, REQ-C2).
+
+    Not asyncio's class of that name: import it through its module to tell the two apart.
+    """
+
+    def __init__(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
+        cause = StopCause(kind=StopKind.CANCELLED, reason=reason, requested_by=requested_by)
+        super().__init__(cause)
+
+
+class DeadlineExceededError(Stop):
+    """The instant that the caller named has passed."""
+
+    def __init__(self, deadline: datetime) -> None:
+        reason = f"The deadline {deadline.isoformat()} has passed."
+        super().__init__(StopCause(kind=StopKind.DEADLINE, reason=reason))
+
+
+class HandOver(Stop):
+    """This process gives the run up, so that another one may go on with it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))
+
+
+def _number(value: int | float | Decimal | None) -> int | float | None:
+    return float(value) if isinstance(value, Decimal) else value

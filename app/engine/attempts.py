@@ -1,0 +1,83 @@
+"""The attempts of one call, as its children in the ExecutionGraph.
+
+A call that succeeds at once is one node. Only when a second attempt begins do both become children
+of the call: the first is added then, with its real times (spec, section 7).
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from app.engine.call import AttemptError
+from app.trace.execution_graph import ExecutionGraph
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    start_ts_ms: int
+    end_ts_ms: int
+    error_class: str
+    reason: str
+
+
+class AttemptLog:
+    """Records the attempts of one call."""
+
+    def __init__(self, graph: ExecutionGraph, call_node: str) -> None:
+        self._graph = graph
+        self._call_node = call_node
+        self._number = 0
+        self._first: _Failed | None = None
+
+    async def make(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """Make one attempt and record it."""
+        self._number += 1
+        if self._number == 1:
+            return await self._make_first(attempt)
+        self._add_first()
+        node = self._graph.begin_node(
+            self._call_node, "system", "attempt", metadata={"attempt": self._number}
+        )
+        self._graph.mark_running(node)
+        try:
+            result = await attempt()
+        except AttemptError as failure:
+            self._graph.mark_failure(node, failure.error_class, str(failure))
+            raise
+        except BaseException as stop:
+            self._graph.mark_halt(node, str(stop) or type(stop).__name__)
+            raise
+        self._graph.mark_success(node, 0)
+        return result
+
+    async def _make_first(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        started = self._graph.now_ms()
+        self._graph.mark_running(self._call_node)
+        try:
+            return await attempt()
+        except AttemptError as failure:
+            self._first = _Failed(
+                start_ts_ms=started,
+                end_ts_ms=self._graph.now_ms(),
+                error_class=failure.error_class,
+                reason=str(failure),
+            )
+            raise
+
+    def _add_first(self) -> None:
+        first, self._first = self._first, None
+        if first is None:
+            return
+        self._graph.add_ended(
+            self._call_node,
+            "system",
+            "attempt",
+            status="fail",
+            start_ts_ms=first.start_ts_ms,
+            end_ts_ms=first.end_ts_ms,
+            error_class=first.error_class,
+            stop_reason=first.reason,
+            metadata={"attempt": 1},
+        )

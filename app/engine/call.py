@@ -1,0 +1,100 @@
+"""What is called, what comes back, and how it can fail."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+from app.control.retry import RetryPolicy
+from app.control.usage import Charge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one attempt cost; money in US dollars."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: Decimal = Decimal(0)
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            cost_usd=self.cost_usd + other.cost_usd,
+        )
+
+
+FREE = Spent()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What is about to be called."""
+
+    key: str
+    """The path of the call inside its run, the same whenever the run is executed again."""
+    kind: Literal["llm", "tool"]
+    name: str
+    model: str | None = None
+    request_hash: str
+    """Of what is asked; a recorded result of another request is not replayed."""
+    once: Charge = field(default_factory=dict)
+    """Charged once, however many attempts it takes."""
+    per_attempt: Charge = field(default_factory=dict)
+    """Charged for every attempt that was allowed to begin."""
+    estimate: Spent = FREE
+    """Reserved for an attempt, and charged for it if nobody can tell what it cost."""
+    external: bool = True
+    """False if it has no effect outside this process and costs nothing."""
+    repeatable: bool = True
+    """Whether a call whose outcome is unknown may be made again."""
+    retry: RetryPolicy
+    timeout_seconds: float | None = None
+    """Per attempt."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What an attempt brought back: a JSON value and, if it can be told, what it cost."""
+
+    value: Any
+    spent: Spent | None = None
+    """None is charged at the estimate."""
+
+
+class AttemptError(Exception):
+    """An attempt that failed; its message is safe to show."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        error_class: str,
+        retryable: bool,
+        retry_after_seconds: float | None = None,
+        spent: Spent | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.error_class = error_class
+        self.retryable = retryable
+        self.retry_after_seconds = retry_after_seconds
+        self.spent = spent
+        """None if nobody can tell, which is charged at the estimate."""
+
+
+class CallFailedError(Exception):
+    """A call that failed for good, its retries included."""
+
+    def __init__(self, message: str, *, error_class: str, attempts: int) -> None:
+        super().__init__(message)
+        self.error_class = error_class
+        self.attempts = attempts
+
+
+class OutcomeUnknownError(Exception):
+    """A call that may have taken effect and must not be made again."""
+
+
+Attempt = Callable[[], Awaitable[Reply]]

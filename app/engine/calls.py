@@ -1,0 +1,233 @@
+"""The one gateway through which every LLM and tool call of a run passes.
+
+A call lives like this: it is **reserved** in its budget scope and in all scopes around it; a
+**CallNode** is begun; the journal's **barrier** makes everything that led to it durable and refuses
+it if the run was asked to stop or belongs to another worker by now; it is **performed**, with
+retries; it is **settled** at what it really cost. A refused call is a halted node with the reason,
+so a trace shows what a limit kept from happening.
+
+A call that an earlier attempt of the run has finished is not made again: its result comes from the
+journal, its node is the old one, and nothing is charged.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from app.control.budget import Dimension
+from app.control.ledger import Scope
+from app.control.retry import delay_before_retry
+from app.control.usage import NOTHING, Charge
+from app.engine.attempts import AttemptLog
+from app.engine.call import (
+    FREE,
+    Attempt,
+    AttemptError,
+    Call,
+    CallFailedError,
+    OutcomeUnknownError,
+    Reply,
+    Spent,
+)
+from app.engine.cancellation import CancellationToken
+from app.engine.ports import CallOutcome, Entry, Journal, Recorded
+from app.trace.execution_graph import ExecutionGraph
+
+
+class Calls:
+    """The gateway of one run."""
+
+    def __init__(
+        self,
+        *,
+        graph: ExecutionGraph,
+        journal: Journal,
+        token: CancellationToken,
+        jitter: Callable[[], float],
+    ) -> None:
+        """Open the gateway; ``jitter`` draws from [-1, 1]."""
+        self.graph = graph
+        self.journal = journal
+        self.token = token
+        self.jitter = jitter
+
+    async def perform(self, call: Call, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
+        """Make a call, or take its result from the journal.
+
+        ``attempt`` makes one try; ``parent`` is the CallNode that the call belongs to.
+
+        Raises:
+            CallFailedError: it failed, and its retries are used up or would not help.
+            OutcomeUnknownError: an earlier try may have taken effect and cannot be repeated.
+            Stop: a limit or somebody's wish keeps it from being made, or ended it.
+        """
+        recorded = self.journal.recorded(call.key)
+        if recorded is not None and recorded.request_hash == call.request_hash:
+            if recorded.outcome is not CallOutcome.UNKNOWN:
+                return _replay(recorded)
+            if not call.repeatable:
+                raise OutcomeUnknownError("An earlier try may have taken effect.")
+        self.token.check()
+        return await _Performance(self, call, parent, scope).run(attempt)
+
+
+class _Performance:
+    """One call on its way through the gateway."""
+
+    def __init__(self, calls: Calls, call: Call, parent: str, scope: Scope) -> None:
+        self._calls = calls
+        self._call = call
+        self._scope = scope
+        self._graph = calls.graph
+        self._node = calls.graph.begin_node(
+            parent, call.kind, call.name, call.model, {"call_key": call.key, **call.metadata}
+        )
+        self._attempts = AttemptLog(calls.graph, self._node)
+        self._begun = 0
+        self._spent = FREE
+        self._charged: dict[Dimension, Any] = {}
+
+    async def run(self, attempt: Attempt) -> Any:
+        try:
+            while True:
+                try:
+                    reply = await self._try(attempt)
+                except AttemptError as failure:
+                    await self._wait_or_fail(failure)
+                else:
+                    return self._succeed(reply)
+        except CallFailedError:
+            raise
+        except Exception as error:
+            self._fail(type(error).__name__, "The call broke.")
+            raise
+        except BaseException as stop:
+            self._halt(stop)
+            raise
+
+    async def _try(self, attempt: Attempt) -> Reply:
+        """Reserve, ask the barrier, perform one attempt, settle it."""
+        call = self._call
+        counted = _sum(NOTHING if self._begun else call.once, call.per_attempt)
+        hold = _sum(counted, _charge_of(call.estimate))
+        reservation = self._scope.reserve(hold)
+        try:
+            self._note(None, hold)
+            await self._calls.journal.barrier(external=call.external)
+            self._calls.token.check()
+        except BaseException:
+            reservation.settle()  # it never began
+            raise
+        self._begun += 1
+        spent = call.estimate
+        try:
+            reply = await self._attempts.make(lambda: self._within_time(attempt))
+            spent = call.estimate if reply.spent is None else reply.spent
+            return reply
+        except AttemptError as failure:
+            spent = call.estimate if failure.spent is None else failure.spent
+            raise
+        finally:
+            used = _sum(counted, _charge_of(spent))
+            reservation.settle(used)
+            self._spent += spent
+            self._charged = _sum(self._charged, used)
+
+    async def _within_time(self, attempt: Attempt) -> Reply:
+        seconds = self._call.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await attempt()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"No answer within {seconds:g} seconds."
+            raise AttemptError(message, error_class="TimeoutError", retryable=True) from None
+
+    async def _wait_or_fail(self, failure: AttemptError) -> None:
+        delay = self._delay(failure)
+        if delay is None:
+            self._fail(failure.error_class, str(failure))
+            raise CallFailedError(
+                str(failure), error_class=failure.error_class, attempts=self._begun
+            ) from None
+        self._graph.increment_retries(self._node)
+        self._calls.journal.touch()
+        await asyncio.sleep(delay)
+
+    def _delay(self, failure: AttemptError) -> float | None:
+        """Return how long to wait before the next attempt; None if there is none."""
+        if not failure.retryable:
+            return None
+        delay = delay_before_retry(
+            self._call.retry,
+            failed_attempts=self._begun,
+            retry_after_seconds=failure.retry_after_seconds,
+            jitter_draw=self._calls.jitter(),
+        )
+        left = self._scope.remaining_seconds()
+        too_late = delay is not None and left is not None and delay >= left
+        return None if too_late else delay
+
+    def _succeed(self, reply: Reply) -> Any:
+        if not self._graph.mark_success(self._node, **self._usage()):
+            self._graph.add_late_usage(self._node, **self._usage())  # abandoned, then it came
+        self._note(CallOutcome.RESULT, self._charged, reply.value)
+        return reply.value
+
+    def _fail(self, error_class: str, reason: str) -> None:
+        self._graph.mark_failure(self._node, error_class, reason, **self._usage())
+        value = {"error_class": error_class, "message": reason, "attempts": self._begun}
+        self._note(CallOutcome.FAILURE, self._charged, value)
+
+    def _halt(self, stop: BaseException) -> None:
+        given = self._calls.token.stop
+        reason = str(given if given is not None else stop) or type(stop).__name__
+        self._graph.mark_halt(self._node, reason, **self._usage())
+        self._note(None, self._charged)
+
+    def _usage(self) -> dict[str, Any]:
+        spent = self._spent
+        return {
+            "cost_usd": spent.cost_usd,
+            "tokens_in": spent.tokens_in,
+            "tokens_out": spent.tokens_out,
+        }
+
+    def _note(self, outcome: CallOutcome | None, charge: Charge, value: Any = None) -> None:
+        call = self._call
+        in_all = charge if outcome else _sum(self._charged, charge)
+        self._calls.journal.note(
+            self._node,
+            Entry(
+                call_key=call.key,
+                request_hash=call.request_hash,
+                charge=in_all,
+                outcome=outcome,
+                value=value,
+            ),
+        )
+
+
+def _replay(recorded: Recorded) -> Any:
+    if recorded.outcome is CallOutcome.RESULT:
+        return recorded.value
+    failed = recorded.value
+    raise CallFailedError(
+        failed["message"], error_class=failed["error_class"], attempts=failed["attempts"]
+    )
+
+
+def _charge_of(spent: Spent) -> Charge:
+    tokens = spent.tokens_in + spent.tokens_out
+    if not tokens and not spent.cost_usd:
+        return NOTHING
+    return {Dimension.TOKENS: tokens, Dimension.COST_USD: spent.cost_usd}
+
+
+def _sum(*charges: Charge) -> dict[Dimension, Any]:
+    total: dict[Dimension, Any] = {}
+    for charge in charges:
+        for dimension, amount in charge.items():
+            total[dimension] = total.get(dimension, 0) + amount
+    return total

@@ -1,0 +1,87 @@
+"""The token through which a run learns that it must end (seed 000, REQ-C1)."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from app.control.stops import CancelledError, HandOver, Stop
+
+
+class CancellationToken:
+    """Carries at most one stop; safe to trip from any thread.
+
+    The first stop wins, with one exception: someone's wish to cancel replaces a hand-over, because
+    a run that was asked to stop must not go on elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stop: Stop | None = None
+        self._callbacks: dict[object, Callable[[], object]] = {}
+
+    def cancel(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
+        """Ask whatever holds this token to end."""
+        self.trip(CancelledError(reason, requested_by=requested_by))
+
+    def trip(self, stop: Stop) -> None:
+        """End whatever holds this token, for any reason that is a stop."""
+        with self._lock:
+            if self._stop is not None and not self._gives_way_to(stop):
+                return
+            self._stop = stop
+            callbacks = list(self._callbacks.values())
+        for callback in callbacks:
+            callback()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True once a stop was given."""
+        return self._stop is not None
+
+    @property
+    def stop(self) -> Stop | None:
+        """The stop that was given, if any."""
+        return self._stop
+
+    def check(self) -> None:
+        """Raise the stop that was given.
+
+        Raises:
+            Stop: one was given; :class:`CancelledError` if someone asked for it.
+        """
+        if self._stop is not None:
+            raise self._stop
+
+    async def wait(self) -> None:
+        """Wait until a stop is given."""
+        loop = asyncio.get_running_loop()
+        given = loop.create_future()
+
+        def give() -> None:
+            if not given.done():
+                given.set_result(None)
+
+        with self.on_trip(lambda: loop.call_soon_threadsafe(give)):
+            await given
+
+    @contextmanager
+    def on_trip(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Call ``callback`` when a stop is given while the block runs, or at once if one was.
+
+        It is called in the thread that gives the stop and must not raise.
+        """
+        key = object()
+        with self._lock:
+            tripped = self._stop is not None
+            self._callbacks[key] = callback
+        try:
+            if tripped:
+                callback()
+            yield
+        finally:
+            with self._lock:
+                del self._callbacks[key]
+
+    def _gives_way_to(self, stop: Stop) -> bool:
+        return isinstance(self._stop, HandOver) and isinstance(stop, CancelledError)

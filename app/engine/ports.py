@@ -1,0 +1,72 @@
+"""What the engine needs of whoever runs it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from app.control.usage import Charge
+
+
+class CallOutcome(StrEnum):
+    """How a recorded call or step ended."""
+
+    RESULT = "result"
+    FAILURE = "failure"
+    UNKNOWN = "unknown"
+    """It was allowed to begin, and then its worker was lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What the journal knows of an earlier try of a call or step."""
+
+    node_id: str
+    outcome: CallOutcome
+    request_hash: str
+    value: Any = None
+    """The JSON value of a result, or of a failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is journaled of a call or step beside its CallNode."""
+
+    call_key: str
+    request_hash: str
+    charge: Charge
+    """What it has cost, or what is reserved for it while it is in flight."""
+    outcome: CallOutcome | None = None
+    """None while it is in flight."""
+    value: Any = None
+
+
+class Journal(Protocol):
+    """The durable memory of one run."""
+
+    def recorded(self, call_key: str) -> Recorded | None:
+        """Return what an earlier try of this call or step left, if there was one."""
+        ...
+
+    def note(self, node_id: str, entry: Entry) -> None:
+        """Remember an entry; it is durable once a later barrier has passed."""
+        ...
+
+    def touch(self) -> None:
+        """Say that the run's ExecutionGraph has changed, so that it gets stored soon."""
+        ...
+
+    async def barrier(self, *, external: bool) -> None:
+        """Pass only while this worker owns the run and nobody asked the run to stop.
+
+        For an external call everything noted so far is durable afterwards, and the permission is
+        at most 100 ms old. A call that stays inside the process may rely on an earlier permission
+        of that age.
+
+        Raises:
+            Stop: the run was asked to stop, or belongs to another worker now.
+        """
+        ...
+
+
+Metadata = Mapping[str, Any]

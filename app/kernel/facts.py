@@ -1,0 +1,38 @@
+"""What the scheduler is told and what it orders."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """A step ended well and produced values on some of its output handles."""
+
+    step_id: str
+    handles: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step ended badly, and with it the graph: nothing further is started."""
+
+    step_id: str
+
+
+Fact = StepFinished | StepFailed
+
+
+@dataclass(frozen=True, slots=True)
+class StartStep:
+    """Execute this step; all its flow inputs are decided and at least one of them is live."""
+
+    step_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkipStep:
+    """Report this step as skipped: every path that leads to it is dead."""
+
+    step_id: str
+
+
+Order = StartStep | SkipStep

@@ -1,0 +1,36 @@
+"""The life of a step inside one execution."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class StepStatus(StrEnum):
+    """How a step stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    """It was cut off by a stop."""
+    SKIPPED = "skipped"
+    """Every path to it was dead; it never started."""
+
+
+NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
+    {
+        StepStatus.PENDING: frozenset(
+            {StepStatus.RUNNING, StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCELLED}
+        ),
+        StepStatus.RUNNING: frozenset(
+            {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED}
+        ),
+        StepStatus.COMPLETED: frozenset(),
+        StepStatus.FAILED: frozenset(),
+        StepStatus.CANCELLED: frozenset(),
+        StepStatus.SKIPPED: frozenset(),
+    }
+)
+"""What a status may change into. A step goes from pending to completed when an earlier attempt of
+its run finished it, and from pending to cancelled when a limit refuses its start."""

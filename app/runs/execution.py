@@ -1,0 +1,105 @@
+"""One execution of one run: its graph, its limits, its journal, joined."""
+
+import random
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from app.control.ledger import Scope
+from app.control.usage import ResourceUsage
+from app.engine.calls import Calls
+from app.engine.cancellation import CancellationToken
+from app.engine.driver import RunContext
+from app.runs.journal import RunJournal
+from app.runs.ports import JournalStore, LateResult
+from app.runs.replay import graph_of, reopened, spent_before
+from app.runs.report import Conclusion, close
+from app.runs.run import CallRecord, Run, Settlement
+
+
+class Execution:
+    """What is built for a run when it is begun, or begun again."""
+
+    def __init__(
+        self,
+        *,
+        run: Run,
+        earlier: Sequence[CallRecord],
+        token: CancellationToken,
+        journals: JournalStore,
+        permitted_at: float,
+        snapshot_interval_seconds: float,
+    ) -> None:
+        self.run = run
+        self.token = token
+        self.graph, self.root = graph_of(run, earlier)
+        self._ended = False
+        self.scope = Scope(
+            "run", run.request.budget, usage=ResourceUsage(before_seconds=run.active_seconds)
+        )
+        self.scope.add(spent_before(earlier))
+        self.journal = RunJournal(
+            key=run.key,
+            fence=run.fence,
+            graph=self.graph,
+            token=token,
+            store=journals,
+            earlier=earlier,
+            permitted_at=permitted_at,
+            snapshot_interval_seconds=snapshot_interval_seconds,
+        )
+
+    @property
+    def active_seconds(self) -> float:
+        """How long the run has been worked on, earlier executions included."""
+        return self.scope.usage.time_elapsed_seconds
+
+    def context(self, services: Mapping[type, Any]) -> RunContext:
+        """Return what the run's steps share."""
+        draw = random.Random(f"{self.run.key.run_id}/{self.run.fence}")
+        return RunContext(
+            run_id=self.run.key.run_id,
+            root=self.root,
+            trace=self.graph,
+            scope=self.scope,
+            token=self.token,
+            journal=self.journal,
+            calls=Calls(
+                graph=self.graph,
+                journal=self.journal,
+                token=self.token,
+                jitter=lambda: draw.uniform(-1, 1),
+            ),
+            services=services,
+        )
+
+    def settlement(self, conclusion: Conclusion, *, delivered_at: datetime | None) -> Settlement:
+        """End the graph and return how the run ended; a later end takes the place of this one."""
+        if self._ended:
+            self.graph = reopened(self.graph, self.root)
+        self._ended = True
+        close(self.graph, self.root, conclusion)
+        return Settlement(
+            key=self.run.key,
+            fence=self.run.fence,
+            status=conclusion.status,
+            finish_reason=conclusion.finish_reason,
+            result=conclusion.result,
+            usage=self.scope.usage.to_dict(),
+            stop=conclusion.stop.to_dict() if conclusion.stop else None,
+            active_seconds=self.active_seconds,
+            calls=self.journal.close(self.graph),
+            snapshot=self.graph.snapshot(),
+            delivered_at=delivered_at,
+        )
+
+    def late(self) -> LateResult:
+        """Return what the run has cost since it was settled."""
+        return LateResult(
+            key=self.run.key, calls=self.journal.close(), usage=self.scope.usage.to_dict()
+        )
+
+    def abandon(self, reason: str) -> tuple[CallRecord, ...]:
+        """Close what is open, but not the run; return what is not stored yet."""
+        self.graph.close_open(reason, keep=self.root)
+        return self.journal.close()

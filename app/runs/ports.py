@@ -1,0 +1,193 @@
+"""What runs need of whatever stores and dispatches them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from app.runs.run import CallRecord, NewRun, Run, RunKey, RunStatus, Settlement, StopWish
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of a request."""
+
+    run: Run
+    created: bool
+    """False if the same request had been accepted before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of a wish to stop."""
+
+    run: Run | None
+    """None while the run does not exist; the wish then waits for it."""
+    wish: StopWish | None
+    """The wish that counts: the first one. None if the run had ended without any."""
+    already_finished: bool = False
+    """True if the run had ended before, so that nothing was changed."""
+    calls: Sequence[CallRecord] = ()
+    """The LLM and tool calls that had begun when the wish was stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs to list."""
+
+    status: RunStatus | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    limit: int = 50
+    cursor: str | None = None
+    """Where the page before ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Runs, newest first."""
+
+    runs: Sequence[Run]
+    next_cursor: str | None
+
+
+class RunStore(Protocol):
+    """The one row that decides, for every run.
+
+    POST and DELETE both write the row of the run, so that an early wish to stop and a late
+    registration cannot miss each other. Every method is one transaction.
+    """
+
+    async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
+        """Store a run durably, claimed for ``worker_id`` or queued for any worker.
+
+        A stored wish to stop settles it as cancelled instead.
+
+        Raises:
+            RunConflictError: the id, or the pair of id and key, belongs to another request.
+            IdempotencyMismatchError: the key was used with another body.
+            QueueFullError: too many runs are queued.
+            StoreUnavailableError: the database did not answer.
+        """
+        ...
+
+    async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
+        """Store a wish to stop and tell the workers; a queued run is settled at once.
+
+        Raises:
+            TooManyIntentsError: too many wishes wait for runs that do not exist.
+        """
+        ...
+
+    async def get(self, key: RunKey) -> Run | None:
+        """Return a run; an early wish alone is not one."""
+        ...
+
+    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+        """Return a page of runs.
+
+        Raises:
+            InvalidRunError: the cursor is not one of ours.
+        """
+        ...
+
+    async def claim(self, key: RunKey, worker_id: str) -> Run | None:
+        """Take a queued run; None if there is nothing to take."""
+        ...
+
+    async def release(
+        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord]
+    ) -> None:
+        """Give a claimed run back to the queue without counting the attempt."""
+        ...
+
+    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
+        """Return the journal of a run, in the order of its CallNodes."""
+        ...
+
+    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
+        """Return the last stored snapshot of a run's ExecutionGraph."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What the database said when it stored a piece of the journal."""
+
+    owned: bool
+    """False if the run belongs to another worker by now, or has ended."""
+    wish: StopWish | None
+    """Somebody's wish to stop it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalWrite:
+    """What one run wants to have stored."""
+
+    key: RunKey
+    fence: int
+    calls: tuple[CallRecord, ...] = ()
+    snapshot: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of an end that was written."""
+
+    done: bool
+    wish: StopWish | None = None
+    """Somebody's wish to stop that came first: write the end again, as cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateResult:
+    """What a run has cost after it was settled."""
+
+    key: RunKey
+    calls: tuple[CallRecord, ...]
+    usage: Mapping[str, Any]
+
+
+class JournalStore(Protocol):
+    """Stores what runs did; the writes of all runs of a process share commits."""
+
+    async def write(self, write: JournalWrite) -> Permission:
+        """Store a piece of a run's journal if the run is still owned; durable on return.
+
+        Waits for a database that is away.
+        """
+        ...
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        """End a run with one guarded update.
+
+        Nothing is written if the run is lost to somebody else, or if somebody has asked it to stop
+        and the end is not ``cancelled``. Waits for a database that is away.
+        """
+        ...
+
+    async def late(self, result: LateResult) -> None:
+        """Record a result that came after the end; status and result stay as they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the database knows of the runs of this worker."""
+
+    stopped: Mapping[RunKey, StopWish]
+    """Runs that somebody asked to stop."""
+    owned: frozenset[RunKey]
+    """Runs that the database gives to this worker."""
+
+
+class WorkerStore(Protocol):
+    """The heartbeat of a process that executes runs."""
+
+    async def beat(self, worker_id: str) -> Beat:
+        """Say that this worker lives; learn what it must stop."""
+        ...
+
+    async def leave(self, worker_id: str) -> None:
+        """Say that this worker ends."""
+        ...

@@ -1,0 +1,55 @@
+"""What an earlier execution of a run left, made ready for the next one (architecture, section 4).
+
+Its ExecutionGraph is rebuilt from the journal, the nodes that were open when its worker was lost
+are closed, and everything it cost is counted again, a lost call at its estimate.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from app.control.budget import Dimension
+from app.control.usage import Charge
+from app.runs.run import CallRecord, Run
+from app.trace.execution_graph import ExecutionGraph
+
+WORKER_LOST = "worker_lost"
+
+
+def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:
+    """Return the run's ExecutionGraph and its root, new or as the journal holds it."""
+    if not earlier:
+        graph = ExecutionGraph(run.key.run_id)
+        root = graph.create_root(run.kind.value, {"run_id": run.key.run_id})
+        graph.mark_running(root)
+        return graph, root
+    graph = ExecutionGraph.restore(run.key.run_id, [dict(record.node) for record in earlier])
+    root = str(earlier[0].node_id)
+    for record in earlier[1:]:
+        charge = charge_of(record.charge)
+        graph.mark_halt(record.node_id, WORKER_LOST, cost_usd=charge.get(Dimension.COST_USD, 0))
+    return graph, root
+
+
+def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
+    """Return the graph with its root running again, for an end that was not accepted."""
+    nodes = [dict(node) for node in graph.snapshot()["nodes"].values()]
+    nodes[0] |= {"status": "running", "end_ts_ms": None, "stop_reason": None, "error_class": None}
+    return ExecutionGraph.restore(graph.chain_id, nodes)
+
+
+def spent_before(earlier: Sequence[CallRecord]) -> Charge:
+    """Return everything that the journal has charged."""
+    total: dict[Dimension, Any] = {}
+    for record in earlier:
+        for dimension, amount in charge_of(record.charge).items():
+            total[dimension] = total.get(dimension, 0) + amount
+    return total
+
+
+def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
+    """Return a stored charge with its amounts as they were; money is stored as text."""
+    return {
+        Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
+        for name, amount in stored.items()
+    }

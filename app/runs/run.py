@@ -1,0 +1,165 @@
+"""A run: one accepted request, and its life.
+
+    queued -> running -> completed | failed | halted | cancelled
+    queued -> cancelled | halted            running <-> waiting
+    running -> queued                       (its worker died or gave it up)
+
+A terminal status never changes. ``waiting`` is a run that waits for an approval.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from app.control.budget import Budget
+
+
+class RunStatus(StrEnum):
+    """Where a run stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    HALTED = "halted"
+    """A limit stopped it."""
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.HALTED, RunStatus.CANCELLED})
+
+NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
+    {
+        RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.HALTED}),
+        RunStatus.RUNNING: frozenset({RunStatus.WAITING, RunStatus.QUEUED, *TERMINAL}),
+        RunStatus.WAITING: frozenset({RunStatus.RUNNING, RunStatus.QUEUED, *TERMINAL}),
+        **{status: frozenset() for status in TERMINAL},
+    }
+)
+
+
+class RunKind(StrEnum):
+    """What a run executes."""
+
+    CASE = "case"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunKey:
+    """Identifies a run: ids are chosen by callers and belong to their tenant."""
+
+    tenant: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What a caller asked for, defaults filled in; enough to execute the run again."""
+
+    kind: RunKind
+    input: str
+    expected_tools: tuple[str, ...] = ()
+    gold_answer: str | None = None
+    """For the verifier alone: never shown to a planner, a prompt or a log."""
+    mode: str | None = None
+    """None is the configured mode, and so on for what follows."""
+    budget: Budget = field(default_factory=Budget)
+    deadline: datetime | None = None
+    seed: int | None = None
+    timezone: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run that is about to be accepted."""
+
+    key: RunKey
+    request: RunRequest
+    request_hash: str
+    """Of everything the caller sent, so that the same id or key with another body is noticed."""
+    idempotency_key: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWish:
+    """Somebody's stored wish to stop a run."""
+
+    requested_by: str
+    reason: str | None = None
+    requested_at: datetime | None = None
+    """Set by the store, on the database's clock."""
+    delivered_at: datetime | None = None
+    """When the worker that executes the run knew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as its store shows it."""
+
+    key: RunKey
+    kind: RunKind
+    status: RunStatus
+    created_at: datetime
+    request_hash: str
+    request: RunRequest
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempts: int = 0
+    fence: int = 0
+    """Rises with every claim; what an owner writes under an older one changes nothing."""
+    worker_id: str | None = None
+    active_seconds: float = 0.0
+    """How long earlier attempts have worked on it."""
+    wish: StopWish | None = None
+    finish_reason: str | None = None
+    result: Mapping[str, Any] | None = None
+    usage: Mapping[str, Any] | None = None
+    stop: Mapping[str, Any] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """True once the status is terminal."""
+        return self.status in TERMINAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """One row of the journal: a CallNode and what a replay needs to know of it."""
+
+    node: Mapping[str, Any]
+    """The CallNode in the form of a snapshot."""
+    call_key: str | None = None
+    request_hash: str = ""
+    charge: Mapping[str, Any] = field(default_factory=dict)
+    outcome: str | None = None
+    value: Any = None
+
+    @property
+    def node_id(self) -> str:
+        """The id of the CallNode."""
+        return str(self.node["node_id"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a run ended, as its executor saw it."""
+
+    key: RunKey
+    fence: int
+    status: RunStatus
+    finish_reason: str | None
+    result: Mapping[str, Any] | None
+    usage: Mapping[str, Any]
+    stop: Mapping[str, Any] | None
+    active_seconds: float
+    calls: tuple[CallRecord, ...]
+    """What the journal does not hold yet."""
+    snapshot: Mapping[str, Any]
+    delivered_at: datetime | None = None

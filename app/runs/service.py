@@ -1,0 +1,170 @@
+"""What callers can ask of runs: accept one, stop one, look at one."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from app.engine.settling import settle
+from app.runs.errors import RunNotFoundError
+from app.runs.executor import RunExecutor
+from app.runs.ports import Accepted, Page, RunFilter, RunStore
+from app.runs.replay import graph_of
+from app.runs.run import CallRecord, NewRun, Run, RunKey, RunStatus, StopWish
+from app.trace.execution_graph import ExecutionGraph
+
+ACCEPT_GRACE_SECONDS = 30.0
+POLL_SECONDS = (0.02, 0.5)
+"""How often a run that is executed elsewhere is looked at while a caller waits: first, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of a wish to stop."""
+
+    run_id: str
+    status: RunStatus | None
+    """None while the run does not exist."""
+    already_finished: bool
+    """True if the run had ended before, so that nothing was changed."""
+    wish: StopWish | None
+    settled_at: datetime | None
+    calls: tuple[CallRecord, ...] = ()
+    """LLM and tool calls that had begun before the wish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a run did so far, call by call."""
+
+    run: Run
+    snapshot: Mapping[str, Any]
+
+
+class RunService:
+    """Accepts, stops and shows runs, on any replica."""
+
+    def __init__(self, store: RunStore, executor: RunExecutor | None) -> None:
+        """Use ``executor`` for runs that this process can take; None executes nothing here."""
+        self._store = store
+        self._executor = executor
+
+    async def accept(self, new: NewRun) -> Accepted:
+        """Store a run durably and, with a free slot here, begin it at once.
+
+        Raises:
+            RunConflictError: the id, or the pair of id and key, belongs to another request.
+            IdempotencyMismatchError: the key was used with another body.
+            QueueFullError: too many runs are queued.
+            StoreUnavailableError: the database did not answer.
+        """
+        return await settle(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
+
+    async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> Receipt:
+        """Store a wish to stop; it is kept even if the run does not exist yet.
+
+        Raises:
+            TooManyIntentsError: too many wishes wait for runs that do not exist.
+        """
+        cancelled = await self._store.cancel(key, StopWish(requested_by=by, reason=reason))
+        run, wish = cancelled.run, cancelled.wish
+        if run is None:
+            return Receipt(
+                run_id=key.run_id, status=None, already_finished=False, wish=wish, settled_at=None
+            )
+        if not run.finished and wish is not None and self._executor is not None:
+            self._executor.stop(key, wish)
+        return Receipt(
+            run_id=key.run_id,
+            status=run.status,
+            already_finished=cancelled.already_finished,
+            wish=wish,
+            settled_at=run.finished_at,
+            calls=tuple(cancelled.calls),
+        )
+
+    async def get(self, key: RunKey) -> Run:
+        """Return a run.
+
+        Raises:
+            RunNotFoundError: there is none, or only a wish to stop it.
+        """
+        run = await self._store.get(key)
+        if run is None:
+            raise RunNotFoundError(key.run_id)
+        return run
+
+    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+        """Return a page of runs, newest first."""
+        return await self._store.find(tenant, wanted)
+
+    async def wait(self, key: RunKey, *, seconds: float) -> Run:
+        """Return a run once it has ended, or as it stands after ``seconds``.
+
+        Raises:
+            RunNotFoundError: there is none.
+        """
+        pause, longest = POLL_SECONDS
+        until = time.monotonic() + seconds
+        while True:
+            await self._until_ended_here(key, until)
+            run = await self.get(key)
+            left = until - time.monotonic()
+            if run.finished or left <= 0:
+                return run
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, longest)
+
+    async def trace(self, key: RunKey) -> Trace:
+        """Return what a run did so far.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+        """
+        run = await self.get(key)
+        stored = await self._store.snapshot(key) if run.finished else None
+        if stored is not None:
+            return Trace(run, stored)
+        return Trace(run, _rebuilt(run, await self._store.calls(key)))
+
+    async def _accept(self, new: NewRun) -> Accepted:
+        executor = self._executor
+        if executor is None or not executor.reserve():
+            return await self._store.accept(new, worker_id=None)
+        permitted_at = time.monotonic()
+        try:
+            accepted = await self._store.accept(new, worker_id=executor.worker_id)
+        finally:
+            executor.unreserve()
+        if accepted.created and accepted.run.status is RunStatus.RUNNING:
+            executor.start(accepted.run, permitted_at=permitted_at)
+        return accepted
+
+    async def _until_ended_here(self, key: RunKey, until: float) -> None:
+        if self._executor is None:
+            return
+        try:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                await self._executor.ended(key)
+        except TimeoutError:
+            return
+
+
+def new_run_id() -> str:
+    """Return an id for a run that its caller did not name: a UUIDv7, so that ids sort by age."""
+    stamp_ms = time.time_ns() // 1_000_000
+    value = (stamp_ms << 80) | (uuid.uuid4().int & ((1 << 80) - 1))
+    value = (value & ~(0xF << 76)) | (0x7 << 76)
+    return str(uuid.UUID(int=(value & ~(0x3 << 62)) | (0x2 << 62)))
+
+
+def _rebuilt(run: Run, calls: Sequence[CallRecord]) -> Mapping[str, Any]:
+    """Return the graph as the journal holds it, open calls left open."""
+    if not calls:
+        graph, _ = graph_of(run, ())
+        return graph.snapshot()
+    nodes = [dict(record.node) for record in calls]
+    return ExecutionGraph.restore(run.key.run_id, nodes).snapshot()

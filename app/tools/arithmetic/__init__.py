@@ -1,0 +1,1 @@
+"""Exact arithmetic on written expressions, with a limit on everything that could grow."""

@@ -1,0 +1,209 @@
+"""From the notation of calculators to the notation of Python.
+
+The text is read token by token; nothing that is not a number, an operator, a known name, a comma
+or a parenthesis in its proper place gets through. What comes out is one expression that Python's
+own parser reads the same way, with two kinds of mark worked in: ``5!`` becomes ``factorial(5)``
+and ``17%`` becomes ``(17/100)``.
+
+A ``%`` is a percent sign where no operand follows it and a remainder where one does. It is refused
+where people disagree: ``5 % -3`` (a remainder, or 5 % less 3?) and ``100 + 8%`` (100.08 or 108?).
+"""
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from app.tools.arithmetic.real import MAX_DIGITS
+from app.tools.arithmetic.refusal import malformed, too_large
+
+MAX_LENGTH: Final = 1000
+"""Characters of the longest expression."""
+MAX_DEPTH: Final = 30
+"""Parentheses inside parentheses."""
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)"
+    r"|(?P<sign>\*\*|//|[-+*/%^!(),×÷−]))",
+    re.ASCII,
+)
+_PYTHON_SIGN = {"×": "*", "÷": "/", "−": "-", "^": "**"}
+_AFTER_PERCENT = frozenset({"", ")", ",", "*", "/", "//", "**"})
+_SCALES = frozenset({"*", "/", "//"})
+
+
+def to_python(text: str, *, functions: Container[str], constants: Container[str]) -> str:
+    """Return ``text`` as a Python expression of numbers, operators and the given names.
+
+    Raises:
+        CalculationRefused: the text is too long or not an expression; the message names the place.
+    """
+    if len(text) > MAX_LENGTH:
+        raise too_large(f"the expression is longer than {MAX_LENGTH} characters")
+    reader = _Reader(functions, constants)
+    tokens = _tokens(text)
+    for (kind, token), (_, following) in pairwise([*tokens, ("", "")]):
+        reader.read(kind, token, following)
+    return reader.finish()
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    tokens: list[tuple[str, str]] = []
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None or match.lastgroup is None:
+            stray = text[position:].lstrip()[0]
+            raise malformed(f"{stray!r} is not part of an expression")
+        token = match[match.lastgroup]
+        tokens.append((match.lastgroup, _PYTHON_SIGN.get(token, token)))
+        position = match.end()
+    return tokens
+
+
+@dataclass(slots=True)
+class _Group:
+    """An open parenthesis: where it begins in the output, and whether commas may stand in it."""
+
+    start: int
+    is_call: bool
+    sum_sign: str
+    """The plus or minus right before it."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    functions: Container[str]
+    constants: Container[str]
+    pieces: list[str] = field(default_factory=list)
+    groups: list[_Group] = field(default_factory=list)
+    operand: int | None = None
+    """Where in ``pieces`` the operand that was just read begins; None where one must come."""
+    sum_sign: str = ""
+    """The plus or minus between two operands that stands right before the operand."""
+
+    def read(self, kind: str, token: str, following: str) -> None:
+        """Take one token; ``following`` is the text of the next one."""
+        if kind == "number":
+            self._begin_operand(token)
+            self._push_operand(_checked_number(token))
+        elif kind == "name":
+            self._read_name(token, following)
+        elif token == "(":
+            self._open()
+        elif token in {")", ",", "!"}:
+            self._close_or_mark(token)
+        elif token == "%" and self.operand is not None:
+            self._percent_or_remainder(following)
+        else:
+            self._operator(token)
+
+    def finish(self) -> str:
+        """Return the expression.
+
+        Raises:
+            CalculationRefused: something is missing at the end.
+        """
+        if self.groups:
+            raise malformed("a closing parenthesis is missing")
+        if self.operand is None:
+            raise malformed(
+                "a number is missing at the end" if self.pieces else "the expression is empty"
+            )
+        return "".join(self.pieces)
+
+    def _read_name(self, token: str, following: str) -> None:
+        name = token.lower()
+        self._begin_operand(token)
+        if name in self.constants:
+            self._push_operand(name)
+        elif name not in self.functions:
+            raise malformed(f"{token[:40]!r} is neither a function nor a constant here")
+        elif following != "(":
+            raise malformed(f"{name} needs its argument in parentheses: {name}(2)")
+        else:
+            self.pieces.append(name)
+
+    def _begin_operand(self, token: str) -> None:
+        if self.operand is not None:
+            raise malformed(f"an operator is missing before {token[:40]!r}")
+
+    def _push_operand(self, text: str) -> None:
+        self.operand = len(self.pieces)
+        self.pieces.append(text)
+
+    def _open(self) -> None:
+        is_call = bool(self.pieces) and self.pieces[-1] in self.functions
+        if not is_call:
+            self._begin_operand("(")
+        if len(self.groups) >= MAX_DEPTH:
+            raise too_large(f"parentheses are nested more than {MAX_DEPTH} deep")
+        self.groups.append(_Group(len(self.pieces) - is_call, is_call, self.sum_sign))
+        self.pieces.append("(")
+        self.sum_sign = ""
+
+    def _close_or_mark(self, token: str) -> None:
+        if self.operand is None:
+            raise malformed(f"a number is missing before {token!r}")
+        if token == "!":
+            self._factorial()
+        elif not self.groups:
+            raise malformed(f"{token!r} stands outside parentheses")
+        elif token == ")":
+            self.pieces.append(")")
+            group = self.groups.pop()
+            self.operand, self.sum_sign = group.start, group.sum_sign
+        elif not self.groups[-1].is_call:
+            raise malformed(
+                "a comma separates the arguments of a function; write 1000 and not 1,000"
+            )
+        else:
+            self.pieces.append(", ")
+            self.operand, self.sum_sign = None, ""
+
+    def _factorial(self) -> None:
+        if self.pieces[-1].startswith("factorial("):
+            raise malformed("'!!' can mean two things; write factorial(factorial(n))")
+        self._wrap("factorial(", ")")
+
+    def _percent_or_remainder(self, following: str) -> None:
+        if following in {"+", "-"}:
+            raise malformed(
+                "'%' before a sign can be a percentage or a remainder; write mod(a, b) or a/100"
+            )
+        if following not in _AFTER_PERCENT:
+            self._operator("%")
+        elif self.sum_sign and following not in _SCALES:
+            raise malformed(
+                f"a {self.sum_sign} b% can mean two things; write a {self.sum_sign} b/100 "
+                f"or a * (1 {self.sum_sign} b/100)"
+            )
+        else:
+            self._wrap("(", "/100)")
+
+    def _operator(self, token: str) -> None:
+        if self.operand is not None:
+            self.pieces.append(f" {token} ")
+            self.sum_sign = token if token in {"+", "-"} else ""
+        elif token in {"+", "-"}:
+            self.pieces.append(token)
+            self.sum_sign = ""
+        else:
+            raise malformed(f"a number is missing before {token!r}")
+        self.operand = None
+
+    def _wrap(self, before: str, after: str) -> None:
+        start = self.operand or 0
+        self.pieces[start:] = [before + "".join(self.pieces[start:]) + after]
+
+
+def _checked_number(token: str) -> str:
+    mantissa, _, exponent = token.lower().partition("e")
+    whole = mantissa.partition(".")[0]
+    if len(whole) > 1 and whole.startswith("0"):
+        raise malformed(f"{token[:40]!r} has a leading zero; write it without")
+    if len(mantissa) + abs(int(exponent or 0)) > MAX_DIGITS:
+        raise too_large(f"a number has more than {MAX_DIGITS} digits")
+    return token

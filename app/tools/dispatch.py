@@ -1,0 +1,105 @@
+"""How agents use tools: through the run's call gateway, and only those that are allowed.
+
+The allowlist is enforced here, where a tool is run, and not in a prompt.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from app.control.budget import Dimension
+from app.control.retry import RetryPolicy
+from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply
+from app.engine.context import FlowContext
+from app.observability.redaction import redacted
+from app.tools.arguments import ArgumentChecks
+from app.tools.policy import ToolPolicy
+from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
+from app.tools.registry import ToolRegistry
+
+ONE_ATTEMPT = RetryPolicy(max_retries=0)
+
+
+class ToolDispatch:
+    """Runs the tools that the policy allows."""
+
+    def __init__(self, registry: ToolRegistry, policy: ToolPolicy) -> None:
+        self._registry = registry
+        self._policy = policy
+        self._checks = ArgumentChecks(registry)
+
+    def usable(self) -> list[ToolSpec]:
+        """Return the tools that may be used, by name."""
+        return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
+
+    async def run(
+        self,
+        context: FlowContext,
+        *,
+        name: str,
+        args: Mapping[str, Any],
+        key: str,
+        tool_context: ToolContext,
+    ) -> ToolResult:
+        """Run a tool; whatever goes wrong with it is a dict with ``error`` and ``code``.
+
+        Raises:
+            Stop: a limit or somebody's wish keeps it from being run, or ended it.
+        """
+        tool = self._registry.find(name) if self._policy.allows(name) else None
+        if tool is None:
+            return failure(f"There is no tool {name[:60]!r}.", "unknown_tool")
+        problem = self._checks.problem(name, args)
+        if problem is not None:
+            return failure(problem, "invalid_arguments")
+        call = _call(tool.spec, args, f"{context.node_id}/{key}")
+
+        async def attempt() -> Reply:
+            return await _attempt(tool, args, tool_context)
+
+        try:
+            result: ToolResult = await context.calls.perform(
+                call, attempt, parent=context.trace_parent, scope=context.scope
+            )
+        except OutcomeUnknownError:
+            return failure(
+                "Outcome unknown: the tool had begun when its worker was lost.", "outcome_unknown"
+            )
+        except CallFailedError as failed:
+            return failure(str(failed), _code(failed))
+        return result
+
+
+def _call(spec: ToolSpec, args: Mapping[str, Any], key: str) -> Call:
+    asked = json.dumps([spec.name, args], sort_keys=True, default=str)
+    return Call(
+        key=key,
+        kind="tool",
+        name=spec.name,
+        request_hash=hashlib.sha256(asked.encode()).hexdigest(),
+        per_attempt={Dimension.TOOL_CALLS: 1},
+        external=spec.external,
+        repeatable=spec.idempotent,
+        retry=ONE_ATTEMPT,
+        timeout_seconds=spec.timeout_seconds,
+        metadata={"args": redacted(dict(args))},
+    )
+
+
+async def _attempt(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Reply:
+    """Run the tool; a result with an error is a failed attempt, so that the trace shows it."""
+    try:
+        result = await tool.run(args, context)
+    except Exception as error:
+        raise AttemptError(
+            "The tool broke.", error_class=type(error).__name__, retryable=False
+        ) from error
+    if "error" in result:
+        code = str(result.get("code", "error"))
+        raise AttemptError(str(result["error"]), error_class=code, retryable=False)
+    return Reply(result)
+
+
+def _code(failed: CallFailedError) -> str:
+    return "timeout" if failed.error_class == "TimeoutError" else failed.error_class

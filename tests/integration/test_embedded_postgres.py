@@ -1,0 +1,240 @@
+"""The embedded PostgreSQL with real processes: shared, killed, found again."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from app.adapters.postgres.embedded.account import open_for_search, server_account
+from app.adapters.postgres.embedded.postmaster import read_postmaster
+from tests.support.processes import ChildProcess
+
+OWNER = """
+import json, signal, sys
+from pathlib import Path
+from app.adapters.postgres.embedded import EmbeddedPostgres
+from app.adapters.postgres.embedded.postmaster import read_postmaster
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+data_dir = Path(sys.argv[1])
+EmbeddedPostgres(data_dir).start()
+print(json.dumps({"postmaster": read_postmaster(data_dir / "cluster").pid}), flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """An empty place for a cluster whose server, if one is left, ends with the test."""
+    place = tmp_path / "pg"
+    yield place
+    if (left := read_postmaster(place / "cluster")) and left.is_alive():
+        os.kill(left.pid, signal.SIGQUIT)
+
+
+def postmaster_pid(data_dir: Path) -> int:
+    found = read_postmaster(data_dir / "cluster")
+    assert found is not None
+    assert found.is_alive()
+    return found.pid
+
+
+def owner(data_dir: Path) -> ChildProcess:
+    """A process of its own that starts or joins the server and stays until SIGTERM."""
+    return ChildProcess.python("-c", OWNER, str(data_dir), cwd=Path.cwd(), name="owner")
+
+
+def execute(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_the_server_stops_with_its_last_handle(data_dir: Path) -> None:
+    """Two handles of one process are two owners, and starting twice is starting once."""
+    first, second = EmbeddedPostgres(data_dir), EmbeddedPostgres(data_dir)
+    url = first.start()
+    pid = postmaster_pid(data_dir)
+
+    assert second.start() == first.start() == url
+    second.stop()
+    assert postmaster_pid(data_dir) == pid
+    first.stop()
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    first.stop()
+
+
+def test_data_survives_a_stop(data_dir: Path) -> None:
+    """A second start finds what was committed before."""
+    with EmbeddedPostgres(data_dir) as server:
+        execute(server.start(), "CREATE TABLE kept AS SELECT 42 AS answer")
+    with EmbeddedPostgres(data_dir) as server:
+        assert execute(server.start(), "SELECT answer FROM kept") == [(42,)]
+
+
+def test_the_server_is_tuned_and_listens_on_no_address(data_dir: Path) -> None:
+    """Room for many connections, UTC, and nothing that another machine could reach."""
+    with EmbeddedPostgres(data_dir) as server:
+        url = server.start()
+        shown = {
+            name: execute(url, f"SHOW {name}")[0][0]
+            for name in ("max_connections", "shared_buffers", "TimeZone", "listen_addresses")
+        }
+        assert shown == {
+            "max_connections": "200",
+            "shared_buffers": "128MB",
+            "TimeZone": "UTC",
+            "listen_addresses": "",
+        }
+
+
+def test_row_values_stay_out_of_the_server_log(data_dir: Path) -> None:
+    """A violated constraint is logged without the row or the statement that violated it."""
+    with EmbeddedPostgres(data_dir) as server:
+        url = server.start()
+        execute(url, "CREATE TABLE people (email text CHECK (email <> 'ada@example.org'))")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            execute(url, "INSERT INTO people VALUES ('ada@example.org')")
+        log = (data_dir / "cluster" / "server.log").read_text()
+        assert "violates check constraint" in log
+        assert "ada@example.org" not in log
+
+
+async def test_the_next_owner_joins_the_server_of_a_killed_one(data_dir: Path) -> None:
+    """After kill -9 of the owner the server runs on, and stops with the next owner."""
+    with owner(data_dir) as killed:
+        pid = (await killed.json_line("postmaster"))["postmaster"]
+        with psycopg.connect(read_url(data_dir)) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        killed.kill()
+    assert postmaster_pid(data_dir) == pid
+
+    with EmbeddedPostgres(data_dir) as server:
+        assert postmaster_pid(data_dir) == pid
+        assert execute(server.start(), "SELECT answer FROM kept") == [(42,)]
+    assert read_postmaster(data_dir / "cluster") is None
+
+
+async def test_processes_that_start_together_share_one_server(data_dir: Path) -> None:
+    """Three at once on an empty folder make one cluster; the last to leave takes it down."""
+    with owner(data_dir) as one, owner(data_dir) as two, owner(data_dir) as three:
+        pids = {(await each.json_line("postmaster"))["postmaster"] for each in (one, two, three)}
+        assert len(pids) == 1
+        assert [await each.terminate() for each in (one, two)] == [0, 0]
+        assert postmaster_pid(data_dir) in pids
+        assert await three.terminate() == 0
+    assert read_postmaster(data_dir / "cluster") is None
+
+
+def test_a_killed_server_is_started_again_with_its_data(data_dir: Path) -> None:
+    """A `kill -9` of the postmaster loses nothing that was committed."""
+    first = EmbeddedPostgres(data_dir)
+    execute(first.start(), "CREATE TABLE kept AS SELECT 42 AS answer")
+    os.kill(postmaster_pid(data_dir), signal.SIGKILL)
+
+    with EmbeddedPostgres(data_dir) as second:
+        assert execute(second.start(), "SELECT answer FROM kept") == [(42,)]
+    first.stop()
+    assert read_postmaster(data_dir / "cluster") is None
+
+
+def test_a_pid_that_another_process_got_meanwhile_deceives_nobody(data_dir: Path) -> None:
+    """PostgreSQL itself would refuse: it finds its old pid alive."""
+    with EmbeddedPostgres(data_dir):
+        pid_file = data_dir / "cluster" / "postmaster.pid"
+        left_behind = pid_file.read_text()
+    account = server_account()
+    with subprocess.Popen(["sleep", "600"], user=account.uid if account else None) as foreign:
+        _, _, rest = left_behind.partition("\n")
+        pid_file.write_text(f"{foreign.pid}\n{rest}")
+        with EmbeddedPostgres(data_dir) as server:
+            assert execute(server.start(), "SELECT 1") == [(1,)]
+            assert postmaster_pid(data_dir) != foreign.pid
+        assert foreign.poll() is None
+        foreign.kill()
+
+
+def test_an_interrupted_creation_is_begun_again(data_dir: Path) -> None:
+    """A half-made cluster is never taken for a whole one."""
+    draft = data_dir / "cluster.new"
+    draft.mkdir(parents=True)
+    (draft / "PG_VERSION").write_text("18\n")
+
+    with EmbeddedPostgres(data_dir) as server:
+        assert execute(server.start(), "SELECT 1") == [(1,)]
+    assert not draft.exists()
+
+
+def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path) -> None:
+    """The socket then lies in a short private folder."""
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    with EmbeddedPostgres(deep) as server:
+        assert execute(server.start(), "SELECT 1") == [(1,)]
+        found = read_postmaster(deep / "cluster")
+        assert found is not None
+        socket_dir = Path(found.socket_dir)
+        assert socket_dir.stat().st_mode & 0o077 == 0
+    socket_dir.rmdir()
+
+
+def test_a_folder_with_other_files_is_refused_untouched(tmp_path: Path) -> None:
+    """A mistyped path must not turn somebody's folder into a database."""
+    (tmp_path / "thesis.txt").write_text("precious")
+
+    with pytest.raises(EmbeddedPostgresError, match=r"holds other files \(thesis.txt"):
+        EmbeddedPostgres(tmp_path).start()
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_path_that_a_shell_would_expand_is_refused(tmp_path: Path) -> None:
+    """pg_ctl hands the path to a shell."""
+    with pytest.raises(EmbeddedPostgresError, match="choose another path"):
+        EmbeddedPostgres(tmp_path / "$(id)").start()
+
+
+def test_a_cluster_of_another_version_is_refused(data_dir: Path) -> None:
+    """It says which release can read it, and leaves it alone."""
+    (data_dir / "cluster").mkdir(parents=True)
+    (data_dir / "cluster" / "PG_VERSION").write_text("12\n")
+
+    with pytest.raises(EmbeddedPostgresError, match="made by PostgreSQL 12"):
+        EmbeddedPostgres(data_dir).start()
+
+
+def test_a_server_that_does_not_start_says_why(data_dir: Path) -> None:
+    """The message ends with the reason from the server's own log."""
+    with EmbeddedPostgres(data_dir):
+        pass
+    with (data_dir / "cluster" / "postgresql.auto.conf").open("a") as settings:
+        settings.write("max_connections = 'many'\n")
+
+    with pytest.raises(EmbeddedPostgresError, match="max_connections"):
+        EmbeddedPostgres(data_dir).start()
+
+
+def test_folders_are_opened_for_passing_and_never_for_listing(tmp_path: Path) -> None:
+    """What root's server needs is added to closed parents, nothing more, and reported."""
+    closed = tmp_path / "closed"
+    inner = closed / "inner"
+    inner.mkdir(parents=True)
+    closed.chmod(0o700)
+    inner.chmod(0o755)
+
+    changed = open_for_search([inner])
+
+    assert closed in changed
+    assert inner not in changed
+    assert closed.stat().st_mode & 0o777 == 0o701
+
+
+def read_url(data_dir: Path) -> str:
+    found = read_postmaster(data_dir / "cluster")
+    assert found is not None
+    return found.url

@@ -1,0 +1,132 @@
+"""The test's side of the fake provider: starts it, scripts it, reads its record."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from tests.support.fake_provider.arrivals import Arrival
+from tests.support.fake_provider.script import Step
+from tests.support.processes import ChildProcess
+
+_WAIT_SECONDS = 20.0
+
+
+class FakeProvider:
+    """A running fake provider: ``async with FakeProvider() as provider``.
+
+    No connection is kept between calls, so one provider may serve tests with loops of their own.
+    """
+
+    def __init__(self) -> None:
+        self._child = ChildProcess.python("-m", "tests.support.fake_provider", name="provider")
+        self._url: str | None = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def start(self) -> Self:
+        """Start the process and wait until it listens."""
+        self._child.start()
+        self._url = (await self._child.json_line("url"))["url"]
+        return self
+
+    def stop(self) -> None:
+        """End the process."""
+        self._child.close()
+
+    @property
+    def process(self) -> ChildProcess:
+        """The process, for tests that freeze or kill it."""
+        return self._child
+
+    @property
+    def url(self) -> str:
+        """Where it listens; also the base URL for Anthropic clients."""
+        assert self._url is not None, "start the provider first"
+        return self._url
+
+    @property
+    def openai_url(self) -> str:
+        """The base URL for OpenAI clients."""
+        return f"{self.url}/v1"
+
+    async def script(
+        self,
+        marker: str,
+        steps: Sequence[Step],
+        *,
+        model: str | None = None,
+        repeat_last: bool = False,
+    ) -> None:
+        """Treat prompts that contain ``marker`` with these steps, in order."""
+        document = {
+            "marker": marker,
+            "model": model,
+            "repeat_last": repeat_last,
+            "steps": [asdict(step) for step in steps],
+        }
+        await self._call("POST", "/control/script", json=document)
+
+    async def answer_by_default(self, step: Step) -> None:
+        """Treat every prompt without a script like this."""
+        await self._call("POST", "/control/default", json=asdict(step))
+
+    async def release(self) -> None:
+        """Let the requests that hang now be answered."""
+        await self._call("POST", "/control/release")
+
+    async def reset(self) -> None:
+        """Forget scripts and arrivals, release what hangs."""
+        await self._call("POST", "/control/reset")
+
+    async def arrivals(self, containing: str = "", *, bodies: bool = False) -> list[Arrival]:
+        """The requests whose prompt contains a text, oldest first; bodies only when asked."""
+        return await self._arrivals(containing=containing, bodies=str(bodies).lower())
+
+    async def wait_for_arrivals(
+        self,
+        count: int,
+        containing: str = "",
+        *,
+        ended: bool = False,
+        timeout_seconds: float = _WAIT_SECONDS,
+    ) -> list[Arrival]:
+        """Wait until ``count`` such requests have come, or with ``ended`` until they are over.
+
+        Raises:
+            TimeoutError: fewer came in time.
+        """
+        return await self._arrivals(
+            containing=containing,
+            ended=str(ended).lower(),
+            at_least=str(count),
+            timeout_seconds=str(timeout_seconds),
+        )
+
+    async def _arrivals(self, **query: str) -> list[Arrival]:
+        answer = await self._call("GET", "/control/arrivals", params=query)
+        arrivals = [Arrival(**entry) for entry in answer["arrivals"]]
+        if "at_least" in query and not answer["reached"]:
+            raise TimeoutError(f"{len(arrivals)} arrivals instead of {query['at_least']}")
+        return arrivals
+
+    async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(
+            base_url=self.url, trust_env=False, verify=False, limits=limits, timeout=60
+        ) as client:
+            response = await client.request(method, path, **options)
+            response.raise_for_status()
+            document: dict[str, Any] = response.json()
+            return document

@@ -1,0 +1,150 @@
+"""The fake provider itself: plays scripts to models' clients and obeys a control endpoint."""
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable, Iterator
+from json import dumps
+from typing import Any
+
+from tests.support.fake_provider import dialects
+from tests.support.fake_provider.arrivals import Arrival, ArrivalLog
+from tests.support.fake_provider.connection import Connection, Request
+from tests.support.fake_provider.script import Playbook, Script, Step
+
+_DRIBBLE_BYTES = 8
+
+
+class Server:
+    """Answers ``/v1/chat/completions`` and ``/v1/messages`` as it was told under ``/control``."""
+
+    def __init__(self) -> None:
+        self._log = ArrivalLog()
+        self._playbook = Playbook()
+        self._released = asyncio.Event()
+        self._routes: dict[tuple[str, str], Callable[[Request], Awaitable[Any]]] = {
+            ("POST", "/control/script"): self._add_script,
+            ("POST", "/control/default"): self._set_default,
+            ("POST", "/control/release"): self._release,
+            ("POST", "/control/reset"): self._reset,
+            ("GET", "/control/arrivals"): self._arrivals,
+            ("GET", "/v1/models"): self._models,
+        }
+
+    async def listen(self, host: str, port: int) -> tuple[asyncio.Server, int]:
+        """Start to serve; port 0 lets the system choose."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Connection(self._handle), host, port, backlog=4096
+        )
+        return server, server.sockets[0].getsockname()[1]
+
+    async def _handle(self, request: Request, connection: Connection) -> None:
+        if request.method == "POST" and request.path in (dialects.CHAT, dialects.MESSAGES):
+            await self._complete(request, connection)
+        elif route := self._routes.get((request.method, request.path)):
+            connection.send_json(200, await route(request))
+        else:
+            connection.send_json(404, {"error": {"message": "no such route"}})
+
+    async def _complete(self, request: Request, connection: Connection) -> None:
+        body = request.json()
+        prompt = dialects.read_prompt(request.path, body)
+        step, marker = self._playbook.next_step(prompt.text, prompt.model)
+        arrival = self._log.open(
+            path=request.path,
+            model=prompt.model,
+            prompt=prompt.text,
+            question=prompt.question,
+            marker=marker,
+            headers=request.headers,
+            body=body,
+        )
+        try:
+            await self._perform(step, prompt, connection, arrival)
+        except asyncio.CancelledError:
+            self._log.end(arrival, "client_gone")
+            raise
+
+    async def _perform(
+        self, step: Step, prompt: dialects.Prompt, connection: Connection, arrival: Arrival
+    ) -> None:
+        if step.hang:
+            await self._released.wait()
+        await asyncio.sleep(step.delay_seconds)
+        if step.cut == "before":
+            connection.abort()
+        else:
+            await self._send(step, prompt, connection)
+        self._log.end(arrival, "cut" if step.cut else "answered")
+
+    async def _send(self, step: Step, prompt: dialects.Prompt, connection: Connection) -> None:
+        streaming = prompt.stream and step.status == 200 and step.raw_body is None
+        parts = list(dialects.stream(prompt, step)) if streaming else [_body(step, prompt)]
+        connection.send_head(step.status, _headers(step, parts, streaming=streaming))
+        if step.cut == "middle":
+            data = b"".join(parts)
+            connection.send_data(data[: len(data) // 2])
+            connection.abort()
+            return
+        for part in parts if step.dribble_seconds is None else _crumbs(parts):
+            connection.send_data(part)
+            if step.dribble_seconds is not None:
+                await asyncio.sleep(step.dribble_seconds)
+        connection.send_end()
+
+    async def _add_script(self, request: Request) -> dict[str, Any]:
+        document = request.json()
+        steps = [Step(**step) for step in document.pop("steps")]
+        self._playbook.add(Script(steps=steps, **document))
+        return {"steps": len(steps)}
+
+    async def _set_default(self, request: Request) -> dict[str, Any]:
+        self._playbook.default = Step(**request.json())
+        return {}
+
+    async def _release(self, _request: Request) -> dict[str, Any]:
+        self._released.set()
+        self._released = asyncio.Event()
+        return {}
+
+    async def _reset(self, request: Request) -> dict[str, Any]:
+        self._log.clear()
+        self._playbook = Playbook()
+        return await self._release(request)
+
+    async def _arrivals(self, request: Request) -> dict[str, Any]:
+        query = request.query
+        containing, ended = query.get("containing", ""), query.get("ended") == "true"
+        at_least = int(query.get("at_least", 0))
+        reached = await self._log.wait_until(
+            lambda: self._log.count(containing, ended=ended) >= at_least,
+            timeout_seconds=float(query.get("timeout_seconds", 0)),
+        )
+        found = self._log.find(containing, bodies=query.get("bodies") == "true")
+        return {"reached": reached, "arrivals": found}
+
+    async def _models(self, _request: Request) -> dict[str, Any]:
+        return {"object": "list", "data": []}
+
+
+def _body(step: Step, prompt: dialects.Prompt) -> bytes:
+    if step.raw_body is not None:
+        body = step.raw_body.encode()
+    else:
+        body = dumps(dialects.reply(prompt, step)).encode()
+    return gzip.compress(body) if step.gzip else body
+
+
+def _headers(step: Step, parts: list[bytes], *, streaming: bool) -> list[tuple[str, str]]:
+    given = {name.lower(): value for name, value in step.headers.items()}
+    if streaming:
+        return list(({"content-type": "text/event-stream"} | given).items())
+    length = {"content-length": str(sum(map(len, parts)))}
+    encoding = {"content-encoding": "gzip"} if step.gzip else {}
+    return list(({"content-type": "application/json"} | length | encoding | given).items())
+
+
+def _crumbs(parts: list[bytes]) -> Iterator[bytes]:
+    data = b"".join(parts)
+    for start in range(0, len(data), _DRIBBLE_BYTES):
+        yield data[start : start + _DRIBBLE_BYTES]

@@ -1,0 +1,226 @@
+"""Child processes for tests: started, watched, frozen, killed, and never left behind.
+
+The output goes to files, so a child is never blocked by a reader that is busy or gone. Ports are
+never guessed: a child binds port 0 and reports where it listens, as one JSON line on its stdout.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+_POLL_SECONDS = 0.01
+_OUTPUT_TAIL_CHARS = 4000
+
+
+class ChildFailed(Exception):
+    """A child ended too early or did not become ready in time; the message shows its output."""
+
+
+class ChildProcess:
+    """One child process in a session of its own, ended with everything it started.
+
+    Use it as a context manager: ``with ChildProcess([...]) as child``. It belongs to no event
+    loop, so a fixture of any scope may hold it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        output_dir: Path | None = None,
+        name: str = "child",
+    ) -> None:
+        self._command = list(command)
+        self._env = {**os.environ, **(env or {})}
+        self._cwd = cwd
+        self._name = name
+        self._own_dir = (
+            tempfile.TemporaryDirectory(prefix=f"{name}-") if output_dir is None else None
+        )
+        directory = Path(self._own_dir.name) if self._own_dir else output_dir
+        assert directory is not None
+        self.stdout_path = directory / f"{name}.stdout"
+        self.stderr_path = directory / f"{name}.stderr"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at_byte = 0
+
+    @classmethod
+    def python(
+        cls,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        output_dir: Path | None = None,
+        name: str = "python",
+    ) -> Self:
+        """A child of this very interpreter: ``ChildProcess.python("-m", "tests.support.x")``."""
+        return cls(
+            [sys.executable, "-u", *arguments], env=env, cwd=cwd, output_dir=output_dir, name=name
+        )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Start the child, or start it again; its stdin stays open while this process lives."""
+        with self.stdout_path.open("ab") as out, self.stderr_path.open("ab") as err:
+            self._started_at_byte = out.tell()
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._running().pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code (negative: the signal that ended it), or None while it runs."""
+        return self._running().poll()
+
+    @property
+    def stdout(self) -> str:
+        """What the child has printed since its last start."""
+        with self.stdout_path.open("rb") as out:
+            out.seek(self._started_at_byte)
+            return out.read().decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """What the child has complained about so far."""
+        return self.stderr_path.read_text(errors="replace")
+
+    async def json_line(self, key: str, *, timeout_seconds: float = 30) -> dict[str, Any]:
+        """Wait for a line on stdout that is a JSON object with ``key``.
+
+        Raises:
+            ChildFailed: the child ended, or the time is up.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            ended = self.exit_code is not None  # asked first: its last words still count
+            for line in self.stdout.splitlines():
+                if (found := _json_object(line)) is not None and key in found:
+                    return found
+            await self._pause(deadline, ended, waiting_for=f"a JSON line with {key!r}")
+
+    async def ready(self, url: str, *, timeout_seconds: float = 60) -> None:
+        """Wait until ``url`` answers 200.
+
+        Raises:
+            ChildFailed: the child ended, or the time is up.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
+            while True:
+                ended = self.exit_code is not None
+                try:
+                    if (await client.get(url)).status_code == httpx.codes.OK:
+                        return
+                except httpx.HTTPError:
+                    pass  # not listening yet
+                await self._pause(deadline, ended, waiting_for=f"200 from {url}")
+
+    async def wait(self, *, timeout_seconds: float = 30) -> int:
+        """Wait for the child's end and return its exit code.
+
+        Raises:
+            ChildFailed: it did not end in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while (code := self.exit_code) is None:
+            await self._pause(deadline, False, waiting_for="its end")
+        return code
+
+    async def terminate(self, *, timeout_seconds: float = 30) -> int:
+        """Send SIGTERM, wait, and return the exit code.
+
+        Raises:
+            ChildFailed: it did not end in time.
+        """
+        self.signal(signal.SIGTERM)
+        return await self.wait(timeout_seconds=timeout_seconds)
+
+    def kill(self) -> None:
+        """``kill -9`` of the child alone, without a goodbye; returns when it is gone."""
+        self.signal(signal.SIGKILL)
+        self._running().wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: the child keeps its sockets and does nothing."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT after :meth:`freeze`."""
+        self.signal(signal.SIGCONT)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the child, if it still runs."""
+        self._running().send_signal(number)
+
+    def close(self) -> None:
+        """End the child and its descendants at once and remove what it left behind."""
+        if self._process is not None:
+            _kill_group(self._process.pid)
+            self._process.wait()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        if self._own_dir is not None:
+            self._own_dir.cleanup()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ChildFailed(f"{self._name} was never started")
+        return self._process
+
+    async def _pause(self, deadline: float, ended: bool, *, waiting_for: str) -> None:
+        late = time.monotonic() > deadline
+        if ended or late:
+            why = f"ended with {self.exit_code}" if ended else "was too slow"
+            tail = (self.stdout + self.stderr)[-_OUTPUT_TAIL_CHARS:]
+            raise ChildFailed(f"{self._name} {why} while we waited for {waiting_for}:\n{tail}")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _json_object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _kill_group(leader_pid: int) -> None:
+    try:
+        os.killpg(leader_pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # everything in it has ended already
