@@ -54,9 +54,7 @@ _LOGICAL_CALL = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_
 class ModelGateway:
     """Asks the models of both tiers."""
 
-    def __init__(
-        self, tiers: Mapping[Tier, TierModel], prices: Prices, retry: RetryPolicy
-    ) -> None:
+    def __init__(self, tiers: Mapping[Tier, TierModel], prices: Prices, retry: RetryPolicy) -> None:
         self._tiers = tiers
         self._prices = prices
         self._retry = retry
@@ -64,6 +62,13 @@ class ModelGateway:
     def model_of(self, tier: Tier) -> TierModel:
         """Return the configuration of a tier."""
         return self._tiers[tier]
+
+    async def aclose(self) -> None:
+        """Close the providers' connections."""
+        for provider in {
+            id(chosen.provider): chosen.provider for chosen in self._tiers.values()
+        }.values():
+            await provider.aclose()
 
     async def complete(
         self,

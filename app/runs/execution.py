@@ -101,5 +101,5 @@ class Execution:
 
     def abandon(self, reason: str) -> tuple[CallRecord, ...]:
         """Close what is open, but not the run; return what is not stored yet."""
-        self.graph.close_open(reason, keep=self.root)
+        self.graph.close_open(reason)
         return self.journal.close()

@@ -70,6 +70,7 @@ class RunExecutor:
         self._active: dict[RunKey, _Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserved = 0
+        self._room = asyncio.Event()
         self._open = True
 
     @property
@@ -92,6 +93,13 @@ class RunExecutor:
     def unreserve(self) -> None:
         """Give a kept slot back."""
         self._reserved -= 1
+        self._room.set()
+
+    async def room(self) -> None:
+        """Wait until there may be a free slot."""
+        while self.free_slots <= 0:
+            self._room.clear()
+            await self._room.wait()
 
     def start(self, run: Run, *, permitted_at: float) -> None:
         """Execute a run that was claimed for this process; a second call changes nothing.
@@ -115,6 +123,10 @@ class RunExecutor:
         active.token.cancel(wish.reason, requested_by=wish.requested_by)
         return True
 
+    def stop_taking(self) -> None:
+        """Take no more runs; those that are executed go on."""
+        self._open = False
+
     async def ended(self, key: RunKey) -> None:
         """Wait until a run is no longer executed here."""
         active = self._active.get(key)
@@ -123,7 +135,7 @@ class RunExecutor:
 
     async def drain(self, grace_seconds: float) -> None:
         """Start nothing more; let runs end for a while, then give the others back."""
-        self._open = False
+        self.stop_taking()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
         for active in self._active.values():
@@ -137,11 +149,11 @@ class RunExecutor:
         try:
             await self._run(active, permitted_at)
         except Exception:
-            # The heartbeat finds that the run is this process's and executed nowhere.
-            log.exception("run.broken")
+            log.exception("run.broken")  # the heartbeat finds it owned here and executed nowhere
         finally:
             del self._active[run.key]
             active.ended.set()
+            self._room.set()
 
     async def _run(self, active: _Active, permitted_at: float) -> None:
         run = active.run
@@ -218,13 +230,15 @@ class RunExecutor:
             log.warning("run.lost")
             return
         calls = execution.abandon("The process gave the run up.")
-        await self._store.release(active.run, active_seconds=execution.active_seconds, calls=calls)
+        await self._store.release(
+            active.run, active_seconds=execution.active_seconds, calls=calls, counted=False
+        )
         log.info("run.handed_over")
 
     def _record_late(self, execution: Execution) -> None:
         """Add what abandoned work has cost after all; its result is dropped."""
         log.warning("run.late_result", run_id=execution.run.key.run_id)
-        self._keep(asyncio.create_task(self._journals.late(execution.late()), name="late result"))
+        self._keep(asyncio.create_task(self._store.late(execution.late()), name="late result"))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)

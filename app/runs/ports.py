@@ -51,6 +51,15 @@ class Page:
     next_cursor: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateResult:
+    """What a run has cost after it was settled."""
+
+    key: RunKey
+    calls: tuple[CallRecord, ...]
+    usage: Mapping[str, Any]
+
+
 class RunStore(Protocol):
     """The one row that decides, for every run.
 
@@ -96,9 +105,13 @@ class RunStore(Protocol):
         ...
 
     async def release(
-        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord]
+        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord], counted: bool
     ) -> None:
-        """Give a claimed run back to the queue without counting the attempt."""
+        """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
+        ...
+
+    async def late(self, result: LateResult) -> None:
+        """Record a result that came after the end; status and result stay as they are."""
         ...
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
@@ -139,15 +152,6 @@ class Settled:
     """Somebody's wish to stop that came first: write the end again, as cancelled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateResult:
-    """What a run has cost after it was settled."""
-
-    key: RunKey
-    calls: tuple[CallRecord, ...]
-    usage: Mapping[str, Any]
-
-
 class JournalStore(Protocol):
     """Stores what runs did; the writes of all runs of a process share commits."""
 
@@ -164,10 +168,6 @@ class JournalStore(Protocol):
         Nothing is written if the run is lost to somebody else, or if somebody has asked it to stop
         and the end is not ``cancelled``. Waits for a database that is away.
         """
-        ...
-
-    async def late(self, result: LateResult) -> None:
-        """Record a result that came after the end; status and result stay as they are."""
         ...
 
 

@@ -54,7 +54,7 @@ def stopped(stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> Co
 def close(graph: ExecutionGraph, root: str, conclusion: Conclusion) -> None:
     """End every node that is still open, the root last."""
     reason = _reason(conclusion)
-    graph.close_open(reason, keep=root)
+    graph.close_open(reason)
     match conclusion.status:
         case RunStatus.COMPLETED:
             graph.mark_success(root, 0)

@@ -82,6 +82,8 @@ class NewRun:
     request_hash: str
     """Of everything the caller sent, so that the same id or key with another body is noticed."""
     idempotency_key: str | None = None
+    named: bool = True
+    """False if the service chose the id, so that the key alone identifies the request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -51,6 +51,7 @@ class RunService:
         """Use ``executor`` for runs that this process can take; None executes nothing here."""
         self._store = store
         self._executor = executor
+        self._closing = asyncio.Event()
 
     async def accept(self, new: NewRun) -> Accepted:
         """Store a run durably and, with a free slot here, begin it at once.
@@ -97,6 +98,10 @@ class RunService:
             raise RunNotFoundError(key.run_id)
         return run
 
+    def stop_waiting(self) -> None:
+        """Answer callers that wait for a run with the run as it stands."""
+        self._closing.set()
+
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
         return await self._store.find(tenant, wanted)
@@ -113,9 +118,9 @@ class RunService:
             await self._until_ended_here(key, until)
             run = await self.get(key)
             left = until - time.monotonic()
-            if run.finished or left <= 0:
+            if run.finished or left <= 0 or self._closing.is_set():
                 return run
-            await asyncio.sleep(min(pause, left))
+            await self._pause(min(pause, left))
             pause = min(2 * pause, longest)
 
     async def trace(self, key: RunKey) -> Trace:
@@ -144,11 +149,22 @@ class RunService:
         return accepted
 
     async def _until_ended_here(self, key: RunKey, until: float) -> None:
+        """Wait for a run that this process executes, without asking the database."""
         if self._executor is None:
             return
+        ended = asyncio.ensure_future(self._executor.ended(key))
+        closing = asyncio.ensure_future(self._closing.wait())
+        left = max(0.0, until - time.monotonic())
         try:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                await self._executor.ended(key)
+            await asyncio.wait({ended, closing}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            closing.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
         except TimeoutError:
             return
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.tools.arithmetic.evaluator import Evaluator
 from app.tools.arithmetic.notation import MAX_LENGTH
-from app.tools.arithmetic.refusal import CalculationRefused
+from app.tools.arithmetic.refusal import CalculationRefusedError
 from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 
 _SPEC = ToolSpec(
@@ -54,7 +54,7 @@ class Calculator:
             return failure("'expression' must be text, such as '2 + 3'", "invalid_arguments")
         try:
             evaluation = self._evaluator.evaluate(expression)
-        except CalculationRefused as refusal:
+        except CalculationRefusedError as refusal:
             return failure(str(refusal), refusal.code)
         return {
             "value": evaluation.value,

@@ -12,7 +12,7 @@ from app.control.budget import Dimension
 from app.control.retry import RetryPolicy
 from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply
 from app.engine.context import FlowContext
-from app.observability.redaction import redacted
+from app.observability.redaction import redact_value
 from app.tools.arguments import ArgumentChecks
 from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
@@ -83,7 +83,7 @@ def _call(spec: ToolSpec, args: Mapping[str, Any], key: str) -> Call:
         repeatable=spec.idempotent,
         retry=ONE_ATTEMPT,
         timeout_seconds=spec.timeout_seconds,
-        metadata={"args": redacted(dict(args))},
+        metadata={"args": redact_value(dict(args))},
     )
 
 

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import TypedDict
 
-from app.trace.charges import FREE
+from app.trace.charges import FREE, added
 from app.trace.node import NodeFields
 
 
@@ -48,23 +48,25 @@ class Totals:
         self.tokens_out = 0
         self.max_depth = 0
 
-    def add_ended(self, node: NodeFields) -> None:
-        """Count a node that has just reached a terminal status."""
-        self.retries += node["retries_used"]
+    def add_ended(self, node: NodeFields, cost: Decimal) -> None:
+        """Count a node that has just reached a terminal status, and what it used."""
         if node["status"] == "success":
-            if node["kind"] == "llm":
+            kind = node["kind"]
+            if kind == "llm":
                 self.llm_calls += 1
-            elif node["kind"] == "tool":
+            elif kind == "tool":
                 self.tool_calls += 1
+        self.retries += node["retries_used"]
+        if cost:
+            self.cost_usd = added(self.cost_usd, cost)
+        self.tokens_in += node["tokens_in"] or 0
+        self.tokens_out += node["tokens_out"] or 0
 
     def add_usage(self, cost: Decimal, tokens_in: int | None, tokens_out: int | None) -> None:
         """Add what a node used."""
-        if cost:
-            self.cost_usd += cost
-        if tokens_in:
-            self.tokens_in += tokens_in
-        if tokens_out:
-            self.tokens_out += tokens_out
+        self.cost_usd = added(self.cost_usd, cost)
+        self.tokens_in += tokens_in or 0
+        self.tokens_out += tokens_out or 0
 
     def as_aggregates(self) -> Aggregates:
         """Return the totals in the form of a snapshot."""

@@ -1,6 +1,6 @@
 """What a call used, checked before anything is changed."""
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Final
 
 Cost = Decimal | float
@@ -13,26 +13,22 @@ MOST_USD: Final = 1e15
 
 _MOST: Final = Decimal(MOST_USD)
 
+added: Final = Context(prec=50).add
+"""Adds two amounts, whatever precision the calling thread has set for its own arithmetic."""
 
-def checked_cost(cost_usd: Cost) -> Decimal:
-    """Return a cost as exact money.
+
+def checked_usage(cost_usd: Cost, tokens_in: int | None, tokens_out: int | None) -> Decimal:
+    """Return the cost as exact money, if it and the tokens are what a call can use.
 
     Raises:
-        ValueError: it is negative, not finite or above ``MOST_USD``.
+        ValueError: the cost is negative, not finite or above ``MOST_USD``, or a token count is
+            negative.
     """
+    if (tokens_in is not None and tokens_in < 0) or (tokens_out is not None and tokens_out < 0):
+        raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
     if isinstance(cost_usd, Decimal):
         if cost_usd.is_finite() and FREE <= cost_usd <= _MOST:
             return cost_usd
-    elif 0 <= cost_usd <= MOST_USD:
-        return Decimal(repr(cost_usd)) if cost_usd else FREE
+    elif 0.0 <= cost_usd <= MOST_USD:
+        return Decimal(str(cost_usd)) if cost_usd else FREE
     raise ValueError(f"a cost is a finite number of dollars from 0 up, not {cost_usd}")
-
-
-def check_tokens(tokens: int | None) -> None:
-    """Refuse a token count that is not a whole number from 0 up.
-
-    Raises:
-        ValueError: it is negative or not an integer.
-    """
-    if tokens is not None and not (isinstance(tokens, int) and tokens >= 0):
-        raise ValueError(f"tokens are counted in whole numbers from 0 up, not {tokens}")

@@ -21,9 +21,12 @@ NEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 )
 """Which status may follow which (seed 001, 3.3); terminal is an empty row."""
 
+ATTEMPT: Final = "attempt"
+"""Name of the ``system`` nodes that stand for one try each of the call above them (spec 7)."""
+
 TERMINAL: Final[frozenset[str]] = frozenset(status for status, then in NEXT.items() if not then)
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A value that JSON can hold as it is."""
 
 JsonObject: TypeAlias = dict[str, Json]
@@ -83,3 +86,10 @@ NEW_NODE: Final[NodeFields] = {
 def number_of(node_id: str) -> int:
     """Return the number in a node id, by which nodes are ordered."""
     return int(node_id[1:])
+
+
+def fields_of(node: Node) -> NodeFields:
+    """Return a copy of a node without its metadata."""
+    fields = node.copy()
+    del fields["metadata"]  # type: ignore[misc]
+    return fields

@@ -1,23 +1,23 @@
 """Snapshots of a graph, built outside its lock.
 
 A node that has ended never changes in place: later usage replaces its record by another. So a
-consistent cut through the graph needs, under the lock, no more than the number of nodes so far, a
-copy of the few that are still open, and the records that replace others. All copying of the rest
-happens afterwards, while other threads go on.
+consistent cut through a graph needs, under the lock, no more than the number of its nodes, a copy
+of the few that are still open, and the records that replace others. The rest is copied afterwards,
+while other threads go on.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, TypedDict, cast
+from typing import Final, NamedTuple, TypedDict, cast
 
 from app.trace.aggregates import Aggregates
 from app.trace.json_copy import copy_object
 from app.trace.node import JsonObject, Node, NodeFields
 
 _BATCH: Final = 250
-"""Nodes encoded to JSON in one go: about a millisecond in which no other thread can run."""
+"""Nodes encoded in one go: about a millisecond in which no other thread can run."""
 
 
 class Snapshot(TypedDict):
@@ -32,23 +32,23 @@ class Snapshot(TypedDict):
     """UTC epoch milliseconds of the moment the snapshot shows."""
 
 
-class Changes(TypedDict):
+class Changes(NamedTuple):
     """What has changed in a graph since a revision."""
 
     revision: int
     """Ask from here the next time."""
     nodes: list[Node]
-    """Each changed node once, as it is now; parents stand before their children."""
+    """Each changed node once, as it is now; a parent stands before its children."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCapture:
-    """A graph at one moment; cheap to take, turned into a snapshot whenever and wherever it suits.
+    """A graph at one moment: cheap to take, and made into a snapshot when and where it suits.
 
-    Of a large graph, mind what holds up the event loop. ``as_dict`` in a thread lets the loop run,
-    but so many new dicts make the garbage collector stop everything now and then, and encoding them
-    with ``json.dumps`` is one long step in which no thread can run. ``json_parts`` has neither: it
-    works node batch by node batch, in a thread or on the loop with an ``await`` between parts.
+    With 100,000 nodes it matters how. ``as_dict`` in a thread leaves the event loop running, but so
+    many new dicts make the garbage collector halt every thread for tens of milliseconds, and
+    ``json.dumps`` of the result is one long step in which no thread runs. ``json_parts`` does
+    neither: it goes by small batches, in a thread or on the loop with an ``await`` between parts.
     """
 
     chain_id: str
@@ -56,48 +56,47 @@ class GraphCapture:
     aggregates: Aggregates
     snapshot_ts_ms: int
     revision: int
-    """The graph's revision at that moment; ``changed_since`` it tells what came later."""
-    _records: Sequence[NodeFields]
-    _count: int
-    _overlay: Mapping[str, NodeFields]
-    _metadata: Mapping[str, JsonObject]
-
-    def __len__(self) -> int:
-        """Return the number of nodes."""
-        return self._count
-
-    def nodes(self) -> Iterator[Node]:
-        """Yield a copy of every node, in the order of creation."""
-        overlay, metadata = self._overlay, self._metadata
-        for record in islice(self._records, self._count):
-            node_id = record["node_id"]
-            yield with_metadata(overlay.get(node_id, record), metadata.get(node_id))
+    """The graph's revision at that moment; ``changed_since`` tells what came later."""
+    records: Sequence[NodeFields]
+    """Shared with the graph, which appends to it: only the first ``node_count`` belong here."""
+    node_count: int
+    overlay: Mapping[str, NodeFields]
+    """What stands in place of a record: copies of open nodes, late usage."""
+    metadata: Mapping[str, JsonObject]
 
     def as_dict(self) -> Snapshot:
         """Return the snapshot; the caller may change it freely."""
         return {
             "chain_id": self.chain_id,
             "root_id": self.root_id,
-            "nodes": {node["node_id"]: node for node in self.nodes()},
+            "nodes": self._copies(islice(self.records, self.node_count)),
             "aggregates": self.aggregates.copy(),
             "snapshot_ts_ms": self.snapshot_ts_ms,
         }
 
     def json_parts(self) -> Iterator[str]:
-        """Yield the snapshot's JSON text in parts of about 100 KB."""
-        nodes = self.nodes()
-        yield f'{{"chain_id": {json.dumps(self.chain_id)}, "root_id": {json.dumps(self.root_id)}, '
-        yield '"nodes": {'
+        """Yield the JSON text of the snapshot in parts of about 100 KB."""
+        chain_id, root_id = json.dumps(self.chain_id), json.dumps(self.root_id)
+        yield f'{{"chain_id": {chain_id}, "root_id": {root_id}, "nodes": {{'
+        records = islice(self.records, self.node_count)
         separator = ""
-        while batch := {node["node_id"]: node for node in islice(nodes, _BATCH)}:
+        while batch := self._copies(islice(records, _BATCH)):
             yield separator + json.dumps(batch)[1:-1]
             separator = ", "
-        yield f'}}, "aggregates": {json.dumps(self.aggregates)}, '
-        yield f'"snapshot_ts_ms": {self.snapshot_ts_ms}}}'
+        aggregates = json.dumps(self.aggregates)
+        yield f'}}, "aggregates": {aggregates}, "snapshot_ts_ms": {self.snapshot_ts_ms}}}'
+
+    def _copies(self, records: Iterable[NodeFields]) -> dict[str, Node]:
+        overlay, metadata = self.overlay, self.metadata
+        copies: dict[str, Node] = {}
+        for record in records:
+            node_id = record["node_id"]
+            copies[node_id] = whole(overlay.get(node_id, record), metadata.get(node_id))
+        return copies
 
 
-def with_metadata(fields: NodeFields, metadata: JsonObject | None) -> Node:
-    """Return a whole node that shares nothing mutable with its parts."""
+def whole(fields: NodeFields, metadata: JsonObject | None) -> Node:
+    """Return a node that shares nothing mutable with its parts."""
     node = cast(Node, fields.copy())
     node["metadata"] = copy_object(metadata) if metadata else {}
     return node

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ _POLL_SECONDS = 0.01
 _OUTPUT_TAIL_CHARS = 4000
 
 
-class ChildFailed(Exception):
+class ChildFailedError(Exception):
     """A child ended too early or did not become ready in time; the message shows its output."""
 
 
@@ -123,7 +124,7 @@ class ChildProcess:
         """Wait for a line on stdout that is a JSON object with ``key``.
 
         Raises:
-            ChildFailed: the child ended, or the time is up.
+            ChildFailedError: the child ended, or the time is up.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -137,7 +138,7 @@ class ChildProcess:
         """Wait until ``url`` answers 200.
 
         Raises:
-            ChildFailed: the child ended, or the time is up.
+            ChildFailedError: the child ended, or the time is up.
         """
         deadline = time.monotonic() + timeout_seconds
         async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
@@ -154,7 +155,7 @@ class ChildProcess:
         """Wait for the child's end and return its exit code.
 
         Raises:
-            ChildFailed: it did not end in time.
+            ChildFailedError: it did not end in time.
         """
         deadline = time.monotonic() + timeout_seconds
         while (code := self.exit_code) is None:
@@ -165,7 +166,7 @@ class ChildProcess:
         """Send SIGTERM, wait, and return the exit code.
 
         Raises:
-            ChildFailed: it did not end in time.
+            ChildFailedError: it did not end in time.
         """
         self.signal(signal.SIGTERM)
         return await self.wait(timeout_seconds=timeout_seconds)
@@ -199,7 +200,7 @@ class ChildProcess:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise ChildFailed(f"{self._name} was never started")
+            raise ChildFailedError(f"{self._name} was never started")
         return self._process
 
     async def _pause(self, deadline: float, ended: bool, *, waiting_for: str) -> None:
@@ -207,7 +208,7 @@ class ChildProcess:
         if ended or late:
             why = f"ended with {self.exit_code}" if ended else "was too slow"
             tail = (self.stdout + self.stderr)[-_OUTPUT_TAIL_CHARS:]
-            raise ChildFailed(f"{self._name} {why} while we waited for {waiting_for}:\n{tail}")
+            raise ChildFailedError(f"{self._name} {why} while we waited for {waiting_for}:\n{tail}")
         await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -220,7 +221,5 @@ def _json_object(line: str) -> dict[str, Any] | None:
 
 
 def _kill_group(leader_pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):  # everything in it may have ended already
         os.killpg(leader_pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # everything in it has ended already

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from simpleeval import InvalidExpression, SimpleEval
+from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-untyped]
 
 from app.tools.arithmetic.functions import CONSTANTS, Function, function_table
 from app.tools.arithmetic.notation import to_python
@@ -51,7 +51,7 @@ class Evaluator:
         """Return the value of ``text``.
 
         Raises:
-            CalculationRefused: the text is not an expression, is beyond a limit or has no value.
+            CalculationRefusedError: it is not an expression, is beyond a limit or has no value.
         """
         expression = to_python(text, functions=self._functions, constants=CONSTANTS)
         try:

@@ -36,7 +36,7 @@ class Function:
         """Apply the function.
 
         Raises:
-            CalculationRefused: the number of arguments is wrong or the result is undefined.
+            CalculationRefusedError: the number of arguments is wrong or the result is undefined.
         """
         if not self.fewest <= len(arguments) <= self.most:
             takes = str(self.fewest) if self.fewest == self.most else f"{self.fewest}-{self.most}"
@@ -93,7 +93,7 @@ class _Library:
 
     def round(self, value: Real, places: Real = Fraction(0)) -> Real:
         """Round a half away from zero, as people do; a negative ``places`` rounds to tens."""
-        if not is_whole(places) or abs(places) > MAX_DECIMALS:
+        if not is_whole(places) or not -MAX_DECIMALS <= places <= MAX_DECIMALS:
             raise undefined(f"round takes a whole number of places up to {MAX_DECIMALS}")
         shift = Fraction(10) ** int(places)
         if isinstance(value, Decimal):
@@ -201,7 +201,7 @@ class _Library:
 
     @staticmethod
     def _sorted(values: Sequence[Real]) -> list[Real]:
-        return sorted(values, key=Fraction)
+        return sorted(values, key=lambda value: Fraction(value))
 
 
 def _whole_numbers(name: str, values: Sequence[Real]) -> list[int]:

@@ -26,10 +26,10 @@ MAX_DEPTH: Final = 30
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)"
-    r"|(?P<sign>\*\*|//|[-+*/%^!(),×÷−]))",
+    r"|(?P<sign>\*\*|//|[-+*/%^!(),\u00d7\u00f7\u2212]))",
     re.ASCII,
 )
-_PYTHON_SIGN = {"×": "*", "÷": "/", "−": "-", "^": "**"}
+_PYTHON_SIGN = {"\u00d7": "*", "\u00f7": "/", "\u2212": "-", "^": "**"}
 _AFTER_PERCENT = frozenset({"", ")", ",", "*", "/", "//", "**"})
 _SCALES = frozenset({"*", "/", "//"})
 
@@ -38,14 +38,14 @@ def to_python(text: str, *, functions: Container[str], constants: Container[str]
     """Return ``text`` as a Python expression of numbers, operators and the given names.
 
     Raises:
-        CalculationRefused: the text is too long or not an expression; the message names the place.
+        CalculationRefusedError: it is too long or not an expression; the message names the place.
     """
     if len(text) > MAX_LENGTH:
         raise too_large(f"the expression is longer than {MAX_LENGTH} characters")
     reader = _Reader(functions, constants)
     tokens = _tokens(text)
-    for (kind, token), (_, following) in pairwise([*tokens, ("", "")]):
-        reader.read(kind, token, following)
+    for (kind, lexeme), (_, following) in pairwise([*tokens, ("", "")]):
+        reader.read(kind, lexeme, following)
     return reader.finish()
 
 
@@ -57,8 +57,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         if match is None or match.lastgroup is None:
             stray = text[position:].lstrip()[0]
             raise malformed(f"{stray!r} is not part of an expression")
-        token = match[match.lastgroup]
-        tokens.append((match.lastgroup, _PYTHON_SIGN.get(token, token)))
+        lexeme = match[match.lastgroup]
+        tokens.append((match.lastgroup, _PYTHON_SIGN.get(lexeme, lexeme)))
         position = match.end()
     return tokens
 
@@ -84,27 +84,27 @@ class _Reader:
     sum_sign: str = ""
     """The plus or minus between two operands that stands right before the operand."""
 
-    def read(self, kind: str, token: str, following: str) -> None:
+    def read(self, kind: str, lexeme: str, following: str) -> None:
         """Take one token; ``following`` is the text of the next one."""
         if kind == "number":
-            self._begin_operand(token)
-            self._push_operand(_checked_number(token))
+            self._begin_operand(lexeme)
+            self._push_operand(_checked_number(lexeme))
         elif kind == "name":
-            self._read_name(token, following)
-        elif token == "(":
+            self._read_name(lexeme, following)
+        elif lexeme == "(":
             self._open()
-        elif token in {")", ",", "!"}:
-            self._close_or_mark(token)
-        elif token == "%" and self.operand is not None:
+        elif lexeme in {")", ",", "!"}:
+            self._close_or_mark(lexeme)
+        elif lexeme == "%" and self.operand is not None:
             self._percent_or_remainder(following)
         else:
-            self._operator(token)
+            self._operator(lexeme)
 
     def finish(self) -> str:
         """Return the expression.
 
         Raises:
-            CalculationRefused: something is missing at the end.
+            CalculationRefusedError: something is missing at the end.
         """
         if self.groups:
             raise malformed("a closing parenthesis is missing")
@@ -114,21 +114,21 @@ class _Reader:
             )
         return "".join(self.pieces)
 
-    def _read_name(self, token: str, following: str) -> None:
-        name = token.lower()
-        self._begin_operand(token)
+    def _read_name(self, lexeme: str, following: str) -> None:
+        name = lexeme.lower()
+        self._begin_operand(lexeme)
         if name in self.constants:
             self._push_operand(name)
         elif name not in self.functions:
-            raise malformed(f"{token[:40]!r} is neither a function nor a constant here")
+            raise malformed(f"{lexeme[:40]!r} is neither a function nor a constant here")
         elif following != "(":
             raise malformed(f"{name} needs its argument in parentheses: {name}(2)")
         else:
             self.pieces.append(name)
 
-    def _begin_operand(self, token: str) -> None:
+    def _begin_operand(self, lexeme: str) -> None:
         if self.operand is not None:
-            raise malformed(f"an operator is missing before {token[:40]!r}")
+            raise malformed(f"an operator is missing before {lexeme[:40]!r}")
 
     def _push_operand(self, text: str) -> None:
         self.operand = len(self.pieces)
@@ -144,14 +144,14 @@ class _Reader:
         self.pieces.append("(")
         self.sum_sign = ""
 
-    def _close_or_mark(self, token: str) -> None:
+    def _close_or_mark(self, lexeme: str) -> None:
         if self.operand is None:
-            raise malformed(f"a number is missing before {token!r}")
-        if token == "!":
+            raise malformed(f"a number is missing before {lexeme!r}")
+        if lexeme == "!":
             self._factorial()
         elif not self.groups:
-            raise malformed(f"{token!r} stands outside parentheses")
-        elif token == ")":
+            raise malformed(f"{lexeme!r} stands outside parentheses")
+        elif lexeme == ")":
             self.pieces.append(")")
             group = self.groups.pop()
             self.operand, self.sum_sign = group.start, group.sum_sign
@@ -183,15 +183,15 @@ class _Reader:
         else:
             self._wrap("(", "/100)")
 
-    def _operator(self, token: str) -> None:
+    def _operator(self, lexeme: str) -> None:
         if self.operand is not None:
-            self.pieces.append(f" {token} ")
-            self.sum_sign = token if token in {"+", "-"} else ""
-        elif token in {"+", "-"}:
-            self.pieces.append(token)
+            self.pieces.append(f" {lexeme} ")
+            self.sum_sign = lexeme if lexeme in {"+", "-"} else ""
+        elif lexeme in {"+", "-"}:
+            self.pieces.append(lexeme)
             self.sum_sign = ""
         else:
-            raise malformed(f"a number is missing before {token!r}")
+            raise malformed(f"a number is missing before {lexeme!r}")
         self.operand = None
 
     def _wrap(self, before: str, after: str) -> None:
@@ -199,11 +199,11 @@ class _Reader:
         self.pieces[start:] = [before + "".join(self.pieces[start:]) + after]
 
 
-def _checked_number(token: str) -> str:
-    mantissa, _, exponent = token.lower().partition("e")
+def _checked_number(lexeme: str) -> str:
+    mantissa, _, exponent = lexeme.lower().partition("e")
     whole = mantissa.partition(".")[0]
     if len(whole) > 1 and whole.startswith("0"):
-        raise malformed(f"{token[:40]!r} has a leading zero; write it without")
+        raise malformed(f"{lexeme[:40]!r} has a leading zero; write it without")
     if len(mantissa) + abs(int(exponent or 0)) > MAX_DIGITS:
         raise too_large(f"a number has more than {MAX_DIGITS} digits")
-    return token
+    return lexeme

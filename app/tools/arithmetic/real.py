@@ -13,7 +13,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 
-from app.tools.arithmetic.refusal import CalculationRefused, too_large, undefined
+from app.tools.arithmetic.refusal import CalculationRefusedError, too_large, undefined
 
 Real = Fraction | Decimal
 """An exact value, or one rounded to ``WORKING_DIGITS``."""
@@ -50,7 +50,7 @@ class RealArithmetic:
     """The operations on ``Real``; each one returns a settled value or refuses.
 
     Raises:
-        CalculationRefused: the operation is undefined, or its result is too large or too small.
+        CalculationRefusedError: the operation is undefined or its result out of range.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class RealArithmetic:
     def power(self, base: Real, exponent: Real) -> Real:
         """Return ``base ** exponent``; 0 ** 0 is 1."""
         if base == 0 and exponent < 0:
-            raise CalculationRefused(
+            raise CalculationRefusedError(
                 "zero cannot be raised to a negative power", code="division_by_zero"
             )
         exact = _exact_power(base, exponent)
@@ -150,7 +150,7 @@ class RealArithmetic:
     @staticmethod
     def _refuse_zero(divisor: Real) -> None:
         if divisor == 0:
-            raise CalculationRefused("division by zero has no result", code="division_by_zero")
+            raise CalculationRefusedError("division by zero has no result", code="division_by_zero")
 
 
 def negate(value: Real) -> Real:

@@ -5,25 +5,25 @@ from typing import Literal
 RefusalCode = Literal["invalid_expression", "division_by_zero", "undefined", "too_large"]
 
 
-class CalculationRefused(Exception):
+class CalculationRefusedError(Exception):
     """An expression that has no value here; the message says why and what to write instead."""
 
     def __init__(self, message: str, *, code: RefusalCode) -> None:
         super().__init__(message)
         self.code: RefusalCode = code
-        """``undefined`` is a mathematical no (a square root of -1), ``too_large`` a limit of ours."""
+        """``undefined`` is mathematics saying no (``sqrt(-1)``), ``too_large`` a limit of ours."""
 
 
-def malformed(message: str) -> CalculationRefused:
+def malformed(message: str) -> CalculationRefusedError:
     """Return the refusal of a text that is not an expression."""
-    return CalculationRefused(message, code="invalid_expression")
+    return CalculationRefusedError(message, code="invalid_expression")
 
 
-def undefined(message: str) -> CalculationRefused:
+def undefined(message: str) -> CalculationRefusedError:
     """Return the refusal of an operation that has no real result."""
-    return CalculationRefused(message, code="undefined")
+    return CalculationRefusedError(message, code="undefined")
 
 
-def too_large(message: str) -> CalculationRefused:
+def too_large(message: str) -> CalculationRefusedError:
     """Return the refusal of a calculation beyond one of the limits."""
-    return CalculationRefused(message, code="too_large")
+    return CalculationRefusedError(message, code="too_large")

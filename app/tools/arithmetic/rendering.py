@@ -2,7 +2,6 @@
 
 import decimal
 from decimal import Decimal
-from fractions import Fraction
 
 from app.tools.arithmetic.real import MAX_DIGITS, Real
 

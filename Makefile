@@ -1,0 +1,84 @@
+# Needs git, make and Python 3.11 or newer, and nothing else: everything goes into .venv here.
+#
+#   make serve     start the service with a database of its own, and show one run
+#   make test      all checks and tests
+#   make check     the checks alone: format, lint, types, layers, dependencies
+#   make format    put the code into the common format
+#   make example   write config.yaml.example anew from the settings' schema
+#   make bench     measure the figures that the README states
+#   make clean     remove what these commands made; data/ stays
+#
+# PYTHON=python3.12 chooses the interpreter that .venv is made with; ARGS="-k budget -x" goes to
+# pytest or to the benchmarks.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help serve test check format example bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := $(shell sed -n '/^name = "uv"$$/{n;s/^version = "\(.*\)"$$/\1/p;}' uv.lock)
+UV_STAMP := $(VENV)/.uv-$(UV_VERSION)
+SYNC_STAMP := $(VENV)/.synced
+
+# The newest interpreter that can make an environment.
+ifndef PYTHON
+PYTHON := $(shell for each in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$each -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' \
+	>/dev/null 2>&1 && echo $$each && break; done)
+endif
+
+export UV_PYTHON_DOWNLOADS := never
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+unexport VIRTUAL_ENV
+
+help:
+	@sed -n '/^#   make/s/^#   //p' Makefile
+
+serve: $(SYNC_STAMP)
+	$(BIN)/caseworker serve --demo
+
+test: check
+	$(BIN)/pytest -n 2 $(ARGS)
+
+check: $(SYNC_STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry app
+
+format: $(SYNC_STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+example: $(SYNC_STAMP)
+	$(BIN)/python -m app.settings.example > config.yaml.example
+
+bench: $(SYNC_STAMP)
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# The target is missing, too, when the interpreter behind it is gone.
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { \
+		echo "No Python 3.11 to 3.14 that can make a virtual environment was found."; \
+		echo "On Debian or Ubuntu: apt-get install python3 python3-venv"; \
+		echo "Or name one: make PYTHON=/path/to/python3.12"; \
+		exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu:"; \
+		echo "    apt-get install $$(basename $(PYTHON))-venv"; \
+		exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+$(UV_STAMP): $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	@touch $@
+
+$(SYNC_STAMP): pyproject.toml uv.lock $(UV_STAMP)
+	$(BIN)/uv sync --locked --quiet
+	@touch $@

@@ -1,0 +1,5 @@
+"""``python -m app`` is ``caseworker``."""
+
+from app.cli import main
+
+main()

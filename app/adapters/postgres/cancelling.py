@@ -1,0 +1,142 @@
+"""Storing a wish to stop: on the run's own row, whether the run exists or not."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import RowMapping, case, delete, func, null, or_, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.adapters.postgres.rows import call_from_row, run_from_row, wish_from_row
+from app.adapters.postgres.tables import calls, runs
+from app.adapters.postgres.writing import settle_unowned
+from app.runs.ending import cancelled_while_queued
+from app.runs.errors import TooManyIntentsError
+from app.runs.ports import Cancelled
+from app.runs.run import TERMINAL, CallRecord, Run, RunKey, RunStatus, StopWish
+
+STOP_CHANNEL = "caseworker_stop"
+"""Where workers hear at once of a wish to stop; they also look for themselves, see the beat."""
+
+RECEIPT_CALLS = 100
+"""How many calls a receipt names at most."""
+
+EXPIRED_AT_ONCE = 100
+"""How many expired intents a new one clears away at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intents:
+    """How wishes for runs that do not exist are kept."""
+
+    ttl_seconds: float
+    limit: int
+    """Per tenant."""
+
+
+async def cancel_in(
+    connection: AsyncConnection, key: RunKey, wish: StopWish, intents: Intents
+) -> Cancelled:
+    """Store a wish in this transaction; settle the run if nobody executes it.
+
+    Raises:
+        TooManyIntentsError: too many wishes wait for runs that do not exist.
+    """
+    row = await _store(connection, key, wish, intents)
+    if row is None:
+        return await _finished_before(connection, key)
+    stored = wish_from_row(row)
+    if row["request"] is None:
+        await _require_room(connection, key.tenant, intents)
+        return Cancelled(None, stored)
+    run = run_from_row(row)
+    records = await _journal(connection, key)
+    if run.status is RunStatus.QUEUED and stored is not None:
+        await settle_unowned(connection, cancelled_while_queued(run, stored, records))
+        run = await _read(connection, key)
+    else:
+        await _notify(connection, key, run)
+    return Cancelled(run, run.wish, calls=_begun(records))
+
+
+async def _store(
+    connection: AsyncConnection, key: RunKey, wish: StopWish, intents: Intents
+) -> RowMapping | None:
+    """Write the wish onto the run's row; None if the run has ended. The first wish counts."""
+    now = func.clock_timestamp()
+    expires = now + timedelta(seconds=intents.ttl_seconds)
+    statement = upsert(runs).values(
+        tenant_id=key.tenant,
+        run_id=key.run_id,
+        cancel_requested_at=now,
+        cancel_requested_by=wish.requested_by,
+        cancel_reason=wish.reason,
+        intent_expires_at=expires,
+    )
+    expired = runs.c.request.is_(None) & (runs.c.intent_expires_at <= now)
+    counts = runs.c.cancel_requested_at.is_(None) | expired
+    kept = {
+        column: case((counts, statement.excluded[column]), else_=runs.c[column])
+        for column in ("cancel_requested_at", "cancel_requested_by", "cancel_reason")
+    }
+    waits = case((runs.c.request.is_(None), statement.excluded.intent_expires_at), else_=null())
+    statement = statement.on_conflict_do_update(
+        index_elements=[runs.c.tenant_id, runs.c.run_id],
+        set_={**kept, "intent_expires_at": waits},
+        where=or_(runs.c.status.is_(None), runs.c.status.not_in([s.value for s in TERMINAL])),
+    )
+    found = await connection.execute(statement.returning(runs))
+    row: RowMapping | None = found.mappings().one_or_none()
+    return row
+
+
+async def _finished_before(connection: AsyncConnection, key: RunKey) -> Cancelled:
+    run = await _read(connection, key)
+    return Cancelled(run, run.wish, already_finished=True)
+
+
+async def _require_room(connection: AsyncConnection, tenant: str, intents: Intents) -> None:
+    """Clear some expired intents away and refuse more than the limit of living ones."""
+    of_tenant = (runs.c.tenant_id == tenant) & runs.c.request.is_(None)
+    expired = select(runs.c.run_id).where(
+        of_tenant, runs.c.intent_expires_at <= func.clock_timestamp()
+    )
+    gone = expired.limit(EXPIRED_AT_ONCE).with_for_update(skip_locked=True)
+    await connection.execute(delete(runs).where(of_tenant, runs.c.run_id.in_(gone)))
+    living = select(func.count()).where(
+        of_tenant, runs.c.intent_expires_at > func.clock_timestamp()
+    )
+    if (await connection.scalar(living) or 0) > intents.limit:
+        raise TooManyIntentsError
+
+
+async def _read(connection: AsyncConnection, key: RunKey) -> Run:
+    query = select(runs).where(runs.c.tenant_id == key.tenant, runs.c.run_id == key.run_id)
+    return run_from_row((await connection.execute(query)).mappings().one())
+
+
+async def _journal(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
+    query = (
+        select(calls)
+        .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
+        .order_by(calls.c.seq)
+    )
+    return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def _notify(connection: AsyncConnection, key: RunKey, run: Run) -> None:
+    wish = run.wish
+    told: dict[str, Any] = {"tenant": key.tenant, "run_id": key.run_id}
+    if wish is not None:
+        told |= {"by": wish.requested_by[:200], "reason": (wish.reason or "")[:1000] or None}
+    await connection.execute(select(func.pg_notify(STOP_CHANNEL, json.dumps(told))))
+
+
+def _begun(records: Sequence[CallRecord]) -> tuple[CallRecord, ...]:
+    """Return the LLM and tool calls that had taken effect, or may have."""
+    called = (record for record in records if record.node["kind"] in ("llm", "tool"))
+    begun = [record for record in called if record.node["status"] != "created"]
+    return tuple(begun[-RECEIPT_CALLS:])

@@ -1,0 +1,158 @@
+"""The tables, as the migrations make them."""
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+metadata = MetaData()
+
+TERMINAL = "('completed', 'failed', 'halted', 'cancelled')"
+
+
+def _instant(name: str, **options: object) -> Column[object]:
+    return Column(name, DateTime(timezone=True), **options)  # type: ignore[arg-type]
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("kind", Text),
+    Column("status", Text),
+    Column("request", JSONB),
+    Column("request_hash", Text),
+    Column("idempotency_key", Text),
+    Column("metadata", JSONB),
+    Column("fence", Integer, nullable=False, server_default=text("0")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("worker_id", Text),
+    _instant("created_at", nullable=False, server_default=text("clock_timestamp()")),
+    _instant("queued_at"),
+    _instant("claimed_at"),
+    _instant("started_at"),
+    _instant("finished_at"),
+    Column("active_seconds", Double, nullable=False, server_default=text("0")),
+    _instant("cancel_requested_at"),
+    Column("cancel_requested_by", Text),
+    Column("cancel_reason", Text),
+    _instant("cancel_delivered_at"),
+    _instant("intent_expires_at"),
+    Column("finish_reason", Text),
+    Column("result", JSONB),
+    Column("usage", JSONB),
+    Column("stop", JSONB),
+    CheckConstraint("(request IS NULL) = (status IS NULL)", name="runs_intent_or_run"),
+    CheckConstraint(
+        f"status IN ('queued', 'running', 'waiting') OR status IN {TERMINAL}",
+        name="runs_status_known",
+    ),
+    CheckConstraint(
+        f"coalesce(status IN {TERMINAL}, false) = (finished_at IS NOT NULL)",
+        name="runs_end_has_time",
+    ),
+    CheckConstraint(
+        "status IS DISTINCT FROM 'running' OR worker_id IS NOT NULL", name="runs_running_has_worker"
+    ),
+)
+
+Index("runs_newest", runs.c.tenant_id, runs.c.created_at.desc(), runs.c.run_id.desc())
+Index(
+    "runs_idempotency_key",
+    runs.c.tenant_id,
+    runs.c.idempotency_key,
+    unique=True,
+    postgresql_where=runs.c.idempotency_key.is_not(None),
+)
+Index(
+    "runs_of_worker",
+    runs.c.worker_id,
+    postgresql_where=text("status IN ('running', 'waiting')"),
+)
+Index("runs_queued", runs.c.queued_at, postgresql_where=text("status = 'queued'"))
+Index(
+    "runs_intents",
+    runs.c.tenant_id,
+    runs.c.intent_expires_at,
+    postgresql_where=text("request IS NULL"),
+)
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("status", Text, nullable=False),
+    Column("call_key", Text),
+    Column("request_hash", Text, nullable=False, server_default=text("''")),
+    Column("charge", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("outcome", Text),
+    Column("value", JSONB),
+    Column("node", JSONB, nullable=False),
+    ForeignKeyConstraint(
+        ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], ondelete="CASCADE"
+    ),
+    CheckConstraint(
+        "status IN ('created', 'running', 'success', 'fail', 'halt')", name="calls_status_known"
+    ),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("final", Boolean, nullable=False),
+    Column("snapshot", JSON, nullable=False),
+    _instant("created_at", nullable=False, server_default=text("clock_timestamp()")),
+    ForeignKeyConstraint(
+        ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], ondelete="CASCADE"
+    ),
+)
+
+Index(
+    "snapshots_one_final",
+    snapshots.c.tenant_id,
+    snapshots.c.run_id,
+    unique=True,
+    postgresql_where=text("final"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    _instant("ts", nullable=False, server_default=text("clock_timestamp()")),
+    Column("type", Text, nullable=False),
+    Column("step_id", Text),
+    Column("node_id", Text),
+    Column("data", JSONB, nullable=False, server_default=text("'{}'")),
+    ForeignKeyConstraint(
+        ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], ondelete="CASCADE"
+    ),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", Text, primary_key=True),
+    _instant("started_at", nullable=False, server_default=text("clock_timestamp()")),
+    _instant("beat_at", nullable=False, server_default=text("clock_timestamp()")),
+)

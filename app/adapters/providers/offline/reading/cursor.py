@@ -1,0 +1,163 @@
+"""A place in the tokens of a question, and the ways to move it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Generic, TypeVar
+
+from app.adapters.providers.offline.reading.tokens import Kind, Token
+
+T = TypeVar("T")
+
+
+class MisreadError(Exception):
+    """A rule does not fit the question at this place."""
+
+
+class AmbiguousError(MisreadError):
+    """A rule fits, but what it read can mean two things or is not enough; says which."""
+
+
+class Cursor:
+    """Where the reading stands.
+
+    It remembers the farthest token that any rule could not use and the first reason that a rule
+    gave, because the rule that came farthest explains best why a question was not understood.
+    """
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
+        self._place = 0
+        self.farthest = 0
+        """The number of the farthest token that was looked at in vain."""
+        self.reason: str | None = None
+        """The first thing that was ambiguous, in words."""
+
+    @property
+    def here(self) -> Token:
+        """The next token."""
+        return self._tokens[self._place]
+
+    def ahead(self, distance: int = 1) -> Token:
+        """Return a later token, or the end."""
+        return self._tokens[min(self._place + distance, len(self._tokens) - 1)]
+
+    def before(self) -> Token | None:
+        """Return the token that was taken last, or None at the start."""
+        return self._tokens[self._place - 1] if self._place else None
+
+    def token(self, number: int) -> Token:
+        """Return a token by its number."""
+        return self._tokens[number]
+
+    def place(self) -> int:
+        """Return the number of the next token; give it to ``back`` to return to it."""
+        return self._place
+
+    def back(self, place: int) -> None:
+        """Return to an earlier place."""
+        self.farthest = max(self.farthest, self._place)
+        self._place = place
+
+    def take(self) -> Token:
+        """Move past the next token and return it."""
+        token = self.here
+        if token.kind is not Kind.END:
+            self._place += 1
+        return token
+
+    def at(self, *texts: str) -> bool:
+        """Tell whether the next token is one of these words or signs."""
+        return self.here.text in texts and self.here.kind in {Kind.WORD, Kind.SIGN}
+
+    def accept(self, *texts: str) -> str | None:
+        """Take the next token if it is one of these words or signs, and return its text."""
+        return self.take().text if self.at(*texts) else None
+
+    def expect(self, *texts: str) -> str:
+        """Take the next token, which must be one of these words or signs."""
+        found = self.accept(*texts)
+        if found is None:
+            raise self.misread()
+        return found
+
+    def number(self) -> str:
+        """Take the next token, which must be a number in digits."""
+        if self.here.kind is not Kind.NUMBER:
+            raise self.misread()
+        return self.take().text
+
+    def misread(self) -> MisreadError:
+        """Return the error of a rule that does not fit the next token."""
+        self.farthest = max(self.farthest, self._place)
+        return MisreadError()
+
+    def ambiguous(self, reason: str) -> AmbiguousError:
+        """Return the error of a rule that fits in more than one way, or not quite."""
+        if self.reason is None:
+            self.reason = reason
+        return AmbiguousError(reason)
+
+    def attempt(self, rule: Callable[["Cursor"], T]) -> T | None:
+        """Follow a rule; if it does not fit, return None and stay where we were.
+
+        Raises:
+            AmbiguousError: it fits, but has no one meaning; no other rule may then paper over it.
+        """
+        place = self._place
+        try:
+            return rule(self)
+        except AmbiguousError:
+            raise
+        except MisreadError:
+            self.back(place)
+            return None
+
+    def first_of(self, *rules: Callable[["Cursor"], T]) -> T:
+        """Follow the first rule that fits."""
+        for rule in rules:
+            found = self.attempt(rule)
+            if found is not None:
+                return found
+        raise self.misread()
+
+
+class Phrases(Generic[T]):
+    """A vocabulary: phrases of one or more words, each with what it means.
+
+    An entry may have alternatives in parentheses, an empty one included:
+    ``"(what is|what's) (the|)"`` stands for four phrases.
+    """
+
+    def __init__(self, entries: Mapping[str, T]) -> None:
+        self._by_first: dict[str, list[tuple[tuple[str, ...], T]]] = {}
+        for pattern, meaning in entries.items():
+            for words in _expanded(pattern):
+                self._by_first.setdefault(words[0], []).append((words, meaning))
+        for choices in self._by_first.values():
+            choices.sort(key=lambda choice: -len(choice[0]))
+
+    def read(self, cursor: Cursor) -> T | None:
+        """Take the longest phrase that comes next and return its meaning, or None."""
+        for words, meaning in self._by_first.get(cursor.here.text, ()):
+            if all(cursor.ahead(n).text == word for n, word in enumerate(words)):
+                for _ in words:
+                    cursor.take()
+                return meaning
+        return None
+
+    def expect(self, cursor: Cursor) -> T:
+        """Take the longest phrase that comes next, which must be one of these."""
+        meaning = self.read(cursor)
+        if meaning is None:
+            raise cursor.misread()
+        return meaning
+
+
+def _expanded(pattern: str) -> list[tuple[str, ...]]:
+    parts: list[list[str]] = []
+    for piece in pattern.replace("(", "\0(").replace(")", ")\0").split("\0"):
+        if piece.startswith("("):
+            parts.append(piece.strip("()").split("|"))
+        elif piece.strip():
+            parts.append([piece])
+    return [tuple(" ".join(choice).split()) for choice in product(*parts)]

@@ -1,0 +1,270 @@
+"""The words and signs of arithmetic, and what each of them builds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from app.adapters.providers.offline.reading import formula
+from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
+from app.adapters.providers.offline.reading.formula import PERCENT, Formula, Listing
+from app.adapters.providers.offline.reading.numerals import ordinal
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Something that stands between two operands."""
+
+    build: Callable[[Formula, Formula], Formula]
+    after: frozenset[Listing] = frozenset()
+    """The open lists that it may follow, because both ways to read it give the same."""
+    swaps: bool = False
+    """True if the second operand is the one that is worked on: ``3 less than 10``."""
+    sign: str = ""
+    """``+``, ``-`` or ``/``, where that matters."""
+
+
+Operators = Phrases[Operator]
+
+
+class Reader(Protocol):
+    """What the phrases below need of the grammar."""
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the reading stands."""
+        ...
+
+    def operand(self) -> Formula:
+        """Read the nearest operand."""
+        ...
+
+    def item(self) -> Formula:
+        """Read one item of a list."""
+        ...
+
+    def pair(self, *separators: str) -> tuple[Formula, Formula]:
+        """Read two items."""
+        ...
+
+    def items(self, *, splits_matter: bool = True) -> tuple[list[Formula], bool]:
+        """Read two or more items, and whether their list is closed by a parenthesis."""
+        ...
+
+
+Phrase = Callable[[Reader], Formula]
+"""Reads what follows the words that name an operation."""
+
+TWO, THREE = Formula("2"), Formula("3")
+
+
+def increased(base: Formula, by: Formula) -> Formula:
+    """Return ``base`` and a share of itself, or and another number."""
+    return formula.scaled(base, "+", by) if _is_share(base, by) else formula.plus(base, by)
+
+
+def decreased(base: Formula, by: Formula) -> Formula:
+    """Return ``base`` without a share of itself, or without another number."""
+    return formula.scaled(base, "-", by) if _is_share(base, by) else formula.minus(base, by)
+
+
+def _is_share(base: Formula, by: Formula) -> bool:
+    return by.quantity == PERCENT and base.quantity != PERCENT
+
+
+def swapped(build: Callable[[Formula, Formula], Formula]) -> Callable[[Formula, Formula], Formula]:
+    """Return the operation that takes its operands the other way round."""
+    return lambda first, second: build(second, first)
+
+
+_AFTER_SUM, _AFTER_PRODUCT = frozenset({Listing.SUM}), frozenset({Listing.PRODUCT})
+PLUS = Operator(formula.plus, _AFTER_SUM, sign="+")
+MINUS = Operator(formula.minus, _AFTER_SUM, sign="-")
+TIMES = Operator(formula.times, _AFTER_PRODUCT)
+DIVIDED = Operator(formula.divided, _AFTER_PRODUCT, sign="/")
+_WHOLE_DIVIDED = Operator(lambda left, right: formula.divided(left, right, "//"), sign="/")
+_REMAINDER = Operator(lambda left, right: formula.divided(left, right, "%"), sign="/")
+
+ADDITIVE: Operators = Phrases(
+    {
+        "(+|plus)": PLUS,
+        "(-|minus|take away|less|subtracted by)": MINUS,
+        "(is|are|) added to": Operator(formula.plus, _AFTER_SUM, sign="+"),
+        "(is|are|) (subtracted|taken|taken away|deducted) from": Operator(
+            swapped(decreased), swaps=True
+        ),
+        "(is|are|) (increased|raised) by": Operator(increased),
+        "(is|are|) (decreased|reduced|diminished|lowered) by": Operator(decreased),
+        "more than": Operator(swapped(increased), swaps=True),
+        "(less|fewer) than": Operator(swapped(decreased), swaps=True),
+        "off (of|)": Operator(swapped(decreased), swaps=True),
+    }
+)
+MULTIPLICATIVE: Operators = Phrases(
+    {
+        "(*|x|times)": TIMES,
+        "(is|are|) multiplied (by|with)": TIMES,
+        "(/|over)": DIVIDED,
+        "(is|are|) divided by": DIVIDED,
+        "//": _WHOLE_DIVIDED,
+        "(%|mod|modulo|modulus)": _REMAINDER,
+    }
+)
+TO_THE_POWER: Phrases[bool] = Phrases(
+    {"(is|) raised to (the power of|the power|the|)": True, "to the power (of|)": True}
+)
+MARKS: Phrases[Callable[[Formula], Formula]] = Phrases(
+    {
+        "(!|factorial)": lambda of: formula.call("factorial", of),
+        "(%|percent|per cent|pct)": formula.percentage,
+        "(squared|\u00b2)": lambda of: formula.power(of, TWO),
+        "(cubed|\u00b3)": lambda of: formula.power(of, THREE),
+    }
+)
+CONSTANTS: Phrases[Formula] = Phrases({"(pi|\u03c0)": Formula("pi"), "e": Formula("e")})
+SURCHARGE: Phrases[bool] = Phrases(
+    {"(sales|value added|income|) tax": True, "(vat|gst|tip|gratuity|interest|commission)": True}
+)
+DISCOUNT: Phrases[bool] = Phrases({"(discount|rebate|reduction)": True})
+
+
+def opened(result: Formula, last: Formula) -> Formula:
+    """Return ``result``, whose last operand leaves a list open, as open too."""
+    return result if last.listing is Listing.CLOSED else replace(result, listing=Listing.OTHER)
+
+
+def _of_one(build: Callable[[Formula], Formula]) -> Phrase:
+    def read(reader: Reader) -> Formula:
+        reader.cursor.accept("of")
+        of = reader.operand()
+        return opened(build(of), of)
+
+    return read
+
+
+def _function(name: str, *, plain: bool = True) -> Phrase:
+    return _of_one(lambda of: formula.call(name, of, plain=plain))
+
+
+def _of_many(name: str, listing: Listing = Listing.OTHER, *, plain: bool = False) -> Phrase:
+    def read(reader: Reader) -> Formula:
+        reader.cursor.accept("of", "among", "between", "from")
+        items, closed = reader.items(splits_matter=listing is not Listing.SUM)
+        found = formula.call(name, *items, plain=plain)
+        return found if closed else replace(found, listing=listing)
+
+    return read
+
+
+def _of_pair(build: Callable[[Formula, Formula], Formula], *separators: str) -> Phrase:
+    def read(reader: Reader) -> Formula:
+        if not reader.cursor.accept("between"):
+            reader.cursor.expect("of")
+        first, second = reader.pair(*separators)
+        return replace(build(first, second), listing=Listing.OTHER)
+
+    return read
+
+
+def _difference(first: Formula, second: Formula) -> Formula:
+    return formula.call("abs", formula.minus(first, second), plain=False)
+
+
+def _multiple(factor: str) -> Phrase:
+    return _of_one(lambda of: formula.times(Formula(factor), of))
+
+
+def _remainder(reader: Reader) -> Formula:
+    """Read the rest of ``the remainder when 17 is divided by 5``, ``… of dividing 17 by 5``."""
+    cursor = reader.cursor
+    cursor.expect("of", "when", "after", "from", "if")
+    cursor.accept("you")
+    verb = cursor.accept("dividing", "divide")
+    first = reader.operand()
+    if verb is not None:
+        cursor.expect("by")
+    elif not cursor.accept("and", "/"):
+        cursor.accept("is")
+        cursor.expect("divided")
+        cursor.expect("by")
+    second = reader.operand()
+    return replace(formula.divided(first, second, "%"), listing=Listing.OTHER)
+
+
+def _logarithm(reader: Reader) -> Formula:
+    """Read a logarithm whose base is named before or after its argument."""
+    cursor = reader.cursor
+    base = None
+    if cursor.here.glued and cursor.here.text in {"2", "10"}:
+        base = formula.number(cursor.take().text)
+    elif _BASE.read(cursor):
+        base = reader.item()
+    cursor.accept("of")
+    value = reader.operand()
+    if base is None and _BASE.read(cursor):
+        base = reader.item()
+    if base is None:
+        raise cursor.ambiguous("a logarithm needs its base: say natural log or log base 10")
+    return formula.call("log", value, base)
+
+
+_BASE: Phrases[bool] = Phrases({"(to|in|with|) (the|) base": True})
+
+
+def nth_root(cursor: Cursor) -> Formula:
+    """Read ``the fourth root`` or ``4th root`` as 4."""
+    cursor.accept("the")
+    degree = ordinal(cursor)
+    cursor.expect("root")
+    cursor.accept("of")
+    return Formula(str(degree))
+
+
+def nth_power(cursor: Cursor) -> Formula:
+    """Read ``to the fifth`` or ``raised to the 5th power`` as 5."""
+    cursor.accept("raised")
+    cursor.expect("to")
+    cursor.expect("the")
+    degree = ordinal(cursor)
+    cursor.accept("power")
+    return Formula(str(degree))
+
+
+_LARGEST = "(largest|biggest|greatest|highest|maximum|max)"
+_SMALLEST = "(smallest|lowest|least|minimum|min)"
+
+PHRASES: Phrases[Phrase] = Phrases(
+    {
+        "(square root|sqrt|\u221a)": _function("sqrt"),
+        "(cube root|cbrt)": _function("cbrt"),
+        "(absolute value|abs)": _function("abs", plain=False),
+        "factorial": _function("factorial"),
+        "(natural log|natural logarithm|ln)": _function("ln"),
+        "(common|decimal) (log|logarithm)": _function("log10"),
+        "(log|logarithm)": _logarithm,
+        "(exponential|exp)": _function("exp"),
+        "floor": _function("floor", plain=False),
+        "(ceiling|ceil)": _function("ceil", plain=False),
+        "square of": _of_one(lambda of: formula.power(of, TWO)),
+        "cube of": _of_one(lambda of: formula.power(of, THREE)),
+        "(reciprocal|multiplicative inverse)": _of_one(
+            lambda of: formula.divided(Formula("1"), of)
+        ),
+        "(twice|double)": _multiple("2"),
+        "(thrice|triple|treble)": _multiple("3"),
+        "quadruple": _multiple("4"),
+        "(sum|total)": _of_many("sum", Listing.SUM),
+        "product": _of_many("product", Listing.PRODUCT, plain=True),
+        "(average|mean|arithmetic mean|avg)": _of_many("mean"),
+        "median": _of_many("median"),
+        f"{_LARGEST} (number|value|)": _of_many("max"),
+        f"{_SMALLEST} (number|value|)": _of_many("min"),
+        "(greatest|highest|largest) common (divisor|factor)": _of_many("gcd", plain=True),
+        "(gcd|hcf|gcf)": _of_many("gcd", plain=True),
+        "(least|lowest|smallest) common multiple": _of_many("lcm", plain=True),
+        "lcm": _of_many("lcm", plain=True),
+        "(positive|absolute|) difference": _of_pair(_difference, "and"),
+        "quotient": _of_pair(formula.divided, "and", "by"),
+        "ratio": _of_pair(formula.divided, "to", "and"),
+        "remainder": _remainder,
+    }
+)

@@ -1,0 +1,69 @@
+"""Anthropic's Messages, and every server that speaks the same protocol."""
+
+from typing import Any
+
+from anthropic import AsyncAnthropic
+from anthropic.types.beta import BetaMessage, BetaUsage
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.settings import ModelSettings
+
+from app.adapters.providers.pydantic_ai.provider import (
+    DEFAULT_MAX_IN_FLIGHT,
+    DEFAULT_TIMEOUT_SECONDS,
+    PydanticAIProvider,
+)
+from app.adapters.providers.pydantic_ai.translation import tool_output
+from app.adapters.providers.pydantic_ai.transport import http_client
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+
+DEFAULT_MAX_OUTPUT_TOKENS = 4096
+"""The protocol demands a limit; this one is sent with requests that set none."""
+
+_NAME = "anthropic"
+_NO_KEY = "none"
+
+
+def anthropic_provider(
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+) -> PydanticAIProvider:
+    """The provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
+
+    The key is exactly the one given; none of the environment is sent to another server.
+    """
+    http = http_client()
+    client = AsyncAnthropic(
+        base_url=base_url or DEFAULT_BASE_URL,
+        api_key=api_key or _NO_KEY,
+        http_client=http,
+        max_retries=0,
+        timeout=None,  # a time limit of its own would make the SDK refuse or stream long replies
+        open_telemetry=False,
+    )
+    endpoint = AnthropicProvider(anthropic_client=client)
+    limits = ModelSettings(max_tokens=DEFAULT_MAX_OUTPUT_TOKENS)
+    return PydanticAIProvider(
+        name=_NAME,
+        build_model=lambda model: _TolerantModel(model, provider=endpoint, settings=limits),
+        structured_output=tool_output,
+        http=http,
+        timeout_seconds=timeout_seconds,
+        max_in_flight=max_in_flight,
+    )
+
+
+class _TolerantModel(AnthropicModel):
+    """Reads replies without ``usage``, which some gateways leave out and the library relies on."""
+
+    def _process_response(
+        self, response: BetaMessage, *arguments: Any, **options: Any
+    ) -> ModelResponse:
+        if getattr(response, "usage", None) is None:
+            response.usage = BetaUsage(input_tokens=0, output_tokens=0)
+        return super()._process_response(response, *arguments, **options)

@@ -1,0 +1,68 @@
+"""OpenAI's Chat Completions, and every server that speaks the same protocol."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from openai import AsyncOpenAI
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.profiles import ModelProfile, merge_profile
+from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.providers import Provider
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+from app.adapters.providers.pydantic_ai.provider import (
+    DEFAULT_MAX_IN_FLIGHT,
+    DEFAULT_TIMEOUT_SECONDS,
+    PydanticAIProvider,
+)
+from app.adapters.providers.pydantic_ai.translation import native_output
+from app.adapters.providers.pydantic_ai.transport import http_client
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+
+_NAME = "openai"
+_NO_KEY = "none"  # the SDK insists on a key, a local server does not look at it
+
+
+def openai_provider(
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+) -> PydanticAIProvider:
+    """The provider ``openai``: OpenAI itself, or the server at ``base_url``.
+
+    The key is exactly the one given; none of the environment is sent to another server.
+    """
+    http = http_client()
+    url = base_url or DEFAULT_BASE_URL
+    client = AsyncOpenAI(base_url=url, api_key=api_key or _NO_KEY, http_client=http, max_retries=0)
+    endpoint = _endpoint(client, url)
+    return PydanticAIProvider(
+        name=_NAME,
+        build_model=lambda model: OpenAIChatModel(model, provider=endpoint),
+        structured_output=native_output,
+        http=http,
+        timeout_seconds=timeout_seconds,
+        max_in_flight=max_in_flight,
+    )
+
+
+def _endpoint(client: AsyncOpenAI, url: str) -> Provider[Any]:
+    if urlsplit(url).hostname == urlsplit(DEFAULT_BASE_URL).hostname:
+        return OpenAIProvider(openai_client=client)
+    return OpenAICompatibleProvider(_NAME, openai_client=client, profile=_compatible_profile)
+
+
+def _compatible_profile(model: str) -> ModelProfile:
+    """What to expect of a model behind a server that is not OpenAI's.
+
+    All of them know ``max_tokens``, not all its successor; OpenAI's reasoning models, which such a
+    server may pass on to, know the successor only.
+    """
+    profile = OpenAICompatibleProvider.model_profile(model) or ModelProfile()
+    reasons = bool(profile.get("openai_supports_reasoning", False))
+    limit = OpenAIModelProfile(openai_chat_supports_max_completion_tokens=reasons)
+    return merge_profile(profile, limit)

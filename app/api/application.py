@@ -1,0 +1,57 @@
+"""Joins the HTTP layer: routes, errors, limits, documentation."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
+from starlette.middleware import Middleware
+
+from app.api import problems
+from app.api.admission import Admission
+from app.api.documentation import describe
+from app.api.request_envelope import RequestEnvelope
+from app.api.routes import catalog, docs, health, runs, stops, traces
+from app.api.services import ApiLimits, ApiServices
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+_DESCRIPTION = (
+    "Runs agents for other services inside hard budgets, stoppable at any moment, with a trace of "
+    "every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
+    "refused; every response carries X-Request-ID."
+)
+
+
+def build_api(
+    services: ApiServices,
+    limits: ApiLimits,
+    *,
+    version: str,
+    lifespan: Lifespan | None = None,
+    telemetry: TelemetryConfig | None = None,
+) -> FastAPI:
+    """Return the application; ``lifespan`` starts and stops what it is built from.
+
+    ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
+    off whatever it says: they would hold what callers sent.
+    """
+    app = FastAPI(
+        title="Caseworker",
+        version=version,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=problems.handlers(),
+        middleware=[Middleware(RequestEnvelope)],
+        telemetry={**(telemetry or {}), "logs": False},
+    )
+    app.state.services = services
+    app.state.limits = limits
+    app.state.admission = Admission(limits, services.tools)
+    for part in (runs, stops, traces, catalog, health, docs):
+        app.include_router(part.router)
+    describe(app)
+    return app

@@ -1,0 +1,58 @@
+"""Who calls. There are no keys yet: everybody is anonymous, and all share one tenant."""
+
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+
+from fastapi import Request
+
+from app.api.problem_types import ANONYMOUS_REFUSED
+from app.api.problems import ProblemError
+from app.api.services import AnonymousFrom
+from app.runs.run import RunKey
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever sent a request."""
+
+    tenant: str
+    """Owns the runs that the caller makes, and cannot see those of others."""
+    name: str
+    """What receipts call them."""
+
+    def run(self, run_id: str) -> RunKey:
+        """Return the key of a run of the caller's tenant."""
+        return RunKey(self.tenant, run_id)
+
+
+ANONYMOUS = Caller(tenant="default", name="anonymous")
+
+
+def identify(request: Request, anonymous: AnonymousFrom) -> Caller:
+    """Return who calls.
+
+    The peer's own address counts, never a header such as ``X-Forwarded-For``: anybody can write
+    one. A peer without an address (a Unix socket) counts as remote, because what stands behind
+    such a socket is usually a proxy.
+
+    Raises:
+        ProblemError: anonymous callers are not served from there.
+    """
+    if anonymous == "loopback":
+        if request.client is None or not is_loopback(request.client.host):
+            raise ProblemError(ANONYMOUS_REFUSED)
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # A web page somewhere makes the browser of someone on this machine call us.
+            raise ProblemError(ANONYMOUS_REFUSED, "Web pages of other sites are not served.")
+    return ANONYMOUS
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address belongs to this machine alone."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

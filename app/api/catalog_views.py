@@ -1,0 +1,95 @@
+"""Tools and models as callers see them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import ConfigDict
+
+from app.llm.gateway import ModelGateway, Tier
+from app.tools.ports import ToolSpec
+
+_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolView:
+    """A tool that agents may use."""
+
+    __pydantic_config__ = _DOCUMENTED
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of its arguments."""
+    external: bool
+    """True if a call leaves the service."""
+    idempotent: bool
+    """True if a call whose outcome is unknown is made again."""
+    parallel_safe: bool
+    timeout_seconds: float
+
+    @classmethod
+    def of(cls, spec: ToolSpec) -> Self:
+        """Return the view of a tool."""
+        return cls(
+            name=spec.name,
+            description=spec.description,
+            parameters=spec.parameters,
+            external=spec.external,
+            idempotent=spec.idempotent,
+            parallel_safe=spec.parallel_safe,
+            timeout_seconds=spec.timeout_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolList:
+    """The tools that agents may use, by name."""
+
+    tools: Sequence[ToolView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """The model of a tier."""
+
+    __pydantic_config__ = _DOCUMENTED
+
+    provider: str
+    """``offline`` is built in: it parses the question itself and asks nobody."""
+    model: str
+    external: bool
+    """True if a call leaves the service and may cost something."""
+    temperature: float | None
+    max_output_tokens: int
+    timeout_seconds: float
+    """Per attempt."""
+
+    @classmethod
+    def of(cls, models: ModelGateway, tier: Tier) -> Self:
+        """Return the view of a tier's model."""
+        chosen = models.model_of(tier)
+        return cls(
+            provider=chosen.provider.name,
+            model=chosen.model,
+            external=chosen.provider.external,
+            temperature=chosen.temperature,
+            max_output_tokens=chosen.max_output_tokens,
+            timeout_seconds=chosen.timeout_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTiers:
+    """The models of both tiers: a run starts on the small one."""
+
+    small: ModelView
+    big: ModelView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelList:
+    """The models that runs ask."""
+
+    models: ModelTiers

@@ -1,0 +1,92 @@
+"""How the OpenAPI document speaks of errors, and what it adds to what the routes say."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+
+from app.api.problem_types import CATALOGUE, INTERNAL, ProblemType
+from app.api.problems import MEDIA_TYPE
+
+Responses = dict[int | str, dict[str, Any]]
+
+PROBLEM_SCHEMA: Mapping[str, Any] = {
+    "title": "Problem",
+    "type": "object",
+    "description": "An error (RFC 9457).",
+    "required": ["type", "title", "status", "detail", "request_id"],
+    "properties": {
+        "type": {
+            "type": "string",
+            "description": "Names the kind of error; stable.",
+            "enum": [kind.uri for kind in CATALOGUE],
+        },
+        "title": {"type": "string"},
+        "status": {"type": "integer", "description": "The HTTP status."},
+        "detail": {"type": "string", "description": "What to do."},
+        "request_id": {"type": "string", "description": "Names the request in the logs."},
+        "errors": {
+            "type": "array",
+            "description": "The fields at fault.",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {
+                    "field": {"type": "string", "examples": ["budget.max_tokens"]},
+                    "message": {"type": "string", "examples": ["This must be at least 0."]},
+                },
+            },
+        },
+        "parts": {
+            "type": "object",
+            "description": "Of a service that is not ready: what each part is missing.",
+            "additionalProperties": {"type": "string"},
+        },
+    },
+}
+
+_REQUEST_ID_HEADER = {
+    "X-Request-ID": {
+        "description": "The caller's own if it sent a sane one, else a new one.",
+        "schema": {"type": "string"},
+    }
+}
+_RETRY_HEADER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+
+
+def answers(*kinds: ProblemType) -> Responses:
+    """Return how a route documents the problems it may answer with."""
+    documented: Responses = {}
+    for kind in (*kinds, INTERNAL):
+        response = documented.setdefault(
+            kind.status,
+            {
+                "description": kind.title,
+                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        )
+        if kind.title not in response["description"]:
+            response["description"] += f", or: {kind.title[0].lower()}{kind.title[1:]}"
+        if kind.retry_after_seconds is not None:
+            response["headers"] = _RETRY_HEADER
+    return documented
+
+
+def describe(app: FastAPI) -> None:
+    """Add what every route has in common to the application's OpenAPI document."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _complete(generate())
+        return generate()
+
+    app.openapi = openapi  # type: ignore[method-assign] # how FastAPI wants it extended
+
+
+def _complete(document: dict[str, Any]) -> None:
+    document["components"]["schemas"]["Problem"] = dict(PROBLEM_SCHEMA)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for response in operation["responses"].values():
+                response["headers"] = _REQUEST_ID_HEADER | response.get("headers", {})

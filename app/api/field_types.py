@@ -1,0 +1,119 @@
+"""The values that fields of requests are made of, each with its rule and its message."""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, LiteralString
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from app.api.json_text import is_storable
+from app.api.violations import OWN
+
+MAX_REASON_CHARS = 500
+MAX_LIMIT = 2**63 - 1
+
+_RUN_ID = r"^(?:[.]{0,2}[A-Za-z0-9_:-]|[.]{3})[A-Za-z0-9._:-]*$"
+"""Any of these characters, but not a lone ``.`` or ``..``, which no URL can name."""
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
+_KEY = r"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"
+
+
+def _refusal(message: LiteralString) -> PydanticCustomError:
+    return PydanticCustomError(OWN, message)
+
+
+def _run_id(value: str) -> str:
+    if not 1 <= len(value) <= 64 or not re.fullmatch(_RUN_ID[1:-1], value, re.ASCII):
+        raise _refusal("A run id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+    return value
+
+
+def _case_input(value: str) -> str:
+    if not value or value.isspace():
+        raise _refusal("The input must not be blank.")
+    return value
+
+
+def _instant(value: Any) -> datetime:
+    if isinstance(value, str) and _RFC3339.fullmatch(value):
+        try:
+            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+    raise _refusal(
+        "This must be an RFC 3339 instant with its offset, such as 2025-09-08T12:00:00Z; "
+        "write + as %2B in a query."
+    )
+
+
+def _zone(value: str) -> str:
+    if _ZONE.fullmatch(value):
+        try:
+            return ZoneInfo(value).key
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            pass
+    raise _refusal("This must be an IANA time zone, such as Europe/Paris or UTC.")
+
+
+def _idempotency_key(value: str) -> str:
+    if len(value) > 255 or not re.fullmatch(_KEY[1:-1], value):
+        raise _refusal("An idempotency key is 1 to 255 printable ASCII characters.")
+    return value
+
+
+def _text(value: str) -> str:
+    if not is_storable(value):
+        raise _refusal("This may not hold NUL characters or unpaired surrogates.")
+    return value
+
+
+RunId = Annotated[
+    str,
+    AfterValidator(_run_id),
+    Field(
+        json_schema_extra={"pattern": _RUN_ID, "minLength": 1, "maxLength": 64},
+        examples=["case-2025-09-08.1"],
+    ),
+]
+"""Chosen by a caller, or a UUIDv7."""
+
+CaseInput = Annotated[
+    str, AfterValidator(_case_input), Field(json_schema_extra={"pattern": r"\S", "minLength": 1})
+]
+
+Instant = Annotated[
+    datetime,
+    BeforeValidator(_instant),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2025-09-08T12:00:00Z"]}),
+]
+"""An RFC 3339 instant, in UTC once it is read."""
+
+ZoneName = Annotated[
+    str,
+    AfterValidator(_zone),
+    Field(json_schema_extra={"maxLength": 64}, examples=["Europe/Paris"]),
+]
+
+IdempotencyKey = Annotated[
+    str,
+    AfterValidator(_idempotency_key),
+    Field(json_schema_extra={"pattern": _KEY, "minLength": 1, "maxLength": 255}),
+]
+
+Reason = Annotated[str, AfterValidator(_text), StringConstraints(max_length=MAX_REASON_CHARS)]
+"""Why somebody stops a run; receipts and traces show it."""
+
+Cursor = Annotated[str, AfterValidator(_text), StringConstraints(max_length=512)]
+
+ToolName = Annotated[str, StringConstraints(max_length=128)]
+
+Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
+"""A limit of something that is counted."""
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A limit of something that is measured."""

@@ -1,0 +1,141 @@
+"""Every kind of error that a caller can meet (RFC 9457); ``docs/problems.md`` explains each one."""
+
+from dataclasses import dataclass
+
+URN = "urn:caseworker:problem:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemType:
+    """One kind of error: what it is called and what to do about it."""
+
+    slug: str
+    status: int
+    """The HTTP status."""
+    title: str
+    detail: str
+    """What to do, where there is nothing more precise to say."""
+    retry_after_seconds: int | None = None
+
+    @property
+    def uri(self) -> str:
+        """The stable ``type`` by which clients tell problems apart."""
+        return URN + self.slug
+
+
+MALFORMED_BODY = ProblemType(
+    slug="malformed-body",
+    status=400,
+    title="The body cannot be read",
+    detail="Send one JSON object in UTF-8.",
+)
+ANONYMOUS_REFUSED = ProblemType(
+    slug="anonymous-refused",
+    status=403,
+    title="Anonymous callers are not served here",
+    detail="Without keys the service answers callers on its own machine alone. "
+    "Call it from there, or set auth.anonymous to anywhere.",
+)
+ROUTE_NOT_FOUND = ProblemType(
+    slug="route-not-found",
+    status=404,
+    title="There is no such resource",
+    detail="Check the path; /openapi.json lists all of them.",
+)
+RUN_NOT_FOUND = ProblemType(
+    slug="run-not-found",
+    status=404,
+    title="There is no such run",
+    detail="Check the run id. A wish to stop a run that does not exist yet is no run.",
+)
+METHOD_NOT_ALLOWED = ProblemType(
+    slug="method-not-allowed",
+    status=405,
+    title="The resource does not know this method",
+    detail="Use one of the methods in the Allow header.",
+)
+RUN_CONFLICT = ProblemType(
+    slug="run-conflict",
+    status=409,
+    title="The run id belongs to another request",
+    detail="Choose another run_id, or repeat the request exactly as it was first sent. "
+    "A run_id and an Idempotency-Key that are sent together must belong to the same run.",
+)
+BODY_TOO_LARGE = ProblemType(
+    slug="body-too-large",
+    status=413,
+    title="The body is too large",
+    detail="Send a smaller body.",
+)
+UNSUPPORTED_MEDIA_TYPE = ProblemType(
+    slug="unsupported-media-type",
+    status=415,
+    title="The body is not plain JSON",
+    detail="Send the body as application/json in UTF-8, without a Content-Encoding.",
+)
+INVALID_REQUEST = ProblemType(
+    slug="invalid-request",
+    status=422,
+    title="The request is not valid",
+    detail="Correct the fields under errors and send the request again.",
+)
+IDEMPOTENCY_MISMATCH = ProblemType(
+    slug="idempotency-mismatch",
+    status=422,
+    title="The idempotency key was used for another request",
+    detail="Use a new Idempotency-Key for a new request, or repeat the first body unchanged.",
+)
+TOO_MANY_INTENTS = ProblemType(
+    slug="too-many-intents",
+    status=429,
+    title="Too many stops wait for runs that do not exist",
+    detail="Check the run ids. Stops for unknown runs expire; try again later.",
+    retry_after_seconds=60,
+)
+QUEUE_FULL = ProblemType(
+    slug="queue-full",
+    status=429,
+    title="Too many runs are waiting",
+    detail="Nothing was stored. Send the same request again after the time in Retry-After.",
+    retry_after_seconds=2,
+)
+INTERNAL = ProblemType(
+    slug="internal-error",
+    status=500,
+    title="The service failed",
+    detail="Report the request_id to whoever runs the service. "
+    "A POST may be repeated with the same run_id or Idempotency-Key; it makes no second run.",
+)
+UNAVAILABLE = ProblemType(
+    slug="store-unavailable",
+    status=503,
+    title="The database does not answer",
+    detail="Nothing is known to have been stored. Send the same request again, with the same "
+    "run_id or Idempotency-Key, after the time in Retry-After; it makes no second run.",
+    retry_after_seconds=2,
+)
+NOT_READY = ProblemType(
+    slug="not-ready",
+    status=503,
+    title="The service is not ready",
+    detail="Send requests to another replica, or wait; parts tells what is missing.",
+    retry_after_seconds=2,
+)
+
+CATALOGUE: tuple[ProblemType, ...] = (
+    MALFORMED_BODY,
+    ANONYMOUS_REFUSED,
+    ROUTE_NOT_FOUND,
+    RUN_NOT_FOUND,
+    METHOD_NOT_ALLOWED,
+    RUN_CONFLICT,
+    BODY_TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    INVALID_REQUEST,
+    IDEMPOTENCY_MISMATCH,
+    TOO_MANY_INTENTS,
+    QUEUE_FULL,
+    INTERNAL,
+    UNAVAILABLE,
+    NOT_READY,
+)

@@ -1,0 +1,124 @@
+"""Errors as problem documents (RFC 9457): one table, one form, nothing of the caller's in it.
+
+A problem document says what kind of error it is (``type``), what to do (``detail``), which fields
+are at fault (``errors``) and under which id the logs know the request.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from app.api import problem_types as types
+from app.api.allowed_methods import allowed_methods
+from app.api.problem_types import ProblemType
+from app.api.violations import Violation, violations_of
+from app.runs.errors import (
+    IdempotencyMismatchError,
+    InvalidRunError,
+    QueueFullError,
+    RunConflictError,
+    RunNotFoundError,
+    StoreUnavailableError,
+    TooManyIntentsError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+
+DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
+    {
+        RunNotFoundError: types.RUN_NOT_FOUND,
+        RunConflictError: types.RUN_CONFLICT,
+        IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
+        InvalidRunError: types.INVALID_REQUEST,
+        TooManyIntentsError: types.TOO_MANY_INTENTS,
+        QueueFullError: types.QUEUE_FULL,
+        StoreUnavailableError: types.UNAVAILABLE,
+    }
+)
+"""What the errors of the domain, which know no HTTP, mean to a caller."""
+
+_OF_THE_FRAMEWORK: Mapping[int, ProblemType] = MappingProxyType(
+    {
+        400: types.MALFORMED_BODY,
+        404: types.ROUTE_NOT_FOUND,
+        405: types.METHOD_NOT_ALLOWED,
+        413: types.BODY_TOO_LARGE,
+    }
+)
+
+
+class ProblemError(HTTPException):
+    """A request that the HTTP layer itself refuses.
+
+    It is one of the framework's own exceptions because those alone leave the reading of a body
+    unchanged.
+    """
+
+    def __init__(
+        self,
+        kind: ProblemType,
+        detail: str | None = None,
+        *,
+        violations: Sequence[Violation] = (),
+        **members: Any,
+    ) -> None:
+        """Refuse with ``kind``; ``detail`` must not repeat what was sent.
+
+        ``members`` are added to the document as they are.
+        """
+        super().__init__(kind.status, detail or kind.detail)
+        self.kind = kind
+        self.violations = violations
+        self.members = members
+
+
+def handlers() -> dict[int | type[Exception], Any]:
+    """Return what the application answers exceptions with."""
+    answered = (HTTPException, RequestValidationError, *DOMAIN)
+    return dict.fromkeys(answered, _answer)
+
+
+def problem_response(request_id: str, error: ProblemError) -> Response:
+    """Return the problem document of an error."""
+    kind = error.kind
+    document: dict[str, Any] = {
+        "type": kind.uri,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": error.detail,
+        "request_id": request_id,
+    }
+    if error.violations:
+        document["errors"] = [asdict(violation) for violation in error.violations]
+    headers = dict(error.headers or {})
+    if kind.retry_after_seconds is not None:
+        headers["Retry-After"] = str(kind.retry_after_seconds)
+    content = json.dumps(document | error.members)
+    return Response(content, kind.status, headers, media_type=MEDIA_TYPE)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    refused = _as_problem(error)
+    if refused.kind is types.METHOD_NOT_ALLOWED:
+        refused.headers = {"Allow": allowed_methods(request)}
+    return problem_response(request.scope["request_id"], refused)
+
+
+def _as_problem(error: Exception) -> ProblemError:
+    match error:
+        case ProblemError():
+            return error
+        case RequestValidationError():
+            return ProblemError(types.INVALID_REQUEST, violations=violations_of(error.errors()))
+        case InvalidRunError():
+            violation = Violation(error.field, str(error))
+            return ProblemError(types.INVALID_REQUEST, violations=[violation])
+        case HTTPException():
+            return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
+    return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))

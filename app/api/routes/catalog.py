@@ -1,0 +1,29 @@
+"""What is registered here: tools and models."""
+
+from fastapi import APIRouter
+
+from app.api import problem_types as types
+from app.api.catalog_views import ModelList, ModelTiers, ModelView, ToolList, ToolView
+from app.api.dependencies import Services
+from app.api.documentation import answers
+from app.api.limits import GuardedRoute
+from app.llm.gateway import Tier
+
+router = APIRouter(tags=["catalog"], route_class=GuardedRoute)
+
+
+@router.get("/tools", responses=answers(types.ANONYMOUS_REFUSED))
+async def list_tools(services: Services) -> ToolList:
+    """List the tools that agents may use."""
+    return ToolList(tools=[ToolView.of(spec) for spec in services.tools.usable()])
+
+
+@router.get("/models", responses=answers(types.ANONYMOUS_REFUSED))
+async def list_models(services: Services) -> ModelList:
+    """Tell which model each tier asks."""
+    models = services.models
+    return ModelList(
+        models=ModelTiers(
+            small=ModelView.of(models, Tier.SMALL), big=ModelView.of(models, Tier.BIG)
+        )
+    )

@@ -1,0 +1,120 @@
+"""What a caller may send about runs."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.field_types import (
+    Amount,
+    CaseInput,
+    Count,
+    Cursor,
+    Instant,
+    Reason,
+    RunId,
+    ToolName,
+    ZoneName,
+)
+from app.runs.run import RunStatus
+
+MAX_EXPECTED_TOOLS = 50
+
+_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+"""A number is no string and true is no number; what is not known is refused."""
+
+
+class BudgetBody(BaseModel):
+    """Limits of a run: null is unlimited, 0 allows nothing, what is left out takes the default."""
+
+    model_config = _STRICT
+
+    max_tokens: Count | None = None
+    """Input plus output tokens."""
+    max_seconds: Amount | None = None
+    """Counted from the first claim; waiting in a queue does not count."""
+    max_steps: Count | None = None
+    """Step executions; further attempts of a step are not counted."""
+    max_api_calls: Count | None = None
+    """Provider attempts."""
+    max_cost_usd: Amount | None = None
+    max_llm_calls_small: Count | None = None
+    """Logical calls of the small tier, reprompts included."""
+    max_llm_calls_big: Count | None = None
+    """Logical calls of the big tier, reprompts included."""
+    max_tool_calls: Count | None = None
+    """Tool attempts."""
+    max_turns: Count | None = None
+    """Iterations of an agent loop."""
+
+
+class RunBody(BaseModel):
+    """A case to run."""
+
+    model_config = _STRICT
+
+    run_id: RunId | None = None
+    """Names the run; left out, the service makes a UUIDv7. Repeating an id repeats nothing."""
+    kind: Literal["case"] = "case"
+    """What to run."""
+    input: CaseInput
+    """The question, UTF-8 text of at most the configured number of characters (8192)."""
+    expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
+    """Tools without which the answer does not count as verified; GET /tools lists them."""
+    gold_answer: str | None = None
+    """The right answer, for the verifier alone: no model ever sees it."""
+    mode: Literal["hrm_small_then_escalate", "fallback_only"] | None = None
+    """How much the small model does before the big one; left out, as configured."""
+    budget: BudgetBody | None = None
+    """What the run may spend; left out, the configured limits."""
+    deadline: Instant | None = None
+    """When the run is halted at the latest, whatever it is doing."""
+    seed: int | None = None
+    """Makes prompts and sampling repeatable where the provider supports it."""
+    timezone: ZoneName | None = None
+    """Where "today" begins; left out, as configured."""
+    metadata: dict[str, Any] | None = None
+    """Comes back with the run and means nothing to the service."""
+
+
+class CancelBody(BaseModel):
+    """Why a run is stopped."""
+
+    model_config = _STRICT
+
+    reason: Reason | None = None
+    """Shown in the receipt and in the trace."""
+
+
+class CancelQuery(BaseModel):
+    """The query of a stop."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    reason: Reason | None = None
+    """Shown in the receipt and in the trace; a reason in the body counts more."""
+
+
+class RunQuery(BaseModel):
+    """Which runs to list."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    status: RunStatus | None = None
+    """Runs of one status."""
+    created_after: Instant | None = None
+    """Runs accepted later than this."""
+    created_before: Instant | None = None
+    """Runs accepted earlier than this."""
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    """How many runs a page holds."""
+    cursor: Cursor | None = None
+    """The ``next_cursor`` of the page before."""
+
+
+class TraceQuery(BaseModel):
+    """How to show a trace."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    format: Literal["json", "explain"] = "json"
+    """``json`` is the snapshot; ``explain`` is a text to read."""

@@ -1,0 +1,61 @@
+"""What the HTTP layer is built from; the composition root hands it over."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from app.control.budget import Budget
+from app.llm.gateway import ModelGateway
+from app.runs.service import RunService
+from app.tools.dispatch import ToolDispatch
+
+AnonymousFrom = Literal["loopback", "anywhere"]
+"""From where callers without a key are served."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartState:
+    """How one part of the service stands."""
+
+    ready: bool
+    message: str = ""
+    """What is missing, for whoever runs the service; it is shown to anybody."""
+
+
+class Readiness(Protocol):
+    """Knows whether this process can serve requests."""
+
+    async def check(self) -> Mapping[str, PartState]:
+        """Return the state of every part, such as ``database``, ``migrations``, ``worker``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServices:
+    """What the routes ask."""
+
+    runs: RunService
+    tools: ToolDispatch
+    models: ModelGateway
+    readiness: Readiness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiLimits:
+    """What the HTTP layer lets through, and what it fills in."""
+
+    max_body_bytes: int = 262_144
+    max_json_depth: int = 32
+    max_input_chars: int = 8192
+    """Code points of a case's input (seed 002, 9.3 and 23.4)."""
+    max_metadata_bytes: int = 16_384
+    """Of metadata written as JSON."""
+    max_wait_seconds: int = 60
+    """The longest time that a POST waits for its run (``Prefer: wait``)."""
+    readiness_seconds: float = 5.0
+    """How long a check of readiness may take before it counts as failed."""
+    anonymous: AnonymousFrom = "loopback"
+    default_budget: Budget = field(default_factory=Budget)
+    """The limits of a case run, replaced one by one by those that its caller gives."""
+    budget_ceiling: Budget = field(default_factory=Budget)
+    """What no run may pass, whatever its caller gives."""

@@ -1,0 +1,88 @@
+"""What is wrong with which field, said without repeating what was sent.
+
+The words of the validation library are not used: some of them quote the input. Every message here
+is made of our own words and of limits that stand in our own schema.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+OWN: Final = "caseworker"
+"""The type of validation errors whose messages are ours."""
+
+MAX_VIOLATIONS = 20
+"""How many fields at fault are named at once."""
+
+_MESSAGES: Mapping[str, str] = {
+    "missing": "This field is required.",
+    "extra_forbidden": "This field is not known here; /openapi.json lists those that are.",
+    "string_type": "This must be a string.",
+    "string_unicode": "This must be valid Unicode text.",
+    "string_too_short": "This must have at least {min_length} characters.",
+    "string_too_long": "This must have at most {max_length} characters.",
+    "too_long": "This must have at most {max_length} items.",
+    "int_type": "This must be a whole number.",
+    "int_from_float": "This must be a whole number.",
+    "int_parsing": "This must be a whole number.",
+    "int_parsing_size": "This must be a whole number.",
+    "float_type": "This must be a number.",
+    "finite_number": "This must be a finite number.",
+    "greater_than_equal": "This must be at least {ge}.",
+    "less_than_equal": "This must be at most {le}.",
+    "literal_error": "This must be one of: {expected}.",
+    "enum": "This must be one of: {expected}.",
+    "dict_type": "This must be a JSON object.",
+    "model_type": "This must be a JSON object.",
+    "model_attributes_type": "This must be a JSON object.",
+    "list_type": "This must be a JSON array.",
+}
+_OTHER = "This value is not accepted here."
+
+_PLACES = frozenset({"body", "path", "query", "header"})
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field at fault."""
+
+    field: str
+    """Where it is, such as ``budget.max_tokens``; empty for the body as a whole."""
+    message: str
+
+
+def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
+    """Return what pydantic found, in our words."""
+    return [
+        Violation(field_of(_within(error["loc"])), _message(error))
+        for error in islice(errors, MAX_VIOLATIONS)
+    ]
+
+
+def field_of(path: Sequence[str | int]) -> str:
+    """Return the name of a place in a body.
+
+    A key that a caller made up is shown only if it looks like a name, so that nothing that was
+    sent by mistake comes back.
+    """
+    return ".".join(_part(part) for part in path)
+
+
+def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
+    return loc[1:] if loc and loc[0] in _PLACES else loc
+
+
+def _part(part: str | int) -> str:
+    if isinstance(part, int) or _PLAIN_NAME.fullmatch(part):
+        return str(part)
+    return "*"
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    kind = error["type"]
+    if kind == OWN:
+        return str(error["msg"])
+    return _MESSAGES.get(kind, _OTHER).format_map(error.get("ctx") or {})

@@ -1,0 +1,122 @@
+"""What runs are executed with: models, tools and nodes."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from app.adapters.providers.offline import OfflineProvider
+from app.control.retry import RetryPolicy
+from app.engine.node import Node
+from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.ports import ModelProvider
+from app.llm.pricing import FixedPrices, Prices, TokenPrice
+from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
+from app.nodes.case.node import CaseNode
+from app.nodes.case.recomputation import DeterministicTools
+from app.settings.models import ModelSettings
+from app.settings.schema import Settings
+from app.tools.calculator import Calculator
+from app.tools.calendar import Calendar
+from app.tools.dates.reader import DateReader
+from app.tools.dispatch import ToolDispatch
+from app.tools.policy import ToolPolicy
+from app.tools.ports import Tool
+from app.tools.registry import ToolRegistry
+from app.tools.respond import Respond
+
+
+def builtin_tools() -> tuple[Tool, ...]:
+    """Return the tools that come with the service; all of them are deterministic."""
+    return (Calculator(), Calendar(), Respond())
+
+
+def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
+    """Return the tools that the configuration allows."""
+    allow = settings.tools.allow
+    policy = ToolPolicy(
+        allow=None if allow is None else frozenset(allow), deny=frozenset(settings.tools.deny)
+    )
+    return ToolDispatch(ToolRegistry(tools), policy)
+
+
+def build_models(settings: Settings) -> ModelGateway:
+    """Return the models of both tiers."""
+    retry = RetryPolicy(
+        max_retries=settings.retry.max_retries,
+        base_seconds=settings.retry.base_seconds,
+        factor=settings.retry.factor,
+        jitter=settings.retry.jitter,
+        max_delay_seconds=settings.retry.max_seconds,
+    )
+    small, big = settings.models.small, settings.models.big
+    tiers = {Tier.SMALL: _tier(small), Tier.BIG: _tier(big)}
+    return ModelGateway(tiers, _prices((small, big)), retry)
+
+
+def build_nodes(
+    settings: Settings, models: ModelGateway, tools: ToolDispatch, builtin: tuple[Tool, ...]
+) -> Mapping[str, Node]:
+    """Return the nodes, by the step type that they execute."""
+    case = CaseNode(
+        models=models,
+        tools=tools,
+        recomputation=DeterministicTools(builtin),
+        dates=DateReader(),
+        defaults=_case_defaults(settings),
+        clock=lambda: datetime.now(UTC),
+    )
+    return {"case": case}
+
+
+def _case_defaults(settings: Settings) -> CaseDefaults:
+    act = settings.act
+    return CaseDefaults(
+        timezone=settings.flags.zone_name,
+        mode=Mode(settings.flags.mode),
+        act=ActLimits(
+            max_steps=act.max_steps,
+            max_steps_fallback_only=act.max_steps_fallback_only,
+            no_progress_patience=act.no_progress_patience,
+            min_improvement=act.min_improvement,
+            escalate_when=EscalateWhen(settings.flags.escalate_when),
+        ),
+        pass_metric=settings.verifier_thresholds.pass_metric,
+    )
+
+
+def _tier(chosen: ModelSettings) -> TierModel:
+    return TierModel(
+        provider=_provider(chosen),
+        model=chosen.chosen_model,
+        temperature=chosen.temperature,
+        max_output_tokens=chosen.max_output_tokens,
+        timeout_seconds=chosen.timeout_seconds,
+    )
+
+
+def _provider(chosen: ModelSettings) -> ModelProvider:
+    """Build a provider; what is not configured is not imported, which would cost a second."""
+    if chosen.chosen_provider == "offline":
+        return OfflineProvider()
+    from app.adapters.providers.pydantic_ai import build_provider
+
+    key = chosen.api_key.get_secret_value() if chosen.api_key else None
+    return build_provider(chosen.chosen_provider, base_url=chosen.base_url, api_key=key)
+
+
+def _prices(tiers: tuple[ModelSettings, ...]) -> Prices:
+    """Return what models cost: what the configuration states, then the list prices."""
+    stated: dict[tuple[str, str], TokenPrice] = {
+        (tier.chosen_provider, tier.chosen_model): TokenPrice(
+            usd_per_million_in=Decimal(str(tier.price_per_million_in_usd)),
+            usd_per_million_out=Decimal(str(tier.price_per_million_out_usd)),
+        )
+        for tier in tiers
+        if tier.price_per_million_in_usd is not None
+    }
+    fixed = FixedPrices(stated, free_providers={"offline"})
+    if all(tier.chosen_provider == "offline" for tier in tiers):
+        return fixed
+    from app.adapters.providers.prices import ListPrices
+
+    return ListPrices(fixed)

@@ -1,0 +1,171 @@
+"""A process of the service: its connections, its executor, its loops, opened and closed in order.
+
+A process that executes runs opens the database first, then says that it lives, then takes work. It
+closes in the opposite order: it takes nothing more, lets runs end or gives them back, stops
+beating, and lets go of the database last.
+"""
+
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+
+import structlog
+
+from app.adapters.postgres.engines import Engines, PoolSizes, answers, open_engines
+from app.adapters.postgres.journal import PostgresJournal
+from app.adapters.postgres.listener import StopListener
+from app.adapters.postgres.migrating import is_current
+from app.adapters.postgres.runs import PostgresRuns, StoreLimits
+from app.adapters.postgres.workers import PostgresWorkers
+from app.adapters.queue.dispatch import QueueDispatch
+from app.adapters.queue.worker import QueueTimes, QueueWorker
+from app.api.services import PartState
+from app.bootstrap.agents import build_models, build_nodes, build_tools, builtin_tools
+from app.engine.driver import Driver
+from app.engine.settling import Supervisor
+from app.llm.gateway import ModelGateway
+from app.runs.executor import ExecutorLimits, RunExecutor
+from app.runs.heartbeat import Heartbeat
+from app.runs.loops import Loops
+from app.runs.service import RunService
+from app.settings.schema import Settings
+from app.tools.dispatch import ToolDispatch
+
+log = structlog.get_logger(__name__)
+
+
+class Process:
+    """Everything that one process holds."""
+
+    def __init__(self, settings: Settings, url: str, *, executes: bool) -> None:
+        """Build the process; nothing is opened before :meth:`open`."""
+        self.settings = settings
+        self._url = url
+        self._engines = _engines(settings, url)
+        self._journal = PostgresJournal(
+            url, connect_timeout_seconds=settings.database.connect_timeout_seconds
+        )
+        self._dispatch = QueueDispatch(url)
+        self._store = PostgresRuns(
+            self._engines, self._journal, self._dispatch, _store_limits(settings)
+        )
+        self._builtin = builtin_tools()
+        self.tools = build_tools(settings, self._builtin)
+        self.models = build_models(settings)
+        self._executor = self._build_executor() if executes else None
+        self._heartbeat = self._build_heartbeat()
+        self.runs = RunService(self._store, self._executor)
+        self._loops = Loops()
+        self._closing = False
+
+    async def open(self) -> None:
+        """Connect, say that this process lives, and take work.
+
+        Raises:
+            StoreUnavailableError: the database does not answer.
+        """
+        await self._journal.start()
+        if self._executor is None or self._heartbeat is None:
+            return
+        await self._heartbeat.beat()
+        self._loops.keep("heartbeat", self._heartbeat.run)
+        self._loops.keep("listener", self._listener(self._executor, self._heartbeat).run)
+        self._loops.keep("queue", self._queue_worker(self._executor).run)
+        log.info("process.open", worker_id=self._executor.worker_id)
+
+    def begin_closing(self) -> None:
+        """Take no more work and let callers that wait go; said at the first sign of an end."""
+        self._closing = True
+        self.runs.stop_waiting()
+        if self._executor is not None:
+            self._executor.stop_taking()
+
+    async def close(self) -> None:
+        """Let runs end or give them back, then let go of everything."""
+        self.begin_closing()
+        if self._executor is not None:
+            await self._executor.drain(self.settings.shutdown.grace_seconds)
+        await self._loops.stop()
+        if self._heartbeat is not None:
+            await self._heartbeat.leave()
+        await self._journal.stop()
+        await self._engines.dispose()
+        await self.models.aclose()
+        log.info("process.closed")
+
+    async def check(self) -> Mapping[str, PartState]:
+        """Return how each part stands that this process needs to serve."""
+        worker = PartState(not self._closing, "The process is shutting down." * self._closing)
+        if not await answers(self._engines.control):
+            return {"database": PartState(False, "The database does not answer."), "worker": worker}
+        current = await is_current(self._engines.control)
+        outdated = "" if current else "The database is outdated: run `caseworker db upgrade`."
+        return {
+            "database": PartState(True),
+            "migrations": PartState(current, outdated),
+            "worker": worker,
+        }
+
+    def _build_executor(self) -> RunExecutor:
+        worker = self.settings.worker
+        return RunExecutor(
+            worker_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            store=self._store,
+            journals=self._journal,
+            driver=Driver(build_nodes(self.settings, self.models, self.tools, self._builtin)),
+            supervisor=Supervisor(grace_seconds=worker.cancel_grace_seconds),
+            services={ModelGateway: self.models, ToolDispatch: self.tools},
+            limits=ExecutorLimits(
+                max_runs=worker.max_runs,
+                max_attempts=worker.max_attempts,
+                snapshot_interval_seconds=self.settings.trace.snapshot_interval_seconds,
+            ),
+        )
+
+    def _build_heartbeat(self) -> Heartbeat | None:
+        if self._executor is None:
+            return None
+        return Heartbeat(
+            workers=PostgresWorkers(self._engines),
+            store=self._store,
+            executor=self._executor,
+            interval_seconds=self.settings.worker.heartbeat_seconds,
+        )
+
+    def _listener(self, executor: RunExecutor, heartbeat: Heartbeat) -> StopListener:
+        return StopListener(self._url, heard=executor.stop, connected=heartbeat.beat)
+
+    def _queue_worker(self, executor: RunExecutor) -> QueueWorker:
+        worker = self.settings.worker
+        return QueueWorker(
+            self._url,
+            store=self._store,
+            executor=executor,
+            engine=self._engines.work,
+            dispatch=self._dispatch,
+            times=QueueTimes(
+                poll=worker.poll_seconds,
+                heartbeat=worker.heartbeat_seconds,
+                stale=worker.stale_after_seconds,
+            ),
+        )
+
+
+def _engines(settings: Settings, url: str) -> Engines:
+    database = settings.database
+    sizes = PoolSizes(
+        work=database.pool_size,
+        control=database.control_pool_size,
+        connect_timeout_seconds=database.connect_timeout_seconds,
+    )
+    return open_engines(url, sizes)
+
+
+def _store_limits(settings: Settings) -> StoreLimits:
+    return StoreLimits(
+        intent_ttl_seconds=settings.cancellation.intent_ttl_seconds,
+        max_early_intents=settings.cancellation.max_early_intents,
+        max_queued=settings.admission.max_queued,
+        accept_timeout_seconds=settings.server.request_timeout_seconds,
+    )

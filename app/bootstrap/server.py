@@ -1,0 +1,110 @@
+"""Serves the API, with a process behind it that opens and closes with the server."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.api.application import build_api
+from app.api.services import ApiLimits, ApiServices
+from app.bootstrap.process import Process
+from app.control.budget import Budget
+from app.settings.limits import LimitSettings
+from app.settings.schema import Settings
+
+Started = Callable[[str], Awaitable[None]]
+"""Told the server's URL once it answers."""
+
+
+def build_app(process: Process) -> FastAPI:
+    """Return the ASGI application of a process, which opens and closes with it."""
+    services = ApiServices(
+        runs=process.runs, tools=process.tools, models=process.models, readiness=process
+    )
+    return build_api(services, _limits(process.settings), lifespan=_lifespan(process))
+
+
+def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> None:
+    """Serve until the process is told to end."""
+    process = Process(settings, url, executes=executes)
+    config = uvicorn.Config(
+        build_app(process),
+        host=settings.server.host,
+        port=settings.server.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
+    )
+    _Server(config, process, started).run()
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it answers, and tells the process at once that it will end."""
+
+    def __init__(self, config: uvicorn.Config, process: Process, started: Started) -> None:
+        super().__init__(config)
+        self._process = process
+        self._tell_started = started
+        self._telling: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._telling = asyncio.ensure_future(self._tell_started(self._url()))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End; whoever waits for a run is answered first, so that nothing holds the end up."""
+        self._process.begin_closing()
+        super().handle_exit(sig, frame)
+
+    def _url(self) -> str:
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+        return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+def _lifespan(process: Process) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await process.open()
+        try:
+            yield
+        finally:
+            await process.close()
+
+    return lifespan
+
+
+def _limits(settings: Settings) -> ApiLimits:
+    return ApiLimits(
+        max_body_bytes=settings.server.max_body_kb * 1024,
+        max_json_depth=settings.server.max_json_depth,
+        max_input_chars=settings.flags.max_input_chars,
+        max_wait_seconds=int(settings.server.request_timeout_seconds),
+        anonymous=settings.auth.anonymous,
+        default_budget=_budget(settings.budget),
+        budget_ceiling=_budget(settings.admission),
+    )
+
+
+def _budget(limits: LimitSettings) -> Budget:
+    return Budget(
+        max_tokens=limits.max_tokens,
+        max_time_seconds=limits.max_seconds,
+        max_steps=limits.max_steps,
+        max_api_calls=limits.max_api_calls,
+        max_cost_dollars=limits.max_cost_usd,
+        max_llm_calls_small=limits.max_llm_calls_small,
+        max_llm_calls_big=limits.max_llm_calls_big,
+        max_tool_calls=limits.max_tool_calls,
+        max_turns=limits.max_turns,
+    )

@@ -1,0 +1,74 @@
+"""What a process does before it opens anything: settings, logs, a database to talk to."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from app.adapters.postgres.migrating import upgrade
+from app.observability.logs import configure_logging
+from app.settings.loader import LoadedSettings, load_settings
+from app.settings.problems import SettingsError
+from app.settings.schema import Settings
+
+log = structlog.get_logger(__name__)
+
+
+class StartupError(Exception):
+    """The process cannot start; the message is the one line to show."""
+
+
+def read_settings() -> LoadedSettings:
+    """Read the settings of this process.
+
+    Raises:
+        StartupError: something does not fit; the message names the key and what is allowed.
+    """
+    try:
+        return load_settings(os.environ, Path.cwd())
+    except SettingsError as error:
+        raise StartupError(str(error)) from None
+
+
+def begin_logging(loaded: LoadedSettings) -> None:
+    """Configure logging, and log what was noticed while the settings were read."""
+    configure_logging(level=loaded.settings.logging.level, form=loaded.settings.logging.format)
+    for warning in loaded.warnings:
+        log.warning("settings.warning", detail=warning)
+
+
+@contextmanager
+def database(settings: Settings, *, migrate: bool) -> Iterator[str]:
+    """Return the URL of the database; the embedded one runs, migrated, while the block does.
+
+    Another database is migrated only with ``migrate``.
+
+    Raises:
+        StartupError: the embedded database cannot be started.
+    """
+    if settings.database.url is not None:
+        url = settings.database.url.get_secret_value()
+        if migrate:
+            upgrade(url)
+        yield url
+        return
+    try:
+        with EmbeddedPostgres(settings.database.data_dir) as embedded:
+            url = embedded.start()
+            upgrade(url)
+            yield url
+    except EmbeddedPostgresError as error:
+        raise StartupError(str(error)) from error
+
+
+def migrate_database(settings: Settings) -> None:
+    """Bring the configured database to the newest revision.
+
+    Raises:
+        StartupError: the embedded database cannot be started.
+    """
+    with database(settings, migrate=True):
+        pass

@@ -1,0 +1,22 @@
+"""The ASGI factory, for servers of one's own: ``uvicorn --factory app.main:create_app``."""
+
+from fastapi import FastAPI
+
+from app.bootstrap.process import Process
+from app.bootstrap.server import build_app
+from app.bootstrap.startup import StartupError, begin_logging, read_settings
+
+
+def create_app() -> FastAPI:
+    """Return the application for the database that the configuration names.
+
+    Raises:
+        StartupError: something does not fit, or no ``database.url`` is configured.
+    """
+    loaded = read_settings()
+    begin_logging(loaded)
+    url = loaded.settings.database.url
+    if url is None:
+        raise StartupError("database.url must be given: only the caseworker command embeds one.")
+    enabled = loaded.settings.worker.enabled
+    return build_app(Process(loaded.settings, url.get_secret_value(), executes=enabled))

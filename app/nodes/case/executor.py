@@ -1,0 +1,59 @@
+"""L: runs the actions of a plan, one after the other."""
+
+from app.control.budget import Dimension
+from app.nodes.case.evidence import UNKNOWN_TOOL
+from app.nodes.case.log import summary
+from app.nodes.case.plan import Action, Plan
+from app.nodes.case.ports import Tools
+from app.nodes.case.work import CaseWork
+from app.tools.ports import ToolResult
+
+_NOT_RUN = frozenset({UNKNOWN_TOOL, "invalid_arguments"})
+"""Codes of refusals by the dispatch; what they stand for was no tool call."""
+
+
+class Executor:
+    """Executes plans; what a tool returns, errors included, becomes evidence."""
+
+    def __init__(self, work: CaseWork, tools: Tools) -> None:
+        self._work = work
+        self._tools = tools
+        self._known = {spec.name for spec in work.tools}
+
+    async def execute(self, plan: Plan) -> None:
+        """Run the actions in their order; unknown tools are skipped.
+
+        Raises:
+            Stop: a limit or somebody's wish ends the run; the evidence so far is kept.
+        """
+        for number, action in enumerate(plan.actions, start=1):
+            if action.tool not in self._known:
+                continue  # refused by the planner, which has put a warning into the evidence
+            result = await self._run(action, number)
+            self._work.state.add_evidence(action, result)
+            self._work.log.add(
+                "tool",
+                tool=action.tool,
+                args=dict(action.args),
+                output_summary=summary(result),
+                failed="error" in result,
+            )
+
+    async def _run(self, action: Action, number: int) -> ToolResult:
+        work = self._work
+        state, usage = work.state, work.context.scope.usage
+        charged = usage.of(Dimension.TOOL_CALLS)
+        try:
+            result = await self._tools.run(
+                work.context,
+                name=action.tool,
+                args=action.args,
+                key=f"{state.path}/act/{number}",
+                tool_context=work.tool_context,
+            )
+        except BaseException:
+            state.tool_calls += usage.of(Dimension.TOOL_CALLS) > charged
+            raise
+        began = usage.of(Dimension.TOOL_CALLS) > charged  # a replayed call is not charged again
+        state.tool_calls += began or result.get("code") not in _NOT_RUN
+        return result

@@ -1,0 +1,125 @@
+"""The case agent as a node of the graph runtime (seed 002; spec, section 8)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.control.stops import Stop, StopKind
+from app.engine.context import FlowContext
+from app.engine.node import ExecutionResult
+from app.llm.gateway import Tier
+from app.nodes.case.case import Case, CaseDefaults, FinishReason
+from app.nodes.case.comparison import Comparison, Dates
+from app.nodes.case.executor import Executor
+from app.nodes.case.gate import Reason, Ruling
+from app.nodes.case.halting import halt
+from app.nodes.case.log import CaseLog
+from app.nodes.case.loop import CaseLoop
+from app.nodes.case.planner import Planner
+from app.nodes.case.ports import Clock, Models, Recomputation, Tools
+from app.nodes.case.result import result_of
+from app.nodes.case.state import CaseState, ModelName
+from app.nodes.case.verification import Verification
+from app.nodes.case.work import CaseWork
+from app.tools.ports import ToolContext
+
+RESULT = "result"
+"""The output handle."""
+
+_HALTS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
+
+
+class CaseFailedError(Exception):
+    """The big tier found no verified answer either (seed 002, 3.4)."""
+
+    finish_reason = FinishReason.BIG_FAIL
+
+
+class CaseNode:
+    """Works on a case: the small tier first, the big one where it must."""
+
+    def __init__(
+        self,
+        *,
+        models: Models,
+        tools: Tools,
+        recomputation: Recomputation,
+        dates: Dates,
+        defaults: CaseDefaults,
+        clock: Clock,
+    ) -> None:
+        """Join what the agent needs; ``clock`` is for the timestamps of logs alone."""
+        self._models = models
+        self._tools = tools
+        self._recomputation = recomputation
+        self._dates = dates
+        self._defaults = defaults
+        self._clock = clock
+
+    async def execute(
+        self, data: Mapping[str, Any], inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        """Work on the case that ``data`` holds; its result is the output ``result``.
+
+        Raises:
+            CaseDataError: ``data`` is no case.
+            CaseFailedError: the big tier failed too.
+            Stop: a limit or somebody's wish ended it. What was found until then is kept.
+        """
+        work = self._begin(Case.from_dict(data, self._defaults), context)
+        context.keep(lambda: {RESULT: result_of(work.state)})
+        try:
+            ruling = await self._loop(work).run()
+            _settle(ruling, work)
+        except BaseException as ended:
+            work.state.finish_reason = _finish_reason(ended, context.token.stop)
+            raise
+        return ExecutionResult({RESULT: result_of(work.state)})
+
+    def _begin(self, case: Case, context: FlowContext) -> CaseWork:
+        state = CaseState(models={tier: self._named(tier) for tier in Tier})
+        return CaseWork(
+            case=case,
+            state=state,
+            context=context,
+            log=CaseLog(context.run_id, state, self._clock),
+            tools=tuple(self._tools.usable()),
+            tool_context=ToolContext(
+                run_id=context.run_id, timezone=case.timezone, now=case.local_now()
+            ),
+        )
+
+    def _loop(self, work: CaseWork) -> CaseLoop:
+        comparison = Comparison(self._dates, work.case.zone)
+        return CaseLoop(
+            work,
+            Planner(work, self._models),
+            Executor(work, self._tools),
+            Verification(work, self._recomputation, comparison),
+        )
+
+    def _named(self, tier: Tier) -> ModelName:
+        chosen = self._models.model_of(tier)
+        return ModelName(chosen.provider.name, chosen.model)
+
+
+def _settle(ruling: Ruling, work: CaseWork) -> None:
+    """Turn the last ruling into the end of the step."""
+    match ruling.reason:
+        case Reason.PASSED:
+            work.state.finish_reason = FinishReason.SUCCESS
+        case Reason.BIG_FAILED:
+            attempts = work.state.passes[Tier.BIG]
+            raise CaseFailedError(
+                f"No verified answer after {attempts} attempt(s) on the big tier."
+            )
+        case _:
+            raise halt(ruling, work)
+
+
+def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | None:
+    """Return how a case ends that was cut off; every halt is a ``budget`` (spec, section 2)."""
+    if isinstance(ended, CaseFailedError):
+        return FinishReason.BIG_FAIL
+    stop = given or ended
+    halted = isinstance(stop, Stop) and stop.cause.kind in _HALTS
+    return FinishReason.BUDGET if halted else None

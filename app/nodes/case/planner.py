@@ -1,0 +1,146 @@
+"""H: asks the model of the current tier for a plan, with at most one reprompt."""
+
+from typing import Any
+
+from app.control.usage import BudgetExceededError
+from app.engine.call import CallFailedError
+from app.llm.gateway import Completion
+from app.nodes.case.evidence import UNKNOWN_TOOL
+from app.nodes.case.gate import TroubleKind
+from app.nodes.case.log import summary
+from app.nodes.case.plan import PLAN_SCHEMA, Action, Cannot, Plan, PlanSchemaError, parse_plan
+from app.nodes.case.ports import Models
+from app.nodes.case.prompt import prompt
+from app.nodes.case.state import ModelName, Trouble
+from app.nodes.case.work import CALLS_OF, CaseWork
+from app.tools.ports import failure
+
+_Draft = Plan | Cannot | PlanSchemaError
+
+
+class Planner:
+    """Plans one pass after another.
+
+    A reply that breaks the schema, or names a tool that may not be used, is answered with one
+    reprompt that says what was wrong; a planner that gives up is not asked again (spec, section 8).
+    """
+
+    def __init__(self, work: CaseWork, models: Models) -> None:
+        self._work = work
+        self._models = models
+        self._known = {spec.name for spec in work.tools}
+
+    async def plan(self) -> Plan | Trouble:
+        """Return a plan, in which unknown tools may remain, or why there is none."""
+        try:
+            return await self._plan()
+        except CallFailedError as failed:
+            self._log("provider_error", error_class=failed.error_class, attempts=failed.attempts)
+            return Trouble(TroubleKind.PROVIDER_FAILED, "The last planner gave no reply.")
+        except BudgetExceededError as refused:
+            # The limit of a tier is the one limit that the gate may answer with an escalation.
+            if refused.cause.dimension != CALLS_OF[self._work.state.tier]:
+                raise
+            return Trouble(TroubleKind.CALLS_USED)
+
+    async def _plan(self) -> Plan | Trouble:
+        state = self._work.state
+        draft = await self._ask("plan", state.previous_plan, state.failure)
+        complaint = self._complaint(draft)
+        if complaint is not None:
+            if self._work.calls_left(state.tier) == 0:
+                used = Trouble(TroubleKind.CALLS_USED, complaint)
+                return draft if isinstance(draft, Plan) else used
+            previous = draft if isinstance(draft, Plan) else state.previous_plan
+            draft = await self._ask("reprompt", previous, _joined(state.failure, complaint))
+            complaint = self._complaint(draft)
+        match draft:
+            case Plan():
+                return draft
+            case Cannot(reason):
+                self._log("planner_cannot", reason=reason)
+                return Trouble(TroubleKind.CANNOT, f"The planner gave up: {reason}")
+            case PlanSchemaError():
+                return Trouble(TroubleKind.UNUSABLE_PLAN, f"The last reply was no plan: {draft}")
+
+    async def _ask(self, purpose: str, previous: Plan | None, failure: str | None) -> _Draft:
+        """Ask once; the call counts as soon as it has begun, whatever becomes of it."""
+        work = self._work
+        state, scope = work.state, work.context.scope
+        usage, dimension = state.usage[state.tier], CALLS_OF[state.tier]
+        charged = scope.usage.of(dimension)
+        try:
+            completion = await self._complete(purpose, previous, failure)
+        except CallFailedError:
+            usage.calls += 1
+            raise
+        except BaseException:
+            usage.calls += scope.usage.of(dimension) > charged
+            raise
+        usage.calls += 1
+        usage.add(completion)
+        state.models[state.tier] = ModelName(completion.provider, completion.model)
+        return self._draft(purpose, completion)
+
+    async def _complete(
+        self, purpose: str, previous: Plan | None, failure: str | None
+    ) -> Completion:
+        work = self._work
+        messages = prompt(
+            work.case, work.tools, work.state.evidence, previous_plan=previous, failure=failure
+        )
+        return await self._models.complete(
+            work.context,
+            tier=work.state.tier,
+            name=purpose,
+            key=f"{work.state.path}/{purpose}",
+            messages=messages,
+            json_schema=PLAN_SCHEMA,
+            seed=work.case.seed,
+        )
+
+    def _draft(self, purpose: str, completion: Completion) -> _Draft:
+        usage = {
+            "input": completion.tokens_in,
+            "output": completion.tokens_out,
+            "cost_usd": float(completion.cost_usd),
+        }
+        self._work.log.add(
+            "plan",
+            purpose=purpose,
+            model=completion.model,
+            token_usage=usage,
+            output_summary=summary(completion.text),
+        )
+        try:
+            return parse_plan(completion.text)
+        except PlanSchemaError as error:
+            return error
+
+    def _complaint(self, draft: _Draft) -> str | None:
+        """Log what is wrong with a draft and return it for the reprompt."""
+        match draft:
+            case PlanSchemaError():
+                self._log("plan_schema_error", problem=str(draft))
+                return f"Your reply was no plan. {draft}"
+            case Plan(actions):
+                unknown = [action for action in actions if action.tool not in self._known]
+                return self._refuse(unknown) if unknown else None
+            case Cannot():
+                return None
+
+    def _refuse(self, unknown: list[Action]) -> str:
+        """Put a warning into the evidence for every action that cannot be allowed."""
+        named = ", ".join(sorted({repr(action.tool[:60]) for action in unknown}))
+        for action in unknown:
+            result = failure(f"There is no tool {action.tool[:60]!r}.", UNKNOWN_TOOL)
+            self._work.state.add_evidence(action, result, warning=UNKNOWN_TOOL)
+            self._log(UNKNOWN_TOOL, level="warning", tool=action.tool[:60])
+        return f"There is no tool {named}. The tools are: {', '.join(sorted(self._known))}."
+
+    def _log(self, event: str, **details: Any) -> None:
+        self._work.log.add("plan", event=event, **details)
+
+
+def _joined(earlier: str | None, complaint: str) -> str:
+    return complaint if earlier is None else f"{earlier} {complaint}"

@@ -1,0 +1,69 @@
+"""One case while it is worked on: what planner, executor and verification share."""
+
+from dataclasses import dataclass, field
+
+from app.control.budget import Amount, Dimension
+from app.control.ledger import Scope
+from app.engine.context import FlowContext
+from app.llm.gateway import Tier
+from app.nodes.case.case import Case
+from app.nodes.case.log import CaseLog
+from app.nodes.case.state import CaseState
+from app.tools.ports import ToolContext, ToolSpec
+
+CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseWork:
+    """The case, where it stands, and where it runs.
+
+    What is left of a limit is counted by the case itself and not read from the scope: when a run
+    is executed again, the scope already holds what the lost execution has spent, although its
+    calls are only about to be replayed. The scope still has the last word on every new call.
+    """
+
+    case: Case
+    state: CaseState
+    context: FlowContext
+    log: CaseLog
+    tools: tuple[ToolSpec, ...]
+    tool_context: ToolContext
+    limits: dict[Dimension, Amount] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limits", _limits(self.context.scope))
+
+    def calls_left(self, tier: Tier) -> int | None:
+        """Return how often a tier may still be asked; None is unlimited."""
+        limit = self.limits.get(CALLS_OF[tier])
+        return None if limit is None else max(0, int(limit) - self.state.usage[tier].calls)
+
+    def spent(self) -> Dimension | None:
+        """Return a limit of the whole run of which nothing is left for another pass.
+
+        A cost limit that was never drawn on is not spent: models may be free.
+        """
+        usage = self.state.usage.values()
+        used: dict[Dimension, Amount] = {
+            Dimension.TOOL_CALLS: self.state.tool_calls,
+            Dimension.TOKENS: sum(tier.tokens for tier in usage),
+        }
+        cost = sum(tier.cost_usd for tier in usage)
+        if cost:
+            used[Dimension.COST_USD] = cost
+        reached = (
+            dimension
+            for dimension, amount in used.items()
+            if dimension in self.limits and amount >= self.limits[dimension]
+        )
+        return next(reached, None)
+
+
+def _limits(scope: Scope) -> dict[Dimension, Amount]:
+    """Return the tightest limit of every dimension, here and above."""
+    tightest: dict[Dimension, Amount] = {}
+    for around in scope.lineage():
+        for dimension, limit in around.budget.limits().items():
+            tightest[dimension] = min(limit, tightest.get(dimension, limit))
+    return tightest

@@ -1,0 +1,41 @@
+"""The end of runs that nobody executes at that moment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from app.control.stops import CancelledError
+from app.runs.replay import graph_of, spent_before
+from app.runs.report import close, stopped
+from app.runs.run import CallRecord, Run, Settlement, StopWish
+from app.trace.node import Node
+
+
+def cancelled_while_queued(run: Run, wish: StopWish, earlier: Sequence[CallRecord]) -> Settlement:
+    """Return how a run ends that somebody stopped before it began, or between two executions.
+
+    ``earlier`` is what previous executions left in its journal.
+    """
+    graph, root = graph_of(run, earlier)
+    stop = CancelledError(wish.reason, requested_by=wish.requested_by)
+    conclusion = stopped(stop, None, at=wish.requested_at or run.created_at)
+    close(graph, root, conclusion)
+    _, nodes = graph.changed_since(0)
+    old = {record.node_id: record for record in earlier}
+    return Settlement(
+        key=run.key,
+        fence=run.fence,
+        status=conclusion.status,
+        finish_reason=conclusion.finish_reason,
+        result=None,
+        usage={dimension.value: float(used) for dimension, used in spent_before(earlier).items()},
+        stop=conclusion.stop.to_dict() if conclusion.stop else None,
+        active_seconds=run.active_seconds,
+        calls=tuple(_ended(node, old) for node in nodes),
+        snapshot=graph.snapshot(),
+        delivered_at=wish.requested_at,
+    )
+
+
+def _ended(node: Node, old: Mapping[str, CallRecord]) -> CallRecord:
+    record = old.get(node["node_id"])
+    return CallRecord(node=node) if record is None else replace(record, node=node)

@@ -1,0 +1,82 @@
+"""Settings of the case agent: small model first, big model when that fails (seed 002)."""
+
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field
+from tzlocal import get_localzone_name
+
+from app.settings.values import Count, Names, Section, Seed, Share, Switch
+
+Mode = Literal["hrm_small_then_escalate", "fallback_only"]
+
+
+def _zone_name(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, OSError, ValueError) as error:
+        raise ValueError("must be a time zone") from error
+    return name
+
+
+ZoneName = Annotated[
+    str,
+    AfterValidator(_zone_name),
+    Field(json_schema_extra={"expected": "an IANA time zone such as Europe/Berlin"}),
+]
+
+
+class ActSettings(Section):
+    """The gate that lets the case agent go on, stop or escalate."""
+
+    max_steps: Count = 3
+    """Rounds of the small model in mode hrm_small_then_escalate."""
+    max_steps_fallback_only: Switch = 1
+    """Rounds of the small model in mode fallback_only: one pass always runs; 1 lets the gate
+    judge it, 0 only verifies it. It is never more than max_steps."""
+    min_improvement: Share = 0.01
+    """Least rise of the metric that counts as progress."""
+    no_progress_patience: Count = 1
+    """Rounds without progress that are borne."""
+
+    def max_steps_in(self, mode: Mode) -> int:
+        """Return the limit that applies in ``mode`` (seed 002, requirement 24)."""
+        if mode == "fallback_only":
+            return min(self.max_steps, self.max_steps_fallback_only)
+        return self.max_steps
+
+
+class VerifierSettings(Section):
+    """What the verifier asks of an answer."""
+
+    pass_metric: Share = 1.0
+    """Share of the checks of an answer that must hold for it to pass."""
+
+
+class FlagSettings(Section):
+    """How cases are run unless their caller says otherwise."""
+
+    mode: Mode = "hrm_small_then_escalate"
+    """Several rounds on the small model before the big one, or a single one."""
+    escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
+    """Whether only failure, or also the small model's used-up limits call for the big model."""
+    max_input_chars: Count = 8192
+    """Longest input of a run, in characters."""
+    timezone: ZoneName | None = None
+    """Zone that dates are read in unless a case names its own; null is the system's."""
+    seed: Seed | None = None
+    """Seed for runs that bring none; null draws one for each."""
+
+    @property
+    def zone_name(self) -> str:
+        """The IANA name of the configured zone, or of the system's."""
+        return self.timezone or get_localzone_name()
+
+
+class ToolSettings(Section):
+    """Which of the registered tools a run may use."""
+
+    allow: Names | None = None
+    """Names of the tools that may be used; null is all of them."""
+    deny: Names = ()
+    """Names of tools that may not be used, whatever else is said."""

@@ -1,0 +1,70 @@
+"""Settings of what a run may spend and how it retries."""
+
+from app.settings.values import Amount, Count, Factor, Positive, Seconds, Section, Share, Usd
+
+
+class LimitSettings(Section):
+    """The limits of a run: null is unlimited, 0 allows nothing."""
+
+    max_llm_calls_small: Count | None = None
+    """Logical calls of the small model, reprompts included."""
+    max_llm_calls_big: Count | None = None
+    """Logical calls of the big model, reprompts included."""
+    max_tool_calls: Count | None = None
+    """Tool attempts."""
+    max_seconds: Amount | None = None
+    """Seconds from the first time a worker takes the run; waiting in a queue does not count."""
+    max_tokens: Count | None = None
+    """Input plus output tokens."""
+    max_steps: Count | None = None
+    """Step executions; further attempts of a step are not counted."""
+    max_api_calls: Count | None = None
+    """Attempts at model providers, retries included."""
+    max_cost_usd: Usd | None = None
+    """US dollars; refuses a model whose price is not known."""
+    max_turns: Count | None = None
+    """Turns of an agent."""
+
+
+class BudgetSettings(LimitSettings):
+    """What a case run may spend unless its caller says otherwise: null is unlimited, 0 nothing."""
+
+    max_llm_calls_small: Count | None = 6
+    """Logical calls of the small model, reprompts included."""
+    max_llm_calls_big: Count | None = 2
+    """Logical calls of the big model, reprompts included."""
+    max_tool_calls: Count | None = 6
+    """Tool attempts."""
+    max_seconds: Amount | None = 60.0
+    """Seconds from the first time a worker takes the run; waiting in a queue does not count."""
+
+
+class AdmissionSettings(LimitSettings):
+    """What no run of any kind may exceed, whatever its caller says, and how many may wait."""
+
+    max_queued: Positive = 10_000
+    """Runs that may wait for a worker; more are answered 429."""
+
+
+class RetrySettings(Section):
+    """How a failed call to a model provider or over the network is tried again."""
+
+    max_retries: Count = 2
+    """Further attempts after the first."""
+    base_seconds: Amount = 0.5
+    """Wait before the first retry."""
+    factor: Factor = 2.0
+    """What each further wait is multiplied by."""
+    jitter: Share = 0.2
+    """Share by which a wait may be longer or shorter by chance: 0.2 is plus or minus 20 %."""
+    max_seconds: Seconds = 30.0
+    """Longest wait between two attempts."""
+
+
+class CancellationSettings(Section):
+    """Wishes to stop a run that does not exist yet."""
+
+    intent_ttl_seconds: Seconds = 3600.0
+    """How long such a wish waits for its run."""
+    max_early_intents: Count = 1000
+    """How many such wishes a tenant may have waiting; more are answered 429."""

@@ -1,0 +1,121 @@
+"""Makes the settings of a process from a file and the environment (spec, section 12)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.settings.environment import (
+    CONFIG_VARIABLE,
+    Override,
+    read_environment,
+    shared_value,
+)
+from app.settings.keys import Path as KeyPath
+from app.settings.keys import SectionOfKeys, keys_of
+from app.settings.problems import SettingsError, bad_value
+from app.settings.schema import ContradictionError, Settings
+from app.settings.yaml_file import read_yaml
+
+_DEFAULT_FILE = "config.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, and what is worth saying about where they came from."""
+
+    settings: Settings
+    warnings: tuple[str, ...]
+    """Lines to log once logging works."""
+    source: Path | None
+    """The file that was read; None if there was none."""
+
+
+def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
+    """Merge defaults, file and environment, each above the one before.
+
+    The file is the one that ``CASEWORKER_CONFIG`` names, or else ``config.yaml`` in ``cwd`` if it
+    exists.
+
+    Raises:
+        SettingsError: something does not fit; its text is the one line to print.
+    """
+    schema = keys_of(Settings)
+    source, place = _source(environ, cwd)
+    written = read_yaml(source, place, schema) if source else {}
+    overrides, warnings = read_environment(environ, schema)
+    for path, override in overrides.items():
+        _put(written, path, override.value)
+    overrides |= _share_among_tiers(written, environ)
+    return LoadedSettings(
+        settings=_validate(written, overrides, place, schema),
+        warnings=tuple(warnings),
+        source=source,
+    )
+
+
+def _source(environ: Mapping[str, str], cwd: Path) -> tuple[Path | None, str]:
+    named = environ.get(CONFIG_VARIABLE, "").strip()
+    if named:
+        path = cwd / Path(named).expanduser()
+        if not path.is_file():
+            raise SettingsError(f"{CONFIG_VARIABLE}: there is no file {named!r}")
+        return path, named
+    path = cwd / _DEFAULT_FILE
+    return (path if path.exists() else None), _DEFAULT_FILE
+
+
+def _share_among_tiers(
+    written: dict[str, Any], environ: Mapping[str, str]
+) -> dict[KeyPath, Override]:
+    """Give both tiers the provider's usual variables, where nothing closer is set."""
+    shared: dict[KeyPath, Override] = {}
+    for tier in ("small", "big"):
+        model = written.get("models", {}).get(tier, {})
+        for name, variable in _usual_variables(model.get("provider")).items():
+            if model.get(name) is None and (override := shared_value(environ, variable)):
+                shared["models", tier, name] = override
+    for path, override in shared.items():
+        _put(written, path, override.value)
+    return shared
+
+
+def _usual_variables(provider: Any) -> dict[str, str]:
+    """Return what a provider's own client reads, by the key that it fills here."""
+    if provider in (None, "openai"):
+        return {"api_key": "OPENAI_API_KEY", "base_url": "OPENAI_BASE_URL"}
+    return {"api_key": "ANTHROPIC_API_KEY"} if provider == "anthropic" else {}
+
+
+def _put(written: dict[str, Any], path: KeyPath, value: Any) -> None:
+    *sections, name = path
+    for section in sections:
+        written = written.setdefault(section, {})
+    written[name] = value
+
+
+def _validate(
+    written: dict[str, Any], overrides: Mapping[KeyPath, Override], file: str, schema: SectionOfKeys
+) -> Settings:
+    try:
+        return Settings.model_validate(written)
+    except ValidationError as error:
+        raise _first_problem(error, overrides, file, schema) from None
+
+
+def _first_problem(
+    error: ValidationError, overrides: Mapping[KeyPath, Override], file: str, schema: SectionOfKeys
+) -> SettingsError:
+    """Say of the first error where its value stands and what it must be."""
+    found = error.errors(include_url=False)[0]
+    cause = found.get("ctx", {}).get("error")
+    contradiction = cause if isinstance(cause, ContradictionError) else None
+    place = contradiction.key.split(".") if contradiction else [str(at) for at in found["loc"]]
+    key = next(key for key in schema.walk() if list(key.path) == place[: len(key.path)])
+    override = overrides.get(key.path)
+    where = override.variable if override else f"{file}: {key.dotted}"
+    if contradiction:
+        return SettingsError(f"{where}: {contradiction.problem}")
+    return bad_value(where, key, override.value if override else found["input"])

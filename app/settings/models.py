@@ -1,0 +1,103 @@
+"""Settings of the two model tiers."""
+
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from app.settings.values import Positive, Seconds, Section, Temperature, Text, Usd
+
+Provider = Literal["offline", "openai", "anthropic"]
+
+
+def _endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise ValueError("must be a URL")
+    return url
+
+
+Endpoint = Annotated[
+    str,
+    AfterValidator(_endpoint),
+    Field(json_schema_extra={"expected": "an http or https URL without user or password"}),
+]
+
+ApiKey = Annotated[SecretStr, Field(min_length=1, json_schema_extra={"environment_only": True})]
+
+
+class ModelSettings(Section):
+    """One tier of models."""
+
+    openai_model: ClassVar[str]
+    """The model that the provider openai uses unless another is named."""
+
+    provider: Provider | None = None
+    """Null is `openai` (or anything that speaks its protocol) if a key or base_url is configured,
+    else `offline`: the built-in planner, which needs no model."""
+    model: Text | None = None
+    """Name of the model; null is gpt-5-nano for the small tier and gpt-5 for the big one."""
+    base_url: Endpoint | None = None
+    """Endpoint of the provider, such as http://127.0.0.1:11434/v1; it may need no key. Null is the
+    provider's own, or OPENAI_BASE_URL of the environment."""
+    api_key: ApiKey | None = None
+    """Key of the provider; OPENAI_API_KEY and ANTHROPIC_API_KEY serve both tiers."""
+    temperature: Temperature | None = None
+    """Randomness of replies; null leaves it to the provider."""
+    max_output_tokens: Positive = 4096
+    """Longest reply, in tokens; part of what a call reserves before it is made."""
+    timeout_seconds: Seconds = 30.0
+    """How long one attempt may take."""
+    price_per_million_in_usd: Usd | None = None
+    """Price of a million input tokens; null is the public list price."""
+    price_per_million_out_usd: Usd | None = None
+    """Price of a million output tokens; null is the public list price."""
+
+    @property
+    def chosen_provider(self) -> Provider:
+        """The provider that these settings come to."""
+        if self.provider:
+            return self.provider
+        return "openai" if self.api_key or self.base_url else "offline"
+
+    @property
+    def chosen_model(self) -> str:
+        """The model that these settings come to."""
+        if self.model:
+            return self.model
+        return self.openai_model if self.chosen_provider == "openai" else "offline"
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return the key that does not fit the others and what it must be, if there is one."""
+        if self.chosen_provider == "openai" and not (self.api_key or self.base_url):
+            return (
+                "provider",
+                "openai needs OPENAI_API_KEY in the environment, or a base_url that needs no key",
+            )
+        if self.chosen_provider == "anthropic" and not self.api_key:
+            return "provider", "anthropic needs ANTHROPIC_API_KEY in the environment"
+        if self.chosen_provider == "anthropic" and not self.model:
+            return "model", "must name a model, since the provider is anthropic"
+        prices = (self.price_per_million_in_usd, self.price_per_million_out_usd)
+        if prices.count(None) == 1:
+            return "price_per_million_in_usd", "must be given together with ..._out_usd"
+        return None
+
+
+class SmallModelSettings(ModelSettings):
+    """The small tier, where every case begins."""
+
+    openai_model = "gpt-5-nano"
+
+
+class BigModelSettings(ModelSettings):
+    """The big tier, for what the small one could not do."""
+
+    openai_model = "gpt-5"
+
+
+class ModelsSettings(Section):
+    """The models. Keys come from the environment only."""
+
+    small: SmallModelSettings = SmallModelSettings()
+    big: BigModelSettings = BigModelSettings()

@@ -1,0 +1,78 @@
+"""The calendar tool."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.tools.dates.calculation import MAX_AMOUNT, UNITS
+from app.tools.dates.inputs import Inputs, zone_named
+from app.tools.dates.operations import OPERATIONS, perform
+from app.tools.dates.reader import MAX_LENGTH, DateReader
+from app.tools.dates.refusal import DateRefusedError
+from app.tools.dates.wording import WEEKDAYS
+from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+
+_DATE = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_LENGTH,
+    "description": "Best as YYYY-MM-DD; also 'March 5, 2024', today, tomorrow or yesterday",
+}
+_SPEC = ToolSpec(
+    name="calendar",
+    description=(
+        "Works with dates. Operations and their arguments: today; normalise(date); weekday(date, "
+        "and optionally amount and unit to add first); add and subtract(date, amount, unit); "
+        "difference(date, end_date, unit), never negative; until(date, end_date, unit), each date "
+        "today unless given, negative if end_date is earlier; leap_year and days_in_year(year); "
+        "days_in_month(year, month); end_of_month(date, or year and month); nth_weekday(year, "
+        "month, weekday, nth); weekday_after and weekday_before(date, weekday). Returns value, "
+        "text such as 'Monday, September 8, 2025' and, for a date, iso. Dates that can be read in "
+        "two ways are refused; months that are too short end a count on their last day; business "
+        "days are Monday to Friday, holidays are not considered."
+    ),
+    parameters={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["operation"],
+        "properties": {
+            "operation": {"type": "string", "enum": list(OPERATIONS)},
+            "date": _DATE,
+            "end_date": _DATE,
+            "amount": {"type": "integer", "minimum": -MAX_AMOUNT, "maximum": MAX_AMOUNT},
+            "unit": {"type": "string", "enum": list(UNITS)},
+            "year": {"type": "integer", "minimum": 1, "maximum": 9999},
+            "month": {"type": "integer", "minimum": 1, "maximum": 12},
+            "weekday": {"type": "string", "enum": list(WEEKDAYS)},
+            "nth": {"type": "integer", "minimum": -1, "maximum": 5, "description": "-1 is last"},
+            "timezone": {
+                "type": "string",
+                "maxLength": MAX_LENGTH,
+                "description": "IANA name of the zone in which today begins and instants are read",
+            },
+        },
+    },
+)
+
+
+class Calendar:
+    """Date arithmetic on structured arguments; a Tool (seed 002, 5.2 and 25).
+
+    The result is ``{"value": ISO date or number, "text": in words, "timezone": zone, …}``. The
+    zone is the argument ``timezone`` if there is one and the run's zone otherwise.
+    """
+
+    spec = _SPEC
+
+    def __init__(self) -> None:
+        """Load and warm the date parser, which takes about 0.3 s."""
+        self._reader = DateReader()
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Carry out ``args["operation"]``; a refusal is a failure dict with its reason."""
+        try:
+            zone = zone_named(args.get("timezone", context.timezone))
+            inputs = Inputs(args, self._reader, zone, context.now)
+            result = perform(str(args.get("operation")), inputs)
+        except DateRefusedError as refusal:
+            return failure(str(refusal), refusal.code)
+        return result | {"timezone": zone.key}

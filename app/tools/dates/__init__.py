@@ -1,0 +1,1 @@
+"""Dates as people write them, and what is worked out from them."""

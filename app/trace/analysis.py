@@ -1,0 +1,199 @@
+"""Questions a snapshot answers: where time and money went, and what stopped the run.
+
+All functions are pure and expect a sound snapshot (see ``invariants.py``). A node that is still
+open counts as lasting until the snapshot was taken.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.trace.call_tree import ROOT_ENDED
+from app.trace.node import ATTEMPT, Node, number_of
+from app.trace.snapshot import Snapshot
+
+
+class Call(NamedTuple):
+    """What makes calls comparable."""
+
+    kind: str
+    name: str
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShare:
+    """How long calls of one sort were at work themselves, not waiting for calls they had made."""
+
+    call: Call
+    count: int
+    own_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCost:
+    """What the calls of one model cost, failed and halted ones included."""
+
+    model: str
+    tier: str | None
+    """``small`` or ``big``, from ``metadata.tier``."""
+    count: int
+    cost_usd: float
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of time in which one node alone held up the end of the run."""
+
+    node_id: str
+    start_ms: int
+    end_ms: int
+
+
+def time_shares(snapshot: Snapshot) -> list[TimeShare]:
+    """Return where the time went, the longest first; attempts count as part of their call."""
+    children, ends = children_of(snapshot), _subtree_ends(snapshot)
+    totals = defaultdict[Call, list[int]](list)
+    for node_id, node in snapshot["nodes"].items():
+        if not is_attempt(node):
+            covered_ms = _covered_ms(node, calls_of(children[node_id]), ends)
+            own_ms = max(_end_ms(node, snapshot) - node["start_ts_ms"] - covered_ms, 0)
+            totals[Call(node["kind"], node["name"], node["model"])].append(own_ms)
+    shares = [TimeShare(call=c, count=len(t), own_ms=sum(t)) for c, t in totals.items()]
+    return sorted(shares, key=lambda share: -share.own_ms)
+
+
+def costs_by_model(snapshot: Snapshot) -> list[ModelCost]:
+    """Return what each model cost in each tier, the dearest first."""
+    groups = defaultdict[tuple[str, str | None], list[Node]](list)
+    for node in snapshot["nodes"].values():
+        if node["model"] is not None:
+            tier = node["metadata"].get("tier")
+            groups[node["model"], tier if isinstance(tier, str) else None].append(node)
+    costs = [
+        ModelCost(
+            model=model,
+            tier=tier,
+            count=len(nodes),
+            cost_usd=sum(node["cost_usd"] for node in nodes),
+            tokens_in=sum(node["tokens_in"] or 0 for node in nodes),
+            tokens_out=sum(node["tokens_out"] or 0 for node in nodes),
+        )
+        for (model, tier), nodes in groups.items()
+    ]
+    return sorted(costs, key=lambda cost: -cost.cost_usd)
+
+
+def first_halted(snapshot: Snapshot) -> Node | None:
+    """Return the call that hit a limit or a stop, or None if nothing was halted.
+
+    Of the halted nodes it is the first to end. What ended in the same millisecond ended because
+    of it, unless it began last: a refused call begins and ends at once.
+    """
+    halted = [node for node in snapshot["nodes"].values() if node["status"] == "halt"]
+    calls = [node for node in halted if node["parent_id"] is not None]
+    return min(calls or halted, key=_halt_order, default=None)
+
+
+def critical_path(snapshot: Snapshot) -> list[Segment]:
+    """Return what the run's end waited for, from its start to its end.
+
+    Seen backwards from the end, the node that is on the path is the child that ended last; before
+    that child began, its parent is, until another child ended, and so on.
+    """
+    if (root_id := snapshot["root_id"]) is None:
+        return []
+    nodes, ends = snapshot["nodes"], _subtree_ends(snapshot)
+    children = children_of(snapshot)
+    segments: list[Segment] = []
+    frames = [_Frame(root_id, ends[root_id], _latest_first(children[root_id], ends))]
+    while frames:
+        frame = frames[-1]
+        child = next((c for c in frame.children if c["start_ts_ms"] < frame.until_ms), None)
+        if child is None:
+            since_ms = nodes[frame.node_id]["start_ts_ms"]
+            frames.pop()
+        else:
+            child_id = child["node_id"]
+            since_ms = min(ends[child_id], frame.until_ms)
+            frames.append(_Frame(child_id, since_ms, _latest_first(children[child_id], ends)))
+        if since_ms < frame.until_ms:
+            segments.append(
+                Segment(node_id=frame.node_id, start_ms=since_ms, end_ms=frame.until_ms)
+            )
+        if child is not None:
+            frame.until_ms = child["start_ts_ms"]
+    return segments[::-1]
+
+
+def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
+    """Return the children of every node that has any, in the order of creation."""
+    children = defaultdict[str, list[Node]](list)
+    for node_id in sorted(snapshot["nodes"], key=number_of):
+        node = snapshot["nodes"][node_id]
+        if node["parent_id"] is not None:
+            children[node["parent_id"]].append(node)
+    return children
+
+
+def duration_ms(node: Node, snapshot: Snapshot) -> int:
+    """Return how long a node lasted, or has lasted so far."""
+    return max(_end_ms(node, snapshot) - node["start_ts_ms"], 0)
+
+
+def calls_of(children: Iterable[Node]) -> list[Node]:
+    """Return the children without the attempts."""
+    return [child for child in children if not is_attempt(child)]
+
+
+def is_attempt(node: Node) -> bool:
+    """Return whether a node is one try of the call above it."""
+    return node["kind"] == "system" and node["name"] == ATTEMPT
+
+
+@dataclass(slots=True)
+class _Frame:
+    node_id: str
+    until_ms: int
+    children: Iterator[Node]
+
+
+def _latest_first(children: Iterable[Node], ends: dict[str, int]) -> Iterator[Node]:
+    return iter(sorted(calls_of(children), key=lambda child: -ends[child["node_id"]]))
+
+
+def _end_ms(node: Node, snapshot: Snapshot) -> int:
+    end = node["end_ts_ms"]
+    return snapshot["snapshot_ts_ms"] if end is None else end
+
+
+def _subtree_ends(snapshot: Snapshot) -> dict[str, int]:
+    """Return when each node and all below it were over: a child may outlast its parent."""
+    nodes = snapshot["nodes"]
+    ends = {node_id: _end_ms(node, snapshot) for node_id, node in nodes.items()}
+    for node_id in sorted(nodes, key=number_of, reverse=True):
+        parent_id = nodes[node_id]["parent_id"]
+        if parent_id is not None:
+            ends[parent_id] = max(ends[parent_id], ends[node_id])
+    return ends
+
+
+def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> int:
+    """Return for how long of a node's time a child of it, or a call below one, was at work."""
+    covered, reached = 0, node["start_ts_ms"]
+    for child in sorted(children, key=lambda child: child["start_ts_ms"]):
+        end = (
+            ends[child["node_id"]]
+            if node["end_ts_ms"] is None
+            else min(ends[child["node_id"]], node["end_ts_ms"])
+        )
+        covered += max(end - max(child["start_ts_ms"], reached), 0)
+        reached = max(reached, end)
+    return covered
+
+
+def _halt_order(node: Node) -> tuple[int, bool, int]:
+    return (node["end_ts_ms"] or 0, node["stop_reason"] == ROOT_ENDED, -node["start_ts_ms"])

@@ -1,0 +1,243 @@
+"""The state of an ExecutionGraph and its transitions; the graph adds the lock and the clock.
+
+Until it ends, a node is an open record that is changed in place. From then on its record is
+immutable: usage that arrives later puts another record in its place. That is why a consistent cut
+through the tree is cheap (see ``snapshot.py``).
+
+Beside the records stands a log with one entry for every change. Its length is the revision, and
+what lies beyond a revision is all that a journal has to write.
+"""
+
+from bisect import bisect_left
+from decimal import Decimal
+
+from app.trace.aggregates import Totals
+from app.trace.charges import FREE, Cost, added, checked_usage
+from app.trace.json_copy import copy_object
+from app.trace.node import (
+    NEW_NODE,
+    TERMINAL,
+    JsonObject,
+    Node,
+    NodeFields,
+    NodeKind,
+    TerminalStatus,
+    fields_of,
+    number_of,
+)
+
+ROOT_ENDED = "the run ended"
+"""The stop reason of nodes that are still open when their root ends."""
+
+
+class CallTree:
+    """Nodes below nodes, with running totals. Not thread-safe: the graph's lock guards it."""
+
+    __slots__ = (
+        "changes",
+        "depths",
+        "last_number",
+        "late",
+        "metadata",
+        "open",
+        "records",
+        "root_ended",
+        "root_id",
+        "totals",
+    )
+
+    def __init__(self) -> None:
+        self.root_id: str | None = None
+        self.root_ended = False
+        self.last_number = 0
+        self.records: list[NodeFields] = []
+        """In the order of creation; only ever appended to."""
+        self.open: dict[str, NodeFields] = {}
+        """The records that may still change."""
+        self.late: dict[str, NodeFields] = {}
+        """The records that stand in place of others, because usage arrived late."""
+        self.metadata: dict[str, JsonObject] = {}
+        """Apart, so that records hold no container and the garbage collector passes over them."""
+        self.depths: dict[str, int] = {}
+        self.changes: list[NodeFields] = []
+        self.totals = Totals()
+
+    def begin(
+        self,
+        parent_id: str | None,
+        kind: NodeKind,
+        name: str,
+        model: str | None,
+        metadata: JsonObject | None,
+        now_ms: int,
+    ) -> str:
+        """Create a node below a parent, or the root, and return its id.
+
+        Raises:
+            KeyError: there is no such parent.
+        """
+        depth = 0 if parent_id is None else self.depths[parent_id] + 1
+        self.last_number += 1
+        node_id = f"n{str(self.last_number).zfill(6)}"  # half the price of a format spec
+        record = NEW_NODE.copy()
+        record["node_id"] = node_id
+        record["parent_id"] = parent_id
+        record["kind"] = kind
+        record["name"] = name
+        record["model"] = model
+        record["start_ts_ms"] = now_ms
+        if metadata:
+            self.metadata[node_id] = metadata
+        if depth > self.totals.max_depth:
+            self.totals.max_depth = depth
+        self.depths[node_id] = depth
+        self.open[node_id] = record
+        self.records.append(record)
+        self.changes.append(record)
+        return node_id
+
+    def run(self, node_id: str) -> bool:
+        """Move a node from ``created`` to ``running``; False if it is not ``created``.
+
+        Raises:
+            KeyError: there is no such node.
+        """
+        record = self.open.get(node_id)
+        if record is None or record["status"] != "created":
+            self.refuse_unknown(node_id)
+            return False
+        record["status"] = "running"
+        self.changes.append(record)
+        return True
+
+    def count_retry(self, node_id: str) -> None:
+        """Count one more retry of an open node; of one that has ended, nothing.
+
+        Raises:
+            KeyError: there is no such node.
+        """
+        record = self.open.get(node_id)
+        if record is None:
+            self.refuse_unknown(node_id)
+            return
+        record["retries_used"] += 1
+        self.changes.append(record)
+
+    def end(
+        self,
+        node_id: str,
+        status: TerminalStatus,
+        now_ms: int,
+        stop_reason: str | None = None,
+        error_class: str | None = None,
+        cost_usd: Cost = FREE,
+        tokens_in: int | None = None,
+        tokens_out: int | None = None,
+    ) -> bool:
+        """End a node; False if it had ended before. Ending the root first ends all below it.
+
+        Raises:
+            KeyError: there is no such node.
+            ValueError: the usage is not possible; nothing has changed.
+        """
+        cost = checked_usage(cost_usd, tokens_in, tokens_out)
+        record = self.open.pop(node_id, None)
+        if record is None:
+            self.refuse_unknown(node_id)
+            return False
+        if node_id == self.root_id:
+            self.root_ended = True
+            self.close_open(ROOT_ENDED, node_id, now_ms)
+        start_ts_ms = record["start_ts_ms"]
+        record["end_ts_ms"] = now_ms if now_ms > start_ts_ms else start_ts_ms
+        record["status"] = status
+        record["stop_reason"] = stop_reason
+        record["error_class"] = error_class
+        record["cost_usd"] = float(cost_usd)
+        record["tokens_in"] = tokens_in
+        record["tokens_out"] = tokens_out
+        self.totals.add_ended(record, cost)
+        self.changes.append(record)
+        return True
+
+    def close_open(self, stop_reason: str, top_id: str, now_ms: int) -> list[str]:
+        """Halt the open nodes below one, deepest first, and return their ids."""
+        ids = [node_id for node_id in self.open if self._is_below(node_id, top_id)]
+        ids.sort(key=self.depths.__getitem__, reverse=True)
+        for node_id in ids:
+            self.end(node_id, "halt", now_ms, stop_reason)
+        return ids
+
+    def add_late_usage(
+        self, node_id: str, cost_usd: Cost, tokens_in: int | None, tokens_out: int | None
+    ) -> None:
+        """Add usage to a node that has ended.
+
+        Raises:
+            KeyError: there is no such node.
+            RuntimeError: the node is still open.
+            ValueError: the usage is not possible; nothing has changed.
+        """
+        cost = checked_usage(cost_usd, tokens_in, tokens_out)
+        self.refuse_unknown(node_id)
+        if node_id in self.open:
+            raise RuntimeError(f"{node_id} is still open: its usage belongs to its end")
+        record = self.record(node_id).copy()
+        record["cost_usd"] = float(added(Decimal(str(record["cost_usd"])), cost))
+        record["tokens_in"] = _sum(record["tokens_in"], tokens_in)
+        record["tokens_out"] = _sum(record["tokens_out"], tokens_out)
+        self.late[node_id] = record
+        self.totals.add_usage(cost, tokens_in, tokens_out)
+        self.changes.append(record)
+
+    def adopt(self, node: Node) -> None:
+        """Take in a node of a well-formed graph; they come in the order of their numbers."""
+        node_id, ended = node["node_id"], node["status"] in TERMINAL
+        self.last_number = number_of(node_id) - 1
+        self.begin(
+            node["parent_id"],
+            node["kind"],
+            node["name"],
+            node["model"],
+            copy_object(node["metadata"]),
+            node["start_ts_ms"],
+        )
+        record = self.open[node_id]
+        record.update(fields_of(node))
+        if ended:
+            del self.open[node_id]
+            self.totals.add_ended(record, checked_usage(record["cost_usd"], None, None))
+        if node["parent_id"] is None:
+            self.root_id, self.root_ended = node_id, ended
+
+    def record(self, node_id: str) -> NodeFields:
+        """Return the current record of a known node: late usage, or by place in number order."""
+        if node_id in self.late:
+            return self.late[node_id]
+        place = bisect_left(self.records, number_of(node_id), key=_number)
+        return self.records[place]
+
+    def refuse_unknown(self, node_id: str) -> None:
+        """Do nothing if there is such a node.
+
+        Raises:
+            KeyError: there is none.
+        """
+        if node_id not in self.depths:
+            raise KeyError(f"no node {node_id!r}")
+
+    def _is_below(self, node_id: str, top_id: str) -> bool:
+        depth = self.depths[top_id]
+        while self.depths[node_id] > depth:
+            node_id = self.record(node_id)["parent_id"] or top_id
+            if node_id == top_id:
+                return True
+        return False
+
+
+def _number(record: NodeFields) -> int:
+    return number_of(record["node_id"])
+
+
+def _sum(tokens: int | None, more: int | None) -> int | None:
+    return tokens if more is None else (tokens or 0) + more

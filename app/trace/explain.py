@@ -1,0 +1,202 @@
+"""A run as a text that a person reads at a glance."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from textwrap import wrap
+from typing import Final
+
+from app.trace.analysis import (
+    children_of,
+    costs_by_model,
+    critical_path,
+    duration_ms,
+    first_halted,
+    is_attempt,
+    time_shares,
+)
+from app.trace.node import Node
+from app.trace.snapshot import Snapshot
+
+WIDTH: Final = 98
+_LABEL: Final = 44
+_TOP: Final = 5
+
+_OUTCOMES: Final = {
+    "created": "has not begun yet, after",
+    "running": "is running, after",
+    "success": "completed in",
+    "fail": "failed after",
+    "halt": "was halted after",
+}
+
+
+def explain(snapshot: Snapshot, *, max_nodes: int = 200) -> str:
+    """Describe a sound snapshot in lines of at most ``WIDTH`` columns.
+
+    Shown are the outcome and the totals, what stopped the run, the tree of calls (its first
+    ``max_nodes``), where the time went, what the run waited for, and the cost of each model.
+    Characters that could steer a terminal are shown as ``?``.
+    """
+    if snapshot["root_id"] is None:
+        return f"Run {_plain(snapshot['chain_id'])} has not begun yet.\n"
+    sections = (
+        _headline(snapshot, snapshot["nodes"][snapshot["root_id"]]),
+        _troubles(snapshot),
+        _tree(snapshot, max_nodes),
+        _times(snapshot),
+        _waits(snapshot),
+        _costs(snapshot),
+    )
+    texts = ("\n".join(_cut(line, WIDTH) for line in section) for section in sections)
+    return "\n\n".join(text for text in texts if text) + "\n"
+
+
+def _headline(snapshot: Snapshot, root: Node) -> Iterator[str]:
+    totals = snapshot["aggregates"]
+    began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
+    lasted = _time(duration_ms(root, snapshot))
+    yield f"Run {_plain(snapshot['chain_id'])} {_OUTCOMES[root['status']]} {lasted}."
+    yield (
+        f"{_money(totals['total_cost_usd'])} · {_count(totals['total_llm_calls'], 'LLM call')} · "
+        f"{_count(totals['total_tool_calls'], 'tool call')} · "
+        f"{_count(totals['total_retries'], 'retry', 'retries')} · "
+        f"{totals['total_tokens_in']:,} tokens in, {totals['total_tokens_out']:,} out · "
+        f"depth {totals['max_depth']}"
+    )
+    yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _troubles(snapshot: Snapshot) -> Iterator[str]:
+    root = snapshot["nodes"][snapshot["root_id"] or ""]
+    if halted := first_halted(snapshot):
+        after = _time((halted["end_ts_ms"] or 0) - root["start_ts_ms"])
+        yield f"Stopped at {_called(halted)} after {after}: {_reason(halted)}"
+    failed = [
+        node
+        for node in snapshot["nodes"].values()
+        if node["status"] == "fail" and not is_attempt(node)
+    ]
+    for node in failed[:_TOP]:
+        yield f"Failed: {_called(node)}: {_reason(node)}"
+    if len(failed) > _TOP:
+        yield f"… and {len(failed) - _TOP} more failures"
+
+
+def _tree(snapshot: Snapshot, max_nodes: int) -> Iterator[str]:
+    children = children_of(snapshot)
+    pending = [(snapshot["nodes"][snapshot["root_id"] or ""], "", "")]
+    shown = 0
+    while pending and shown < max_nodes:
+        node, prefix, indent = pending.pop()
+        below = children[node["node_id"]]
+        shown += 1
+        yield _row(node, prefix, snapshot)
+        if node["stop_reason"] or node["error_class"]:
+            yield f"{'':8}{indent}{'│  ' if below else '   '}{_reason(node)}"
+        for child in reversed(below):
+            last = child is below[-1]
+            branch, trunk = ("└─ ", "   ") if last else ("├─ ", "│  ")
+            pending.append((child, indent + branch, indent + trunk))
+    if hidden := len(snapshot["nodes"]) - shown:
+        yield f"… and {_count(hidden, 'more call')}, all of them in the snapshot"
+
+
+def _row(node: Node, prefix: str, snapshot: Snapshot) -> str:
+    model = f" ({node['model']})" if node["model"] else ""
+    retries = (
+        f" +{_count(node['retries_used'], 'retry', 'retries')}" if node["retries_used"] else ""
+    )
+    label = _cut(prefix + _plain(f"{_sort(node['kind'])}{node['name']}{model}{retries}"), _LABEL)
+    tokens = ""
+    if node["tokens_in"] or node["tokens_out"]:
+        tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
+    cost = _money(node["cost_usd"]) if node["cost_usd"] else ""
+    lasted = _time(duration_ms(node, snapshot))
+    row = (
+        f"{node['node_id']:8}{label:{_LABEL}} {node['status']:7} {lasted:>8} {tokens:>18} {cost:>9}"
+    )
+    return row.rstrip()
+
+
+def _times(snapshot: Snapshot) -> Iterator[str]:
+    shares = [share for share in time_shares(snapshot) if share.own_ms]
+    total = sum(share.own_ms for share in shares)
+    if shares:
+        yield "Where the time went"
+    for share in shares[:_TOP]:
+        kind, name, model = share.call
+        label = _plain(_sort(kind) + name + (f" ({model})" if model else ""))
+        part = share.own_ms / total
+        bar = "█" * max(round(part * 20), 1)
+        count = f"{share.count}x"
+        yield f"  {_cut(label, 44):44} {count:>6} {_time(share.own_ms):>8} {part:>4.0%} {bar}"
+
+
+def _waits(snapshot: Snapshot) -> Iterator[str]:
+    segments = critical_path(snapshot)
+    waits: dict[str, int] = {}
+    for segment in segments:
+        lasted = segment.end_ms - segment.start_ms
+        waits[segment.node_id] = waits.get(segment.node_id, 0) + lasted
+    if not waits:
+        return
+    yield "What the end waited for, in this order"
+    longest = sorted(waits, key=lambda node_id: -waits[node_id])[: 2 * _TOP]
+    steps = [
+        f"{_called(snapshot['nodes'][node_id])} {_time(ms)}"
+        for node_id, ms in waits.items()
+        if node_id in longest
+    ]
+    yield from wrap(" > ".join(steps), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _costs(snapshot: Snapshot) -> Iterator[str]:
+    costs = costs_by_model(snapshot)
+    if costs:
+        yield "What each model cost"
+    for cost in costs:
+        label = _plain(cost.model + (f", {cost.tier} tier" if cost.tier else ""))
+        tokens = f"{cost.tokens_in:,} tokens in, {cost.tokens_out:,} out"
+        count = f"{cost.count}x"
+        yield f"  {_cut(label, 38):38} {count:>6} {tokens:>36} {_money(cost.cost_usd):>9}"
+
+
+def _called(node: Node) -> str:
+    return _plain(_sort(node["kind"]) + node["name"]) + f" ({node['node_id']})"
+
+
+def _sort(kind: str) -> str:
+    """Return what stands before a name: nothing for a system operation, whose name says it."""
+    return "" if kind == "system" else f"{kind} "
+
+
+def _reason(node: Node) -> str:
+    parts = [part for part in (node["error_class"], node["stop_reason"]) if part]
+    return _plain(": ".join(parts)) or "no reason given"
+
+
+def _time(ms: int) -> str:
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.2f} s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    if minutes < 60:
+        return f"{minutes} m {seconds:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} m"
+
+
+def _money(usd: float) -> str:
+    return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _plain(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,30 @@
+"""Reads which requirements exist and which ones tests say they prove."""
+
+import ast
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+
+def known_ids() -> frozenset[str]:
+    """The ids of the requirements table."""
+    with (TESTS / "requirements.tsv").open(encoding="utf-8", newline="") as table:
+        return frozenset(row["id"] for row in csv.DictReader(table, delimiter="\t"))
+
+
+def marked_ids(source: str) -> Iterator[str]:
+    """The ids in every ``pytest.mark.req(...)`` of a source; what is no literal stands as code."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
+            for argument in node.args:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield argument.value
+                else:
+                    yield ast.unparse(argument)
+
+
+def unknown_ids(source: str, known: frozenset[str]) -> list[str]:
+    """The marked ids that are not in the table."""
+    return sorted(set(marked_ids(source)) - known)

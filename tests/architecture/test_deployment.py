@@ -1,0 +1,137 @@
+"""What can be checked of the container files without a container engine."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.settings.environment import SHARED_VARIABLES
+from app.settings.keys import keys_of
+from app.settings.loader import load_settings
+from app.settings.schema import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+OUR_SERVICES = ("migrate", "api", "worker")
+NOT_SETTINGS = {"PATH", "PYTHONUNBUFFERED"}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    return content
+
+
+def known_variables() -> set[str]:
+    return {key.variable for key in keys_of(Settings).walk()} | {*SHARED_VARIABLES}
+
+
+@pytest.mark.req("card/layout")
+def test_services_refer_only_to_what_is_defined(compose: dict[str, Any]) -> None:
+    """Every dependency is a service with the condition it can meet, every volume is declared."""
+    services = compose["services"]
+    assert set(services) == {"database", *OUR_SERVICES}
+    for service in services.values():
+        for name, dependency in service.get("depends_on", {}).items():
+            healthy = dependency["condition"] == "service_healthy"
+            assert not healthy or "test" in services[name]["healthcheck"]
+        for volume in service.get("volumes", []):
+            assert volume.partition(":")[0] in compose["volumes"]
+
+
+def test_replicas_of_a_service_can_all_have_a_port(compose: dict[str, Any]) -> None:
+    """As many host ports as replicas, all of them on this machine alone."""
+    api = compose["services"]["api"]
+    [published] = api["ports"]
+    address, ports, inner = published.split(":")
+    first, last = map(int, ports.split("-"))
+
+    assert address == "127.0.0.1"
+    assert last - first + 1 == api["deploy"]["replicas"] == 2
+    assert int(inner) == Settings().server.port
+    assert f"EXPOSE {inner}" in DOCKERFILE
+
+
+def test_containers_are_given_known_settings_only(compose: dict[str, Any], tmp_path: Path) -> None:
+    """A setting that is renamed is renamed here too, and the values load."""
+    image = dict(
+        re.findall(r"^(?:ENV |    )([A-Z_]+)=(\S+)", DOCKERFILE.split("\nFROM ")[-1], re.M)
+    )
+    assert set(image) - NOT_SETTINGS <= known_variables()
+    assert set(re.findall(r"environ\.get\('(?:CASEWORKER_)?(\w+)'\)", DOCKERFILE)) == {
+        "SERVER_PORT"
+    }
+    for name in OUR_SERVICES:
+        environment = compose["services"][name]["environment"]
+        assert set(environment) <= known_variables()
+        plain = {
+            variable: re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value)
+            for variable, value in (environment | image).items()
+        }
+        settings = load_settings(plain, tmp_path).settings
+        assert settings.auth.anonymous == "anywhere"
+        assert settings.database.url is not None
+        grace = float(compose["services"][name]["stop_grace_period"].removesuffix("s"))
+        assert grace > settings.shutdown.grace_seconds
+
+
+@pytest.mark.parametrize("service", OUR_SERVICES)
+def test_every_command_is_one_of_the_cli(compose: dict[str, Any], service: str) -> None:
+    """With all its options; `--help` keeps it from doing anything."""
+    words = compose["services"][service]["command"]
+    asked = subprocess.run(
+        [sys.executable, "-c", "from app.cli import main; main()", *words, "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    )
+
+    assert asked.returncode == 0, asked.stderr
+
+
+def test_the_image_starts_the_service_itself() -> None:
+    """The exec form, so that signals reach it; as nobody special."""
+    last_stage = DOCKERFILE.split("\nFROM ")[-1]
+
+    assert 'ENTRYPOINT ["caseworker"]' in last_stage
+    assert 'CMD ["serve"]' in last_stage
+    assert "\nUSER caseworker\n" in last_stage
+    assert "curl" not in DOCKERFILE
+
+
+def test_the_health_check_is_a_program_that_compiles() -> None:
+    """It can only be tried inside a container; it must at least be Python."""
+    [code] = re.findall(r'CMD \["python", "-c", "(.*)"\]', DOCKERFILE)
+
+    compile(code, "healthcheck", "exec")
+    assert "/readyz" in code
+
+
+def test_the_image_is_built_with_the_locked_uv() -> None:
+    """One version of the tool that reads the lock, everywhere."""
+    packages = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
+    [locked] = [package["version"] for package in packages if package["name"] == "uv"]
+
+    assert f"ARG UV_VERSION={locked}\n" in DOCKERFILE
+
+
+def test_every_file_that_is_copied_is_let_through() -> None:
+    """`.dockerignore` holds back everything that it does not name."""
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    copied = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.M)
+        for source in shlex.split(line)[:-1]
+    ]
+
+    assert copied
+    assert ignored[0] == "*"
+    for source in copied:
+        assert f"!{source}" in ignored

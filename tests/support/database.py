@@ -1,0 +1,85 @@
+"""A Postgres for tests: embedded unless DATABASE_URL names one; every test gets its own database."""
+
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from app.adapters.postgres.embedded import EmbeddedPostgres
+from app.adapters.postgres.engines import driver_url
+from app.adapters.postgres.migrating import upgrade
+
+
+class TestServer:
+    """A Postgres server with a migrated template that databases are copied from."""
+
+    __test__ = False
+
+    def __init__(self, url: str) -> None:
+        self._url = driver_url(url)
+        self._names = (f"cw_{uuid.uuid4().hex[:12]}_{n}" for n in itertools.count())
+        self._template = self.create()
+        upgrade(self.url_of(self._template))
+
+    def create(self, *, template: str | None = None) -> str:
+        """Create a database and return its name."""
+        name = next(self._names)
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(name), sql.Identifier(template or "template0")
+        )
+        self._execute(statement)
+        return name
+
+    def drop(self, name: str) -> None:
+        """Drop a database, whoever is still connected to it."""
+        self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def url_of(self, name: str) -> str:
+        """Return the URL of a database."""
+        return make_url(self._url).set(database=name).render_as_string(hide_password=False)
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """Return the URL of a fresh, migrated database that is dropped afterwards."""
+        name = self.create(template=self._template)
+        try:
+            yield self.url_of(name)
+        finally:
+            self.drop(name)
+
+    @contextmanager
+    def empty_database(self) -> Iterator[str]:
+        """Return the URL of a fresh database without a table."""
+        name = self.create()
+        try:
+            yield self.url_of(name)
+        finally:
+            self.drop(name)
+
+    def close(self) -> None:
+        """Drop the template."""
+        self.drop(self._template)
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@contextmanager
+def open_server(data_dir: Path) -> Iterator[TestServer]:
+    """Return the server that DATABASE_URL names, or an embedded one in ``data_dir``."""
+    url = os.environ.get("DATABASE_URL")
+    embedded = None if url else EmbeddedPostgres(data_dir)
+    server = TestServer(url or (embedded.start() if embedded else ""))
+    try:
+        yield server
+    finally:
+        server.close()
+        if embedded:
+            embedded.stop()

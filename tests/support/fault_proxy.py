@@ -1,0 +1,211 @@
+"""A TCP proxy that breaks connections in the ways networks and crashing servers do.
+
+It stands between the service and Postgres or a model provider. Every fault counts itself, so a
+test can show that the fault it is about did happen.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+Upstream = tuple[str, int] | Path
+"""Where the real server listens: host and port, or a unix socket."""
+
+_CHUNK_BYTES = 65536
+
+
+@dataclass(slots=True)
+class FaultCounts:
+    """What has happened to the proxied connections so far."""
+
+    accepted: int = 0
+    refused: int = 0
+    cut: int = 0
+    answers_dropped: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _LostAnswer:
+    """One request that will reach the server and whose answer will not come back."""
+
+    request: bytes
+    answer: bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One proxied connection; cutting it drops both sides without a farewell."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    lost: _LostAnswer | None = None
+    """Set once its request has passed: the answer is awaited and swallowed."""
+    tails: dict[str, bytes] = field(default_factory=dict)
+    """The last bytes of each direction, for patterns that two chunks share."""
+
+    def drop(self) -> None:
+        self.client.transport.abort()
+        self.server.transport.abort()
+
+    def saw(self, pattern: bytes, direction: str, data: bytes) -> bool:
+        """Whether ``pattern`` ended in this chunk."""
+        seen = self.tails.get(direction, b"") + data
+        self.tails[direction] = seen[-(len(pattern) - 1) :] if len(pattern) > 1 else b""
+        return pattern in seen
+
+
+class FaultProxy:
+    """Forwards to ``upstream`` until told otherwise: ``async with FaultProxy(up) as proxy``."""
+
+    def __init__(self, upstream: Upstream, *, seed: int = 0) -> None:
+        self._upstream = upstream
+        self._random = random.Random(seed)
+        self._links: set[_Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._refusing = False
+        self._max_delay_seconds = 0.0
+        self._cut_after_bytes: int | None = None
+        self._to_lose: list[_LostAnswer] = []
+        self._server: asyncio.Server | None = None
+        self.counts = FaultCounts()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        self.cut()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that clients connect to."""
+        assert self._server is not None, "the proxy does not listen yet"
+        host, port = self._server.sockets[0].getsockname()
+        return host, port
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are being forwarded."""
+        return len(self._links)
+
+    def cut(self) -> int:
+        """Drop every open connection; new ones are welcome. Returns how many there were."""
+        links = list(self._links)
+        for link in links:
+            link.drop()
+        self.counts.cut += len(links)
+        return len(links)
+
+    def cut_next_after(self, server_bytes: int) -> None:
+        """Drop the connection over which this many more bytes of answers have been sent."""
+        self._cut_after_bytes = server_bytes
+
+    def refuse(self, refusing: bool = True) -> None:
+        """Hang up on new connections at once, like a server that is not there."""
+        self._refusing = refusing
+
+    def silence(self) -> None:
+        """Forward nothing in either direction; nobody is told."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """End :meth:`silence`; what waited is forwarded."""
+        self._flowing.set()
+
+    def delay(self, max_seconds: float) -> None:
+        """Hold every chunk for a random time up to this; 0 ends it."""
+        self._max_delay_seconds = max_seconds
+
+    def lose_answer(self, request: bytes = b"COMMIT", answer: bytes = b"COMMIT") -> None:
+        """Let the next chunk with ``request`` reach the server and drop the connection instead of
+        its answer, which is known by ``answer``: the server did it, the client cannot know.
+        """
+        self._to_lose.append(_LostAnswer(request=request, answer=answer))
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        with suppress(OSError, asyncio.CancelledError):
+            await self._forward(reader, writer)
+        writer.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            self.counts.refused += 1
+            return
+        up_reader, up_writer = await self._connect()
+        link = _Link(writer, up_writer)
+        self._links.add(link)
+        self.counts.accepted += 1
+        try:
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(self._pump(reader, up_writer, link, self._to_server))
+                directions.create_task(self._pump(up_reader, writer, link, self._to_client))
+        finally:
+            self._links.discard(link)
+            link.drop()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._upstream, Path):
+            return await asyncio.open_unix_connection(self._upstream)
+        return await asyncio.open_connection(*self._upstream)
+
+    async def _pump(
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        link: _Link,
+        allow: Callable[[_Link, bytes], bytes],
+    ) -> None:
+        with suppress(OSError):
+            while data := await source.read(_CHUNK_BYTES):
+                if self._max_delay_seconds:
+                    await asyncio.sleep(self._random.uniform(0, self._max_delay_seconds))
+                await self._flowing.wait()
+                sink.write(allow(link, data))
+                await sink.drain()
+        link.drop()
+
+    def _to_server(self, link: _Link, data: bytes) -> bytes:
+        for lost in self._to_lose:
+            if link.lost is None and link.saw(lost.request, "to server", data):
+                self._to_lose.remove(lost)
+                link.lost = lost
+                break
+        return data
+
+    def _to_client(self, link: _Link, data: bytes) -> bytes:
+        if link.lost is not None:
+            if link.saw(link.lost.answer, "to client", data):
+                self.counts.answers_dropped += 1
+                link.drop()
+            return b""
+        if self._cut_after_bytes is None or len(data) < self._cut_after_bytes:
+            if self._cut_after_bytes is not None:
+                self._cut_after_bytes -= len(data)
+            return data
+        allowed = data[: self._cut_after_bytes]
+        self._cut_after_bytes = None
+        self.counts.cut += 1
+        asyncio.get_running_loop().call_soon(link.drop)  # once these bytes are on their way
+        return allowed

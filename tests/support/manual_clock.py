@@ -1,0 +1,14 @@
+"""A clock that a test sets."""
+
+
+class ManualClock:
+    """Tells ``now``, in UTC epoch milliseconds, until a test changes it."""
+
+    def __init__(self, now: int = 1_740_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, milliseconds: int) -> None:
+        self.now += milliseconds

@@ -1,0 +1,264 @@
+"""A run of one case with real limits, calls, tools and journal; only the models are scripted."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from app.control.budget import Budget
+from app.control.ledger import Scope
+from app.control.retry import RetryPolicy
+from app.control.usage import ResourceUsage
+from app.engine.calls import Calls
+from app.engine.cancellation import CancellationToken
+from app.engine.driver import Driver, GraphOutcome, RunContext
+from app.engine.ports import CallOutcome, Entry, Recorded
+from app.kernel.graph import Graph, Step
+from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.messages import ModelReply, ModelRequest, TokenUsage
+from app.llm.ports import ModelError
+from app.llm.pricing import FixedPrices, TokenPrice
+from app.nodes.case.case import CaseDefaults
+from app.nodes.case.node import CaseNode
+from app.nodes.case.recomputation import DeterministicTools
+from app.tools.calculator import Calculator
+from app.tools.dates.reader import DateReader
+from app.tools.dispatch import ToolDispatch
+from app.tools.policy import ToolPolicy
+from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
+from app.tools.registry import ToolRegistry
+from app.tools.respond import Respond
+from app.trace.execution_graph import ExecutionGraph
+
+NOW = "2025-09-08T23:30:00+00:00"
+TOKENS_IN, TOKENS_OUT = 100, 20
+PRICE = TokenPrice(usd_per_million_in=Decimal(1000), usd_per_million_out=Decimal(1000))
+"""A call costs 0.12 dollars."""
+
+Reply = str | Exception | Callable[[], Awaitable[str]]
+
+
+def plan(*actions: tuple[str, Mapping[str, Any]]) -> str:
+    """A planner's reply with these actions."""
+    return json.dumps({"actions": [{"tool": tool, "args": args} for tool, args in actions]})
+
+
+def calculate(expression: str) -> tuple[str, Mapping[str, Any]]:
+    """An action."""
+    return "calculator", {"expression": expression}
+
+
+def respond(answer: str) -> tuple[str, Mapping[str, Any]]:
+    """An action."""
+    return "respond", {"answer": answer}
+
+
+def cannot(reason: str = "I do not understand the question.") -> str:
+    """A planner's refusal."""
+    return json.dumps({"cannot": reason})
+
+
+def provider_down() -> ModelError:
+    """An attempt that failed and would fail again."""
+    return ModelError("The provider refused.", retryable=False, status=500)
+
+
+@dataclass
+class ScriptedModel:
+    """A ModelProvider that says its lines and remembers what it was asked."""
+
+    replies: list[Reply]
+    external: bool = False
+    name: str = "scripted"
+    requests: list[ModelRequest] = field(default_factory=list)
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        self.requests.append(request)
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        text = reply if isinstance(reply, str) else await reply()
+        usage = TokenUsage(tokens_in=TOKENS_IN, tokens_out=TOKENS_OUT)
+        return ModelReply(text=text, model=model, usage=usage)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def document(self, index: int) -> dict[str, Any]:
+        """The user message of a request."""
+        found: dict[str, Any] = json.loads(self.requests[index].messages[-1].content)
+        return found
+
+    @property
+    def prompts(self) -> str:
+        """Everything that was ever said to it."""
+        return "\n".join(m.content for request in self.requests for m in request.messages)
+
+
+class Journal:
+    """The memory of one run, kept beyond one execution of it."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[str, Entry]] = {}
+        self._earlier: dict[str, Recorded] = {}
+        self.calls: list[str] = []
+
+    def recorded(self, call_key: str) -> Recorded | None:
+        return self._earlier.get(call_key)
+
+    def note(self, node_id: str, entry: Entry) -> None:
+        self._entries[entry.call_key] = node_id, entry
+
+    def touch(self) -> None:
+        """Everything is stored already."""
+
+    async def barrier(self, *, external: bool) -> None:
+        await asyncio.sleep(0)
+
+    def reopen(self) -> None:
+        """Go on as after the loss of the worker: what was noted is what is recorded."""
+        self._earlier = {
+            key: Recorded(
+                node_id=node_id,
+                outcome=entry.outcome or CallOutcome.UNKNOWN,
+                request_hash=entry.request_hash,
+                value=entry.value,
+            )
+            for key, (node_id, entry) in self._entries.items()
+        }
+
+    def spent(self) -> ResourceUsage:
+        """What everything noted has cost."""
+        usage = ResourceUsage()
+        for _, entry in self._entries.values():
+            usage.add(entry.charge)
+        return usage
+
+
+class BrokenTool:
+    """A Tool that breaks."""
+
+    spec = ToolSpec(
+        name="broken",
+        description="Breaks.",
+        parameters={"type": "object", "additionalProperties": False, "properties": {}},
+    )
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        raise RuntimeError("the disk of alice@example.org is full")
+
+
+class WaitingTool:
+    """A Tool that says that it was called, and then waits for ever."""
+
+    spec = ToolSpec(
+        name="waiting",
+        description="Waits.",
+        parameters={"type": "object", "additionalProperties": False, "properties": {}},
+    )
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        self.called.set()
+        await asyncio.Event().wait()
+        return {}
+
+
+@dataclass
+class World:
+    """One run and what surrounds it."""
+
+    small: ScriptedModel
+    big: ScriptedModel
+    budget: Budget = field(default_factory=Budget)
+    more_tools: Sequence[Tool] = ()
+    deny: frozenset[str] = frozenset()
+    recomputed: Sequence[Tool] = field(default_factory=lambda: [Calculator()])
+    defaults: CaseDefaults = field(default_factory=lambda: CaseDefaults(timezone="UTC"))
+    journal: Journal = field(default_factory=Journal)
+    token: CancellationToken = field(default_factory=CancellationToken)
+    trace: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("run-1"))
+    scope: Scope = field(init=False)
+
+    async def run(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
+        """Execute the run; ``data`` is what the case's step holds beside the question."""
+        step = Step(id="answer", type="case", data={"input": question, "now": NOW, **data})
+        self.scope = Scope("run", self.budget, usage=self.journal.spent())
+        root = self.trace.create_root("run")
+        self.trace.mark_running(root)
+        context = RunContext(
+            run_id="run-1",
+            root=root,
+            trace=self.trace,
+            scope=self.scope,
+            token=self.token,
+            journal=self.journal,
+            calls=Calls(
+                graph=self.trace, journal=self.journal, token=self.token, jitter=lambda: 0.0
+            ),
+            services={},
+        )
+        driver = Driver({"case": self._node()})
+        return await driver.execution(Graph(id="g", steps=(step,)), {}, context).run()
+
+    async def run_again(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
+        """Execute the run once more, after the loss of its worker."""
+        self.journal.reopen()
+        self.trace = ExecutionGraph("run-1")
+        return await self.run(question, **data)
+
+    def _node(self) -> CaseNode:
+        registry = ToolRegistry([Calculator(), Respond(), *self.more_tools])
+        models = {Tier.SMALL: self.small, Tier.BIG: self.big}
+        gateway = ModelGateway(
+            {
+                tier: TierModel(provider=model, model=f"{tier.value}-1")
+                for tier, model in models.items()
+            },
+            FixedPrices({("scripted", f"{tier.value}-1"): PRICE for tier in Tier}),
+            RetryPolicy(max_retries=0),
+        )
+        return CaseNode(
+            models=gateway,
+            tools=ToolDispatch(registry, ToolPolicy(deny=self.deny)),
+            recomputation=DeterministicTools(self.recomputed),
+            dates=DateReader(),
+            defaults=self.defaults,
+            clock=lambda: datetime.now(UTC),
+        )
+
+
+def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> World:
+    """A world in which the two models say these lines."""
+    external = settings.pop("external", False)
+    return World(
+        small=ScriptedModel(list(small), external=external),
+        big=ScriptedModel(list(big), external=external),
+        **settings,
+    )
+
+
+def result_of(outcome: GraphOutcome) -> dict[str, Any]:
+    """The result of the case, or what it had come to."""
+    result: dict[str, Any] = outcome.steps["answer"].outputs["result"]
+    json.dumps(result)  # it is stored
+    return result
+
+
+def events(result: Mapping[str, Any]) -> list[str]:
+    """The events of the log, in order."""
+    return [entry["event"] for entry in result["logs"] if "event" in entry]
+
+
+def decisions(result: Mapping[str, Any]) -> list[str]:
+    """What the gate ruled and why, in order."""
+    return [
+        f"{entry['decision']}: {entry['reason']}"
+        for entry in result["logs"]
+        if "decision" in entry
+    ]

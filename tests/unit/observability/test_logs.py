@@ -1,0 +1,150 @@
+"""Log lines as a collector reads them."""
+
+import asyncio
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from app.observability.logs import configure_logging, run_logging
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where the lines go; logging is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level, show = root.handlers[:], root.level, warnings.showwarning
+    yield io.StringIO()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    warnings.showwarning = show
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+@pytest.mark.req("002/19.1")
+def test_a_line_is_one_json_object_with_time_level_and_event(stream: io.StringIO) -> None:
+    """Newlines and quotes in a value do not break it into two."""
+    configure_logging(stream=stream)
+
+    structlog.get_logger("app.runs").info("accepted", tier="small", note='two\nlines "quoted"')
+
+    [line] = lines(stream)
+    assert line["ts"].endswith("Z")
+    assert list(line)[:3] == ["ts", "level", "event"]
+    assert line | {"ts": ""} == {
+        "ts": "",
+        "level": "info",
+        "event": "accepted",
+        "tier": "small",
+        "note": 'two\nlines "quoted"',
+        "logger": "app.runs",
+    }
+
+
+@pytest.mark.req("002/22.2")
+async def test_lines_carry_the_run_they_belong_to(stream: io.StringIO) -> None:
+    """Also lines of libraries and of tasks that the run has started; not those after it."""
+    configure_logging(stream=stream)
+
+    async def child() -> None:
+        logging.getLogger("some.library").warning("from a task")
+
+    with run_logging(run_id="run-1", tenant="acme"):
+        structlog.get_logger().info("begun")
+        await asyncio.create_task(child())
+    structlog.get_logger().info("idle")
+
+    begun, inside, after = lines(stream)
+    assert (begun["run_id"], begun["tenant"]) == ("run-1", "acme")
+    assert (inside["run_id"], inside["event"]) == ("run-1", "from a task")
+    assert "run_id" not in after
+
+
+@pytest.mark.req("002/19.2")
+def test_nothing_secret_gets_through_any_door(stream: io.StringIO) -> None:
+    """Events, fields, library messages and tracebacks are all redacted."""
+    configure_logging(stream=stream)
+    secret = "ada@example.org"
+
+    structlog.get_logger().info(f"mail to {secret}", args={"to": secret}, api_key="hunter2")
+    logging.getLogger("uvicorn.error").warning("GET %s", f"/?email={secret}")
+    try:
+        raise ValueError(secret)
+    except ValueError:
+        structlog.get_logger().exception("failed")
+
+    assert len(lines(stream)) == 3
+    assert "Traceback" in lines(stream)[2]["exception"]
+    assert secret not in stream.getvalue()
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_lines_below_the_level_are_dropped(stream: io.StringIO) -> None:
+    """Ours and those of libraries."""
+    configure_logging(stream=stream, level="warning")
+
+    structlog.get_logger().info("quiet")
+    logging.getLogger("some.library").info("quiet")
+    structlog.get_logger().warning("loud")
+
+    assert [line["event"] for line in lines(stream)] == ["loud"]
+
+
+def test_libraries_that_would_log_contents_stay_quiet_at_debug(stream: io.StringIO) -> None:
+    """Debugging the service must not print prompts and rows."""
+    configure_logging(stream=stream, level="debug")
+
+    for name in (
+        "openai._base_client",
+        "httpx",
+        "sqlalchemy.engine.Engine",
+        "procrastinate.worker",
+    ):
+        logging.getLogger(name).debug("everything")
+        logging.getLogger(name).info("everything")
+    structlog.get_logger().debug("ours")
+
+    assert [line["event"] for line in lines(stream)] == ["ours"]
+
+
+def test_warnings_are_log_lines(stream: io.StringIO) -> None:
+    """A library's deprecation does not break the stream of JSON."""
+    configure_logging(stream=stream)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning("old", DeprecationWarning, "file.py", 1)
+
+    assert lines(stream)[0]["logger"] == "py.warnings"
+
+
+def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
+    """The same content, redacted the same."""
+    configure_logging(stream=stream, form="console")
+
+    structlog.get_logger("app").info("accepted", tier="small", to="ada@example.org")
+
+    assert "accepted" in stream.getvalue()
+    assert "tier=small" in stream.getvalue()
+    assert "ada@" not in stream.getvalue()
+
+
+def test_configuring_twice_logs_once(stream: io.StringIO) -> None:
+    """The command line and the server may both do it."""
+    configure_logging(stream=stream)
+    configure_logging(stream=stream)
+
+    structlog.get_logger().info("once")
+    logging.getLogger("uvicorn.access").info("once")
+
+    assert len(lines(stream)) == 2

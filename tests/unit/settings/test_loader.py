@@ -1,0 +1,381 @@
+"""Where settings come from, and the one line that says what is wrong with them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.settings.loader import LoadedSettings, load_settings
+from app.settings.problems import SettingsError
+
+
+def load(
+    cwd: Path, text: str | None = None, environ: Mapping[str, str] | None = None
+) -> LoadedSettings:
+    """Load with ``text`` as the config.yaml of ``cwd``."""
+    if text is not None:
+        (cwd / "config.yaml").write_text(text, encoding="utf-8")
+    return load_settings(environ or {}, cwd)
+
+
+def problem(cwd: Path, text: str | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """Return the one line that stops start-up."""
+    with pytest.raises(SettingsError) as caught:
+        load(cwd, text, environ)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.req("002/15.5", "002/17.4")
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+    """A fresh checkout starts."""
+    loaded = load(tmp_path)
+
+    assert loaded.source is None
+    assert loaded.warnings == ()
+    assert loaded.settings.budget.max_seconds == 60
+
+
+@pytest.mark.req("002/15.1")
+def test_the_file_sets_every_section_it_names(tmp_path: Path) -> None:
+    """The five sections of the requirement; an empty one sets nothing."""
+    loaded = load(
+        tmp_path,
+        """
+models: {small: {provider: offline}, big: {base_url: "http://127.0.0.1:1/v1", model: qwen3}}
+budget: {max_seconds: 5}
+act: {max_steps: 1}
+verifier_thresholds: {pass_metric: 0.5}
+flags: {mode: fallback_only, escalate_when: fail, timezone: Europe/Berlin}
+server:
+""",
+    )
+
+    settings = loaded.settings
+    assert loaded.source == tmp_path / "config.yaml"
+    assert settings.models.big.chosen_model == "qwen3"
+    assert settings.budget.max_seconds == 5
+    assert settings.act.max_steps == 1
+    assert settings.verifier_thresholds.pass_metric == 0.5
+    assert settings.flags.mode == "fallback_only"
+    assert settings.server.port == 8080
+
+
+def test_a_named_file_takes_the_place_of_the_usual_one(tmp_path: Path) -> None:
+    """Relative names start from the working directory."""
+    (tmp_path / "other.yaml").write_text("server: {port: 1234}")
+
+    loaded = load(tmp_path, "server: {port: 1}", {"CASEWORKER_CONFIG": "other.yaml"})
+
+    assert loaded.settings.server.port == 1234
+
+
+def test_a_named_file_that_is_missing_stops_start_up(tmp_path: Path) -> None:
+    """Nobody names a file to get the defaults."""
+    line = problem(tmp_path, "", {"CASEWORKER_CONFIG": "gone.yaml"})
+
+    assert line == "CASEWORKER_CONFIG: there is no file 'gone.yaml'"
+
+
+@pytest.mark.req("002/15.2")
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+    """By path in capitals; the prefix wins over no prefix."""
+    loaded = load(
+        tmp_path,
+        "budget: {max_seconds: 1, max_tool_calls: 1}\nserver: {port: 1}",
+        {
+            "BUDGET_MAX_SECONDS": "2.5",
+            "SERVER_PORT": "2",
+            "CASEWORKER_SERVER_PORT": "3",
+            "MODELS_SMALL_PROVIDER": "offline",
+            "DATABASE_DATA_DIR": "/srv/pg",
+            "WORKER_ENABLED": "false",
+            "TOOLS_DENY": "plotter, stocks",
+            "TOOLS_ALLOW": '["a"]',
+            "BUDGET_MAX_LLM_CALLS_SMALL": "null",
+        },
+    )
+
+    settings = loaded.settings
+    assert settings.budget.max_seconds == 2.5
+    assert settings.budget.max_tool_calls == 1
+    assert settings.budget.max_llm_calls_small is None
+    assert settings.server.port == 3
+    assert settings.database.data_dir == Path("/srv/pg")
+    assert settings.worker.enabled is False
+    assert settings.tools.deny == ("plotter", "stocks")
+    assert settings.tools.allow == ("a",)
+    assert loaded.warnings == ()
+
+
+def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    """Compose files pass variables on whether they are set or not."""
+    loaded = load(tmp_path, "server: {port: 7}", {"SERVER_PORT": "", "OPENAI_API_KEY": " "})
+
+    assert loaded.settings.server.port == 7
+    assert loaded.settings.models.small.chosen_provider == "offline"
+
+
+@pytest.mark.req("002/15.3", "002/15.4", "002/23.5")
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "budget: {max_seconds: -5}",
+            "config.yaml: budget.max_seconds: must be a number of at least 0, or null (got -5)",
+        ),
+        (
+            "budget: {max_seconds: .nan}",
+            "config.yaml: budget.max_seconds: must be a number of at least 0, or null (got NaN)",
+        ),
+        (
+            "budget: {max_tool_calls: true}",
+            "config.yaml: budget.max_tool_calls: must be a whole number of at least 0, or null"
+            " (got true)",
+        ),
+        (
+            "server: {port: null}",
+            "config.yaml: server.port: must be a whole number from 0 to 65535 (got null)",
+        ),
+        (
+            "flags: {mode: hrm}",
+            "config.yaml: flags.mode: must be one of hrm_small_then_escalate, fallback_only"
+            ' (got "hrm")',
+        ),
+        (
+            "flags: {timezone: Mars/Olympus}",
+            "config.yaml: flags.timezone: must be an IANA time zone such as Europe/Berlin, or null"
+            ' (got "Mars/Olympus")',
+        ),
+        (
+            "tools: {deny: plotter}",
+            'config.yaml: tools.deny: must be a list of names (got "plotter")',
+        ),
+        (
+            "models: {small: {price_per_million_in_usd: abc}}",
+            "config.yaml: models.small.price_per_million_in_usd: must be a number of at least 0,"
+            ' or null (got "abc")',
+        ),
+        (
+            "act: {max_steps: 2}\nflags: {mode: fallback_only}",
+            "config.yaml: act.max_steps: must be 0 or 1 while flags.mode is fallback_only (got 2)",
+        ),
+        (
+            "worker: {stale_after_seconds: 1}",
+            "config.yaml: worker.stale_after_seconds: must be at least twice"
+            " worker.heartbeat_seconds",
+        ),
+        (
+            "models: {small: {provider: openai}}",
+            "config.yaml: models.small.provider: openai needs OPENAI_API_KEY in the environment,"
+            " or a base_url that needs no key",
+        ),
+        (
+            "trace:\n  payload: full\n",
+            "config.yaml: trace.payload: unknown key; did you mean payloads?"
+            " Allowed here: payloads, snapshot_interval_seconds",
+        ),
+        (
+            "auth: anywhere",
+            "config.yaml: auth: must be a section with keys and values: anonymous",
+        ),
+    ],
+)
+def test_a_value_or_key_that_does_not_fit_is_named(tmp_path: Path, text: str, line: str) -> None:
+    """The line has the place, the key, what is allowed, and what was found."""
+    assert problem(tmp_path, text) == line
+
+
+@pytest.mark.req("002/15.3")
+def test_an_unknown_section_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+    """A typing error costs one look."""
+    line = problem(tmp_path, "bugdet: {max_seconds: 5}")
+
+    assert line.startswith("config.yaml: bugdet: unknown key; did you mean budget?")
+    assert "verifier_thresholds" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("budget:\n  max_seconds: 1\n  max_seconds: 2\n", "line 3, column 3: the key"),
+        ("a: &x [1]\nb: *x\n", "line 2, column 4: aliases are not allowed"),
+        ("budget: {<<: {max_seconds: 1}}", "a key must be a text"),
+        ("1: 2", "a key must be a text"),
+        ("a: !!python/object:os.system x", "line 1, column 4"),
+        ("a: {" * 500, "nested too deeply"),
+        ("budget: {max_tokens: " + "9" * 5000 + "}", "is not plain YAML"),
+        ("budget: {", "line 1"),
+        ("\tbudget: 1", "line 1, column 1"),
+        ("--- {}\n--- {}\n", "line 2"),
+        ("- budget", "must be a section with keys and values: server"),
+        ("x" * 1_100_000, "larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_is_not_plain_yaml_is_refused(tmp_path: Path, text: str, part: str) -> None:
+    """One line with the place, and no memory or stack spent on it."""
+    line = problem(tmp_path, text)
+
+    assert line.startswith("config.yaml")
+    assert part in line
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """A folder of that name, or bytes that are not text."""
+    (tmp_path / "config.yaml").mkdir()
+    assert problem(tmp_path) == "config.yaml: cannot be read: Is a directory"
+
+    (tmp_path / "latin.yaml").write_bytes(b"server: {host: \xff}")
+    assert "not plain YAML" in problem(tmp_path, environ={"CASEWORKER_CONFIG": "latin.yaml"})
+
+
+@pytest.mark.parametrize(
+    ("text", "variable"),
+    [
+        ("models: {small: {api_key: hunter2}}", "MODELS_SMALL_API_KEY"),
+        ("database: {url: 'postgresql://app:hunter2@db/x'}", "DATABASE_URL"),
+        ("database: {url: 'postgresql://app@db/x?password=hunter2'}", "DATABASE_URL"),
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_repeated(
+    tmp_path: Path, text: str, variable: str
+) -> None:
+    """Files get copied, committed and mailed."""
+    line = problem(tmp_path, text)
+
+    assert line.endswith(f"secrets come from the environment only: set {variable}")
+    assert "hunter2" not in line
+
+
+def test_a_url_without_a_password_may_stand_in_the_file(tmp_path: Path) -> None:
+    """A port is no password."""
+    settings = load(tmp_path, "database: {url: 'postgresql://app@db:5432/x'}").settings
+
+    assert settings.database.url is not None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"DATABASE_URL": "mysql://u:hunter2hunter2@h/x"},
+        {"MODELS_SMALL_PROVIDER": "sk-hunter2hunter2"},
+        {"MODELS_SMALL_BASE_URL": "https://u:hunter2hunter2@h/v1"},
+    ],
+)
+def test_no_message_repeats_a_secret(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Not even one that was put under the wrong name."""
+    assert "hunter2" not in problem(tmp_path, environ=environ)
+
+
+def test_an_unknown_variable_stops_start_up_only_with_the_prefix(tmp_path: Path) -> None:
+    """The environment is full of other programs' names."""
+    environ = {
+        "PATH": "/bin",
+        "MODELS_DIR": "/models",
+        "SERVER_NAME": "x",
+        "SERVER_SOFTWARE": "y",
+        "LOG_LEVEL": "debug",
+        "TOOLS_DIR": "z",
+        "LOGGING_CONFIG": "q",
+    }
+    assert load(tmp_path, environ=environ).warnings == ()
+
+    line = problem(tmp_path, environ={"CASEWORKER_BUDGET_MAX_SECS": "5"})
+    assert line == (
+        "CASEWORKER_BUDGET_MAX_SECS: unknown setting; did you mean CASEWORKER_BUDGET_MAX_SECONDS?"
+    )
+    assert "config.yaml.example" in problem(tmp_path, environ={"CASEWORKER_XYZ": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("BUDGET_MAX_SECOND", "BUDGET_MAX_SECONDS"),
+        ("SERVER_PROT", "SERVER_PORT"),
+        ("DATABASE_URI", "DATABASE_URL"),
+    ],
+)
+def test_a_near_miss_without_the_prefix_is_a_warning(tmp_path: Path, name: str, meant: str) -> None:
+    """It may be somebody else's after all."""
+    loaded = load(tmp_path, environ={name: "5"})
+
+    assert loaded.warnings == (f"{name}: not a setting; did you mean {meant}?",)
+
+
+def test_a_service_link_in_a_settings_place_is_called_what_it_is(tmp_path: Path) -> None:
+    """A service named "server" gives every pod a SERVER_PORT."""
+    line = problem(tmp_path, environ={"SERVER_PORT": "tcp://10.0.0.1:80"})
+
+    assert "service link" in line
+    assert "CASEWORKER_SERVER_PORT" in line
+
+
+def test_service_links_of_a_service_with_our_own_name_are_ignored(tmp_path: Path) -> None:
+    """A service named "caseworker" is what everybody will have."""
+    loaded = load(
+        tmp_path,
+        environ={
+            "CASEWORKER_SERVICE_HOST": "10.0.0.1",
+            "CASEWORKER_SERVICE_PORT": "80",
+            "CASEWORKER_SERVICE_PORT_HTTP": "80",
+            "CASEWORKER_PORT": "tcp://10.0.0.1:80",
+            "CASEWORKER_PORT_80_TCP_ADDR": "10.0.0.1",
+        },
+    )
+
+    [warning] = loaded.warnings
+    assert "service links" in warning
+
+
+def test_the_usual_variables_of_providers_serve_both_tiers(tmp_path: Path) -> None:
+    """A key alone is enough to leave the built-in planner."""
+    models = load(tmp_path, environ={"OPENAI_API_KEY": "k"}).settings.models
+
+    assert models.small.chosen_model == "gpt-5-nano"
+    assert models.big.chosen_model == "gpt-5"
+    assert models.small.api_key is not None
+    assert models.small.api_key.get_secret_value() == "k"
+
+
+def test_the_closer_variable_wins_over_the_usual_one(tmp_path: Path) -> None:
+    """One tier may have a provider, an endpoint and a key of its own."""
+    models = load(
+        tmp_path,
+        "models: {small: {base_url: 'http://127.0.0.1:11434/v1'}, big: {provider: anthropic,"
+        " model: claude}}",
+        {
+            "OPENAI_API_KEY": "shared",
+            "OPENAI_BASE_URL": "http://elsewhere/v1",
+            "MODELS_SMALL_API_KEY": "own",
+            "ANTHROPIC_API_KEY": "other",
+        },
+    ).settings.models
+
+    assert models.small.base_url == "http://127.0.0.1:11434/v1"
+    assert models.small.api_key is not None
+    assert models.small.api_key.get_secret_value() == "own"
+    assert models.big.base_url is None
+    assert models.big.api_key is not None
+    assert models.big.api_key.get_secret_value() == "other"
+
+
+def test_the_offline_provider_ignores_keys(tmp_path: Path) -> None:
+    """Said is said."""
+    models = load(
+        tmp_path, "models: {small: {provider: offline}}", {"OPENAI_API_KEY": "k"}
+    ).settings.models
+
+    assert models.small.chosen_provider == "offline"
+    assert models.small.api_key is None
+
+
+@pytest.mark.req("002/24.4")
+def test_the_limits_of_a_mode_are_checked_wherever_they_come_from(tmp_path: Path) -> None:
+    """The default of the other mode is no contradiction."""
+    fallback = {"FLAGS_MODE": "fallback_only"}
+
+    assert load(tmp_path, environ=fallback).settings.act.max_steps_in("fallback_only") == 1
+    assert problem(tmp_path, environ={**fallback, "ACT_MAX_STEPS": "2"}).startswith(
+        "ACT_MAX_STEPS: must be 0 or 1"
+    )

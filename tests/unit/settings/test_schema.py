@@ -1,0 +1,146 @@
+"""The defaults and what they allow."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.settings.keys import keys_of
+from app.settings.models import BigModelSettings, SmallModelSettings
+from app.settings.schema import Settings
+
+
+@pytest.mark.req("002/2.1", "002/2.2", "002/2.3", "002/2.4", "002/17.3", "002/17.4", "002/24.2")
+def test_the_defaults_are_those_of_the_requirements() -> None:
+    """What the source document fixes, literally."""
+    settings = Settings()
+
+    assert settings.budget.max_llm_calls_small == 6
+    assert settings.budget.max_llm_calls_big == 2
+    assert settings.budget.max_tool_calls == 6
+    assert settings.budget.max_seconds == 60
+    assert settings.flags.mode == "hrm_small_then_escalate"
+    assert settings.flags.escalate_when == "fail_or_budget"
+    assert settings.flags.max_input_chars == 8192
+    assert settings.act.max_steps == 3
+    assert settings.act.min_improvement == 0.01
+    assert settings.act.no_progress_patience == 1
+    assert (settings.retry.max_retries, settings.retry.base_seconds) == (2, 0.5)
+    assert (settings.retry.factor, settings.retry.jitter) == (2, 0.2)
+
+
+def test_every_other_limit_is_off_unless_set() -> None:
+    """Ceilings bind nobody by default."""
+    settings = Settings()
+
+    assert settings.budget.max_tokens is None
+    assert settings.budget.max_cost_usd is None
+    assert {
+        name: value for name, value in settings.admission.model_dump().items() if value is not None
+    } == {"max_queued": 10_000}
+
+
+def test_defaults_read_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the loader looks there."""
+    monkeypatch.setenv("SERVER_PORT", "1")
+    monkeypatch.setenv("CASEWORKER_SERVER_PORT", "1")
+
+    assert Settings().server.port == 8080
+
+
+def test_settings_cannot_be_changed() -> None:
+    """What was validated stays as it was."""
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().server.port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), True, "many"])
+@pytest.mark.parametrize("key", ["max_seconds", "max_tool_calls", "max_cost_usd", "max_tokens"])
+def test_a_limit_is_null_or_a_finite_number_from_zero(key: str, value: Any) -> None:
+    """Null is unlimited, zero allows nothing."""
+    for allowed in (None, 0):
+        Settings.model_validate({"budget": {key: allowed}})
+    with pytest.raises(ValidationError):
+        Settings.model_validate({"budget": {key: value}})
+
+
+def test_money_is_exact() -> None:
+    """A tenth is a tenth."""
+    settings = Settings.model_validate({"budget": {"max_cost_usd": 0.1}})
+
+    assert settings.budget.max_cost_usd == Decimal("0.1")
+
+
+@pytest.mark.req("002/24.1", "002/24.2", "002/24.4")
+def test_each_mode_has_its_own_number_of_rounds() -> None:
+    """Three for the loop, none or one for the fallback, never more than max_steps."""
+    act = Settings().act
+    assert act.max_steps_in("hrm_small_then_escalate") == 3
+    assert act.max_steps_in("fallback_only") == 1
+
+    verify_only = Settings.model_validate({"act": {"max_steps_fallback_only": 0}}).act
+    assert verify_only.max_steps_in("fallback_only") == 0
+    with pytest.raises(ValidationError):
+        Settings.model_validate({"act": {"max_steps_fallback_only": 2}})
+
+    low = Settings.model_validate({"act": {"max_steps": 0}, "flags": {"mode": "fallback_only"}})
+    assert low.act.max_steps_in("fallback_only") == 0
+
+
+def test_without_a_key_the_built_in_planner_answers() -> None:
+    """A fresh installation needs no provider."""
+    models = Settings().models
+
+    assert (models.small.chosen_provider, models.small.chosen_model) == ("offline", "offline")
+
+
+@pytest.mark.req("002/1.1")
+@pytest.mark.parametrize("where", [{"api_key": "k"}, {"base_url": "http://127.0.0.1:11434/v1"}])
+def test_a_key_or_an_endpoint_chooses_the_provider(where: dict[str, str]) -> None:
+    """An endpoint of one's own may need no key."""
+    small = SmallModelSettings.model_validate(where)
+    big = BigModelSettings.model_validate(where)
+
+    assert (small.chosen_provider, small.chosen_model) == ("openai", "gpt-5-nano")
+    assert (big.chosen_provider, big.chosen_model) == ("openai", "gpt-5")
+
+
+def test_a_secret_is_not_in_what_settings_print() -> None:
+    """Neither the text nor the dump of settings shows keys and passwords."""
+    settings = Settings.model_validate(
+        {
+            "models": {"small": {"api_key": "hunter2"}},
+            "database": {"url": "postgres://u:hunter2@h/x"},
+        }
+    )
+
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in str(settings.model_dump())
+    assert "hunter2" not in settings.model_dump_json()
+    assert settings.database.url is not None
+    assert settings.database.url.get_secret_value() == "postgresql://u:hunter2@h/x"
+
+
+def test_no_two_keys_share_a_name_in_the_environment() -> None:
+    """Every key can be reached."""
+    variables = [key.variable for key in keys_of(Settings).walk()]
+
+    assert len(variables) == len(set(variables)) > 50
+
+
+def test_every_key_is_described() -> None:
+    """The schema is where operators' documentation comes from."""
+    for key in keys_of(Settings).walk():
+        assert key.description.endswith("."), key.dotted
+        assert key.expected, key.dotted
+
+
+@pytest.mark.req("002/25.1")
+def test_the_zone_is_the_systems_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configured zone wins."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+
+    assert Settings().flags.zone_name == "Asia/Tokyo"
+    configured = Settings.model_validate({"flags": {"timezone": "Europe/Berlin"}})
+    assert configured.flags.zone_name == "Europe/Berlin"
