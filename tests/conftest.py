@@ -1,6 +1,8 @@
 """Fixtures that need real parts."""
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +10,12 @@ from tests.support.database import TestServer, open_server
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
-    """The Postgres server of this test session."""
-    with open_server(tmp_path_factory.mktemp("pg") / "data") as server:
+def postgres() -> Iterator[TestServer]:
+    """The Postgres server of this test session; its folder is not one that pytest clears away."""
+    with (
+        tempfile.TemporaryDirectory(prefix="caseworker-pg-") as folder,
+        open_server(Path(folder) / "data") as server,
+    ):
         yield server
 
 

@@ -1,9 +1,9 @@
 """From what a caller sent to a run that can be stored: defaults, ceilings and what is hashed.
 
 The hash tells whether a request that comes again under the same id or key is the same. It is made
-of what the body means, so order, white space, and null for "left out" make no difference. It holds
-the ``run_id`` if the caller chose one, and none of the service's own defaults: a request that is
-repeated after the configuration has changed is still the same request.
+of what the body means, so order, white space, and null for "left out" make no difference. The
+``run_id`` is not in it (it says which run is meant, not what to run), and none of the service's
+own defaults is: a request that is repeated after the configuration has changed is still the same.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ class Admission:
     def __init__(self, limits: ApiLimits, tools: ToolDispatch) -> None:
         self._limits = limits
         self._tools = tools
+        self._usual = limits.default_budget.merged_with(limits.budget_ceiling)
 
     def new_run(self, body: RunBody, tenant: str, idempotency_key: str | None) -> NewRun:
         """Return the run that a body asks for.
@@ -50,6 +51,7 @@ class Admission:
             request=self._request(body),
             request_hash=request_hash(body),
             idempotency_key=idempotency_key,
+            named=body.run_id is not None,
             metadata=body.metadata or {},
         )
 
@@ -68,14 +70,13 @@ class Admission:
 
     def _budget(self, given: BudgetBody | None) -> Budget:
         """Replace the defaults key by key, null included; then apply the ceilings."""
-        budget = self._limits.default_budget
-        if given is not None:
-            limits = {name: getattr(given, name) for name in given.model_fields_set}
-            if limits.get("max_cost_usd") is not None:
-                limits["max_cost_usd"] = money(limits["max_cost_usd"])
-            budget = replace(
-                budget, **{_BUDGET_NAMES.get(name, name): limit for name, limit in limits.items()}
-            )
+        if given is None:
+            return self._usual
+        limits = {name: getattr(given, name) for name in given.model_fields_set}
+        if limits.get("max_cost_usd") is not None:
+            limits["max_cost_usd"] = money(limits["max_cost_usd"])
+        named = {_BUDGET_NAMES.get(name, name): limit for name, limit in limits.items()}
+        budget = replace(self._limits.default_budget, **named)
         return budget.merged_with(self._limits.budget_ceiling)
 
     def _violations(self, body: RunBody) -> Iterator[Violation]:
@@ -97,7 +98,7 @@ class Admission:
 
 def request_hash(body: RunBody) -> str:
     """Return the SHA-256 of what a body means."""
-    fields: dict[str, Any] = body.model_dump(mode="json", exclude={"budget"})
+    fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # null is a limit of its own here: unlimited
         fields["budget"] = body.budget.model_dump(mode="json", exclude_unset=True)
     sent = {name: value for name, value in fields.items() if value not in (None, [], {})}

@@ -46,6 +46,7 @@ def build_api(
         redirect_slashes=False,
         exception_handlers=problems.handlers(),
         middleware=[Middleware(RequestEnvelope)],
+        generate_unique_id_function=lambda route: route.name,
         telemetry={**(telemetry or {}), "logs": False},
     )
     app.state.services = services

@@ -5,7 +5,17 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.api.problem_types import CATALOGUE, INTERNAL, ProblemType
+from app.api.problem_types import (
+    ANONYMOUS_REFUSED,
+    BODY_TOO_LARGE,
+    CATALOGUE,
+    INTERNAL,
+    INVALID_REQUEST,
+    MALFORMED_BODY,
+    UNAVAILABLE,
+    UNSUPPORTED_MEDIA_TYPE,
+    ProblemType,
+)
 from app.api.problems import MEDIA_TYPE
 
 Responses = dict[int | str, dict[str, Any]]
@@ -53,11 +63,27 @@ _REQUEST_ID_HEADER = {
 }
 _RETRY_HEADER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 
+RUN_HEADERS = {
+    "Location": {"description": "Where the run is.", "schema": {"type": "string"}},
+    "Preference-Applied": {
+        "description": "How long the answer was waited for, if that was preferred.",
+        "schema": {"type": "string"},
+    },
+}
+"""What an answer to POST /runs says beside its body."""
+
+
+EVERY_RUN_ROUTE = (ANONYMOUS_REFUSED, INVALID_REQUEST, UNAVAILABLE)
+"""What every route that asks the store may answer."""
+
+EVERY_BODY = (MALFORMED_BODY, BODY_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE)
+"""What every route that takes a body may answer."""
+
 
 def answers(*kinds: ProblemType) -> Responses:
     """Return how a route documents the problems it may answer with."""
     documented: Responses = {}
-    for kind in (*kinds, INTERNAL):
+    for kind in sorted((*kinds, INTERNAL), key=lambda kind: kind.status):
         response = documented.setdefault(
             kind.status,
             {
@@ -88,5 +114,6 @@ def _complete(document: dict[str, Any]) -> None:
     document["components"]["schemas"]["Problem"] = dict(PROBLEM_SCHEMA)
     for operations in document["paths"].values():
         for operation in operations.values():
+            operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
             for response in operation["responses"].values():
                 response["headers"] = _REQUEST_ID_HEADER | response.get("headers", {})

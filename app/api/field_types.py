@@ -20,7 +20,6 @@ _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
-_KEY = r"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"
 
 
 def _refusal(message: LiteralString) -> PydanticCustomError:
@@ -60,12 +59,6 @@ def _zone(value: str) -> str:
     raise _refusal("This must be an IANA time zone, such as Europe/Paris or UTC.")
 
 
-def _idempotency_key(value: str) -> str:
-    if len(value) > 255 or not re.fullmatch(_KEY[1:-1], value):
-        raise _refusal("An idempotency key is 1 to 255 printable ASCII characters.")
-    return value
-
-
 def _text(value: str) -> str:
     if not is_storable(value):
         raise _refusal("This may not hold NUL characters or unpaired surrogates.")
@@ -99,18 +92,14 @@ ZoneName = Annotated[
     Field(json_schema_extra={"maxLength": 64}, examples=["Europe/Paris"]),
 ]
 
-IdempotencyKey = Annotated[
-    str,
-    AfterValidator(_idempotency_key),
-    Field(json_schema_extra={"pattern": _KEY, "minLength": 1, "maxLength": 255}),
-]
-
 Reason = Annotated[str, AfterValidator(_text), StringConstraints(max_length=MAX_REASON_CHARS)]
 """Why somebody stops a run; receipts and traces show it."""
 
 Cursor = Annotated[str, AfterValidator(_text), StringConstraints(max_length=512)]
 
 ToolName = Annotated[str, StringConstraints(max_length=128)]
+
+Seed = Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)]
 
 Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 """A limit of something that is counted."""

@@ -12,6 +12,7 @@ from app.api.field_types import (
     Instant,
     Reason,
     RunId,
+    Seed,
     ToolName,
     ZoneName,
 )
@@ -68,7 +69,7 @@ class RunBody(BaseModel):
     """What the run may spend; left out, the configured limits."""
     deadline: Instant | None = None
     """When the run is halted at the latest, whatever it is doing."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Makes prompts and sampling repeatable where the provider supports it."""
     timezone: ZoneName | None = None
     """Where "today" begins; left out, as configured."""

@@ -42,7 +42,9 @@ _MESSAGES: Mapping[str, str] = {
 _OTHER = "This value is not accepted here."
 
 _PLACES = frozenset({"body", "path", "query", "header"})
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}", re.ASCII)
+_WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
+_PLAIN_NAME = re.compile(f"{_WORD}(?:_{_WORD}){{0,4}}", re.ASCII)
+"""Words joined by underscores; tokens and keys, which mix letters and digits, do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +87,6 @@ def _message(error: Mapping[str, Any]) -> str:
     kind = error["type"]
     if kind == OWN:
         return str(error["msg"])
+    if error["loc"] == ("body",):
+        return "The body must be a JSON object."
     return _MESSAGES.get(kind, _OTHER).format_map(error.get("ctx") or {})

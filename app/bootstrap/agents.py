@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from app.adapters.providers.offline import OfflineProvider
 from app.control.retry import RetryPolicy
 from app.engine.node import Node
 from app.llm.gateway import ModelGateway, Tier, TierModel
@@ -96,12 +95,20 @@ def _tier(chosen: ModelSettings) -> TierModel:
 
 def _provider(chosen: ModelSettings) -> ModelProvider:
     """Build a provider; what is not configured is not imported, which would cost a second."""
-    if chosen.chosen_provider == "offline":
-        return OfflineProvider()
-    from app.adapters.providers.pydantic_ai import build_provider
-
     key = chosen.api_key.get_secret_value() if chosen.api_key else None
-    return build_provider(chosen.chosen_provider, base_url=chosen.base_url, api_key=key)
+    match chosen.chosen_provider:
+        case "offline":
+            from app.adapters.providers.offline import OfflineProvider
+
+            return OfflineProvider()
+        case "openai":
+            from app.adapters.providers.pydantic_ai.openai import openai_provider
+
+            return openai_provider(base_url=chosen.base_url, api_key=key)
+        case "anthropic":
+            from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
+
+            return anthropic_provider(base_url=chosen.base_url, api_key=key)
 
 
 def _prices(tiers: tuple[ModelSettings, ...]) -> Prices:

@@ -1,9 +1,11 @@
 """Serves the API, with a process behind it that opens and closes with the server."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
 from types import FrameType
 
 import uvicorn
@@ -25,7 +27,12 @@ def build_app(process: Process) -> FastAPI:
     services = ApiServices(
         runs=process.runs, tools=process.tools, models=process.models, readiness=process
     )
-    return build_api(services, _limits(process.settings), lifespan=_lifespan(process))
+    return build_api(
+        services,
+        _limits(process.settings),
+        version=version("caseworker"),
+        lifespan=_lifespan(process),
+    )
 
 
 def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> None:
@@ -62,9 +69,13 @@ class _Server(uvicorn.Server):
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End; whoever waits for a run is answered first, so that nothing holds the end up."""
+        """End well; whoever waits for a run is answered first, so that nothing holds the end up.
+
+        The signal is not raised again afterwards, as uvicorn would: the process ends with 0.
+        """
         self._process.begin_closing()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]

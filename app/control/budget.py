@@ -83,6 +83,12 @@ _FIELDS: Mapping[Dimension, str] = {
     Dimension.TURNS: "max_turns",
 }
 
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "max_time_seconds": (int, float),
+    "max_cost_dollars": (int, float, Decimal),
+}
+"""What a limit may be that is not a whole number."""
+
 
 def money(value: Amount) -> Decimal:
     """Return an amount of US dollars as the decimal that it was written as."""
@@ -92,12 +98,19 @@ def money(value: Amount) -> Decimal:
 def _require_limit(name: str, limit: Amount | None) -> None:
     if limit is None:
         return
-    whole = name not in ("max_time_seconds", "max_cost_dollars")
-    if isinstance(limit, bool) or not isinstance(limit, int if whole else (int, float, Decimal)):
-        kind = "a whole number" if whole else "a number"
+    allowed = _TYPES.get(name, (int,))
+    if isinstance(limit, bool) or not isinstance(limit, allowed):
+        kind = "a whole number" if allowed == (int,) else "a number"
         raise ValueError(f"{name} must be {kind} or None, not {limit!r}.")
-    if not math.isfinite(limit) or limit < 0:
+    if not _is_finite(limit) or limit < 0:
         raise ValueError(f"{name} must be zero, positive or None (unlimited), not {limit}.")
+
+
+def _is_finite(limit: Amount) -> bool:
+    try:
+        return math.isfinite(limit)
+    except (OverflowError, ValueError):  # a whole number beyond every float, a signalling NaN
+        return False
 
 
 def _smaller(one: Amount | None, other: Amount | None) -> Amount | None:

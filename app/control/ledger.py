@@ -5,7 +5,7 @@ a charge it is reserved, in the scope and in all its ancestors or in none of the
 where used + reserved + asked would pass a limit. *After* it, the reservation is replaced by what
 was really used. What is reserved cannot be spent by anyone else, so however many lanes work in
 parallel, a limit of N lets exactly N through. What cannot be known before (tokens, cost) may
-overshoot once; the next reservation is then refused.
+overshoot once; from then on every reservation is refused, whatever it asks for.
 
 All of this happens on one event loop, between awaits; there is no lock and none is needed.
 """
@@ -47,7 +47,7 @@ class Scope:
 
     def child(self, name: str, budget: Budget | None) -> "Scope":
         """Open a scope inside this one; everything it spends counts here as well."""
-        return Scope(f"{self.name}/{name}", budget, parent=self)
+        return Scope(f"{self.name}/{name}", budget, parent=self, usage=self.usage.fresh())
 
     def lineage(self) -> Iterator["Scope"]:
         """Yield this scope and its ancestors, innermost first."""
@@ -115,27 +115,34 @@ class Scope:
         ]
         return max(0, min(rests)) if rests else None
 
+    def reserved(self, dimension: Dimension) -> Amount:
+        """Return what is held in a dimension for work in flight."""
+        return self._held.get(dimension, 0)
+
     def remaining_seconds(self) -> float | None:
         """Return the time that is left before a limit of seconds, here or above, interrupts."""
-        rests = [
-            scope.budget.max_time_seconds - scope.usage.time_elapsed_seconds
-            for scope in self.lineage()
-            if scope.budget.max_time_seconds is not None
-        ]
-        return min(rests) if rests else None
+        return min((left for left, _ in self._times_left()), default=None)
 
     def out_of_time(self) -> BudgetExceededError:
-        """Return the stop that says that this scope's seconds are used up."""
-        limit = self.budget.max_time_seconds or 0
-        return self._stop(Dimension.SECONDS, limit)
+        """Return the stop that says whose seconds are used up: the shortest, here or above.
+
+        Raises:
+            ValueError: no limit of seconds holds here.
+        """
+        _, scope = min(self._times_left(), key=lambda rest: rest[0])
+        return scope._stop(Dimension.SECONDS, scope.budget.limits()[Dimension.SECONDS])
+
+    def _times_left(self) -> Iterator[tuple[float, "Scope"]]:
+        for scope in self.lineage():
+            limit = scope.budget.max_time_seconds
+            if limit is not None:
+                yield limit - scope.usage.time_elapsed_seconds, scope
 
     def _require_room(self, charge: Charge) -> None:
-        for dimension, amount in charge.items():
-            limit = self._limits.get(dimension)
-            if limit is None or not amount:
-                continue
-            taken = self.usage.amounts.get(dimension, 0) + self._held.get(dimension, 0)
-            if taken + amount > limit:
+        used, held = self.usage.amounts, self._held
+        for dimension, limit in self._limits.items():
+            spent, asked = used.get(dimension, 0), charge.get(dimension, 0)
+            if spent > limit or (asked and spent + held.get(dimension, 0) + asked > limit):
                 self._refuse(dimension, limit)
 
     def _refuse(self, dimension: Dimension, limit: Amount) -> None:

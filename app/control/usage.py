@@ -54,25 +54,45 @@ class ResourceUsage:
         """Input plus output tokens."""
         return int(self.amounts[Dimension.TOKENS])
 
+    @tokens_used.setter
+    def tokens_used(self, tokens: int) -> None:
+        self.amounts[Dimension.TOKENS] = tokens
+
     @property
     def steps_executed(self) -> int:
         """Step executions, attempts not counted."""
         return int(self.amounts[Dimension.STEPS])
+
+    @steps_executed.setter
+    def steps_executed(self, steps: int) -> None:
+        self.amounts[Dimension.STEPS] = steps
 
     @property
     def api_calls(self) -> int:
         """Provider attempts."""
         return int(self.amounts[Dimension.API_CALLS])
 
+    @api_calls.setter
+    def api_calls(self, calls: int) -> None:
+        self.amounts[Dimension.API_CALLS] = calls
+
     @property
     def cost_dollars(self) -> float:
         """US dollars; exact in ``amounts``, where they are a Decimal."""
         return float(self.amounts[Dimension.COST_USD])
 
+    @cost_dollars.setter
+    def cost_dollars(self, cost: float | Decimal) -> None:
+        self.amounts[Dimension.COST_USD] = money(cost)
+
     @property
     def time_elapsed_seconds(self) -> float:
         """Seconds since the scope began, on the monotonic clock."""
         return self._before_seconds + self._clock() - self._start_monotonic
+
+    def fresh(self) -> "ResourceUsage":
+        """Return a usage that begins now, on the same clock, with nothing spent."""
+        return ResourceUsage(clock=self._clock)
 
     def of(self, dimension: Dimension) -> Amount:
         """Return what was spent in one dimension."""

@@ -13,6 +13,9 @@ from app.trace.execution_graph import ExecutionGraph
 
 Result = TypeVar("Result")
 
+BROKEN = "The call broke."
+"""Said of an error that is none of a call's own: its message could hold anything."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failed:
@@ -45,6 +48,9 @@ class AttemptLog:
             result = await attempt()
         except AttemptError as failure:
             self._graph.mark_failure(node, failure.error_class, str(failure))
+            raise
+        except Exception as error:
+            self._graph.mark_failure(node, type(error).__name__, BROKEN)
             raise
         except BaseException as stop:
             self._graph.mark_halt(node, str(stop) or type(stop).__name__)

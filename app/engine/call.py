@@ -7,15 +7,23 @@ from typing import Any, Literal
 
 from app.control.retry import RetryPolicy
 from app.control.usage import Charge
+from app.trace.charges import checked_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What one attempt cost; money in US dollars."""
+    """What one attempt cost; money in US dollars.
+
+    Raises:
+        ValueError: an amount is negative, or the cost is not finite.
+    """
 
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: Decimal = Decimal(0)
+
+    def __post_init__(self) -> None:
+        checked_usage(self.cost_usd, self.tokens_in, self.tokens_out)
 
     def __add__(self, other: "Spent") -> "Spent":
         return Spent(

@@ -6,8 +6,9 @@ it if the run was asked to stop or belongs to another worker by now; it is **per
 retries; it is **settled** at what it really cost. A refused call is a halted node with the reason,
 so a trace shows what a limit kept from happening.
 
-A call that an earlier attempt of the run has finished is not made again: its result comes from the
-journal, its node is the old one, and nothing is charged.
+A call that an earlier execution of the run has finished is not made again: its result comes from
+the journal, its node is the old one, and nothing is charged. One that was in flight when its worker
+was lost is made again if that does no harm, and counts as the same logical call.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from app.control.budget import Dimension
 from app.control.ledger import Scope
 from app.control.retry import delay_before_retry
 from app.control.usage import NOTHING, Charge
-from app.engine.attempts import AttemptLog
+from app.engine.attempts import BROKEN, AttemptLog
 from app.engine.call import (
     FREE,
     Attempt,
@@ -29,7 +30,7 @@ from app.engine.call import (
     Reply,
     Spent,
 )
-from app.engine.cancellation import CancellationToken
+from app.engine.cancellation import CancellationToken, is_being_cancelled
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded
 from app.trace.execution_graph import ExecutionGraph
 
@@ -61,22 +62,32 @@ class Calls:
             OutcomeUnknownError: an earlier try may have taken effect and cannot be repeated.
             Stop: a limit or somebody's wish keeps it from being made, or ended it.
         """
-        recorded = self.journal.recorded(call.key)
-        if recorded is not None and recorded.request_hash == call.request_hash:
-            if recorded.outcome is not CallOutcome.UNKNOWN:
-                return _replay(recorded)
-            if not call.repeatable:
-                raise OutcomeUnknownError("An earlier try may have taken effect.")
+        before = self._earlier_try_of(call)
+        if before is not None and before.outcome is not CallOutcome.UNKNOWN:
+            return _replay(before)
+        if before is not None and not call.repeatable:
+            raise OutcomeUnknownError("An earlier try may have taken effect.")
         self.token.check()
-        return await _Performance(self, call, parent, scope).run(attempt)
+        performance = _Performance(self, call, parent, scope, once=NOTHING if before else call.once)
+        return await performance.run(attempt)
+
+    def _earlier_try_of(self, call: Call) -> Recorded | None:
+        """Return what an earlier execution left of this very request, if it began to make it."""
+        before = self.journal.recorded(call.key)
+        if before is None or before.outcome is CallOutcome.NOT_MADE:
+            return None
+        return before if before.request_hash == call.request_hash else None
 
 
 class _Performance:
     """One call on its way through the gateway."""
 
-    def __init__(self, calls: Calls, call: Call, parent: str, scope: Scope) -> None:
+    def __init__(
+        self, calls: Calls, call: Call, parent: str, scope: Scope, *, once: Charge
+    ) -> None:
         self._calls = calls
         self._call = call
+        self._once = once
         self._scope = scope
         self._graph = calls.graph
         self._node = calls.graph.begin_node(
@@ -99,7 +110,7 @@ class _Performance:
         except CallFailedError:
             raise
         except Exception as error:
-            self._fail(type(error).__name__, "The call broke.")
+            self._break(error)
             raise
         except BaseException as stop:
             self._halt(stop)
@@ -108,7 +119,7 @@ class _Performance:
     async def _try(self, attempt: Attempt) -> Reply:
         """Reserve, ask the barrier, perform one attempt, settle it."""
         call = self._call
-        counted = _sum(NOTHING if self._begun else call.once, call.per_attempt)
+        counted = _sum(NOTHING if self._begun else self._once, call.per_attempt)
         hold = _sum(counted, _charge_of(call.estimate))
         reservation = self._scope.reserve(hold)
         try:
@@ -118,6 +129,8 @@ class _Performance:
         except BaseException:
             reservation.settle()  # it never began
             raise
+        if self._begun:
+            self._graph.increment_retries(self._node)
         self._begun += 1
         spent = call.estimate
         try:
@@ -142,7 +155,14 @@ class _Performance:
             if not limit.expired():
                 raise
             message = f"No answer within {seconds:g} seconds."
-            raise AttemptError(message, error_class="TimeoutError", retryable=True) from None
+            raise AttemptError(
+                message, error_class="TimeoutError", retryable=self._call.repeatable
+            ) from None
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            message = "It waited for something that was cancelled."
+            raise AttemptError(message, error_class="CancelledError", retryable=False) from None
 
     async def _wait_or_fail(self, failure: AttemptError) -> None:
         delay = self._delay(failure)
@@ -151,8 +171,7 @@ class _Performance:
             raise CallFailedError(
                 str(failure), error_class=failure.error_class, attempts=self._begun
             ) from None
-        self._graph.increment_retries(self._node)
-        self._calls.journal.touch()
+        self._note(None)
         await asyncio.sleep(delay)
 
     def _delay(self, failure: AttemptError) -> float | None:
@@ -170,21 +189,32 @@ class _Performance:
         return None if too_late else delay
 
     def _succeed(self, reply: Reply) -> Any:
-        if not self._graph.mark_success(self._node, **self._usage()):
-            self._graph.add_late_usage(self._node, **self._usage())  # abandoned, then it came
-        self._note(CallOutcome.RESULT, self._charged, reply.value)
+        self._note(CallOutcome.RESULT, value=reply.value)
+        self._ended(self._graph.mark_success(self._node, **self._usage()))
         return reply.value
 
     def _fail(self, error_class: str, reason: str) -> None:
-        self._graph.mark_failure(self._node, error_class, reason, **self._usage())
         value = {"error_class": error_class, "message": reason, "attempts": self._begun}
-        self._note(CallOutcome.FAILURE, self._charged, value)
+        self._note(CallOutcome.FAILURE, value=value)
+        self._ended(self._graph.mark_failure(self._node, error_class, reason, **self._usage()))
+
+    def _break(self, error: Exception) -> None:
+        """End with an error that no call should raise; what came of it, nobody can tell."""
+        self._note(None if self._begun else CallOutcome.NOT_MADE)
+        self._ended(
+            self._graph.mark_failure(self._node, type(error).__name__, BROKEN, **self._usage())
+        )
 
     def _halt(self, stop: BaseException) -> None:
         given = self._calls.token.stop
         reason = str(given if given is not None else stop) or type(stop).__name__
-        self._graph.mark_halt(self._node, reason, **self._usage())
-        self._note(None, self._charged)
+        self._note(None if self._begun else CallOutcome.NOT_MADE)
+        self._ended(self._graph.mark_halt(self._node, reason, **self._usage()))
+
+    def _ended(self, marked: bool) -> None:
+        """Keep what was spent even if the run had ended before: the call was abandoned."""
+        if not marked and self._begun:
+            self._graph.add_late_usage(self._node, **self._usage())
 
     def _usage(self) -> dict[str, Any]:
         spent = self._spent
@@ -194,15 +224,17 @@ class _Performance:
             "tokens_out": spent.tokens_out,
         }
 
-    def _note(self, outcome: CallOutcome | None, charge: Charge, value: Any = None) -> None:
+    def _note(
+        self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None
+    ) -> None:
+        """Journal how the call stands and what it has cost, or may cost while it is in flight."""
         call = self._call
-        in_all = charge if outcome else _sum(self._charged, charge)
         self._calls.journal.note(
             self._node,
             Entry(
                 call_key=call.key,
                 request_hash=call.request_hash,
-                charge=in_all,
+                charge=_sum(self._charged, in_flight),
                 outcome=outcome,
                 value=value,
             ),

@@ -16,7 +16,7 @@ class CancellationToken:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a callback may look at the token that calls it
         self._stop: Stop | None = None
         self._callbacks: dict[object, Callable[[], object]] = {}
 
@@ -30,9 +30,8 @@ class CancellationToken:
             if self._stop is not None and not self._gives_way_to(stop):
                 return
             self._stop = stop
-            callbacks = list(self._callbacks.values())
-        for callback in callbacks:
-            callback()
+            for callback in list(self._callbacks.values()):
+                callback()
 
     @property
     def is_cancelled(self) -> bool:
@@ -51,7 +50,7 @@ class CancellationToken:
             Stop: one was given; :class:`CancelledError` if someone asked for it.
         """
         if self._stop is not None:
-            raise self._stop
+            raise self._stop.with_traceback(None)  # or it would grow with every check
 
     async def wait(self) -> None:
         """Wait until a stop is given."""
@@ -69,15 +68,15 @@ class CancellationToken:
     def on_trip(self, callback: Callable[[], object]) -> Iterator[None]:
         """Call ``callback`` when a stop is given while the block runs, or at once if one was.
 
-        It is called in the thread that gives the stop and must not raise.
+        It is called in the thread that gives the stop, never after the block, and must neither
+        raise nor wait.
         """
         key = object()
         with self._lock:
-            tripped = self._stop is not None
             self._callbacks[key] = callback
-        try:
-            if tripped:
+            if self._stop is not None:
                 callback()
+        try:
             yield
         finally:
             with self._lock:
@@ -85,3 +84,13 @@ class CancellationToken:
 
     def _gives_way_to(self, stop: Stop) -> bool:
         return isinstance(self._stop, HandOver) and isinstance(stop, CancelledError)
+
+
+def is_being_cancelled() -> bool:
+    """Tell whether somebody cancels this very task.
+
+    If not, an ``asyncio.CancelledError`` in it comes from something it waited for, and is a
+    failure like any other.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

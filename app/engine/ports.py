@@ -1,6 +1,5 @@
 """What the engine needs of whoever runs it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -14,7 +13,9 @@ class CallOutcome(StrEnum):
     RESULT = "result"
     FAILURE = "failure"
     UNKNOWN = "unknown"
-    """It was allowed to begin, and then its worker was lost."""
+    """It was allowed to begin, and nobody can tell what came of it: its worker was lost."""
+    NOT_MADE = "not_made"
+    """It was refused before it began, by a limit or a stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,11 @@ class Journal(Protocol):
         ...
 
     def note(self, node_id: str, entry: Entry) -> None:
-        """Remember an entry; it is durable once a later barrier has passed."""
+        """Remember an entry; it is durable once a later barrier has passed.
+
+        Raises:
+            ValueError: the value cannot be stored.
+        """
         ...
 
     def touch(self) -> None:
@@ -67,6 +72,3 @@ class Journal(Protocol):
             Stop: the run was asked to stop, or belongs to another worker now.
         """
         ...
-
-
-Metadata = Mapping[str, Any]

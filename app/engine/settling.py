@@ -21,6 +21,8 @@ class AbandonedError(Exception):
 async def settle(write: Coroutine[Any, Any, Result], *, grace_seconds: float) -> Result:
     """Let ``write`` end even if this task is cancelled, then pass the cancel on.
 
+    However often this task is cancelled, it waits for ``grace_seconds`` after the first time.
+
     Raises:
         asyncio.CancelledError: this task was cancelled meanwhile.
     """
@@ -28,8 +30,19 @@ async def settle(write: Coroutine[Any, Any, Result], *, grace_seconds: float) ->
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=grace_seconds)
+        await _until_done(task, grace_seconds)
         raise
+
+
+async def _until_done(task: "asyncio.Task[Any]", seconds: float) -> None:
+    """Wait for a task, deaf to cancels: the caller passes on the one that led here."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + seconds
+    while not task.done() and clock() < until:
+        try:
+            await asyncio.wait({task}, timeout=until - clock())
+        except asyncio.CancelledError:
+            continue
 
 
 class Supervisor:
@@ -37,7 +50,7 @@ class Supervisor:
 
     def __init__(self, *, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
-        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(
         self,
@@ -53,37 +66,48 @@ class Supervisor:
 
         Raises:
             AbandonedError: the work did not end in time after a stop.
+            Stop: the work ended by its cancellation, without a result.
+            asyncio.CancelledError: this task was cancelled; the work has ended or is left alone.
         """
         task = asyncio.create_task(work, name="run")
-        loop = asyncio.get_running_loop()
-        stopped = loop.create_future()
-
-        def stop() -> None:
-            if not stopped.done():
-                stopped.set_result(None)
-
-        with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
-            try:
-                await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:
-                await self._end(task)
-                raise
-        if not task.done() and not await self._end(task) and token.stop is not None:
-            self._abandon(task, late)
+        self._tasks.add(task)  # the loop itself would let go of it
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await _ended_or_stopped(task, token)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=self._grace_seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            await _until_done(task, self._grace_seconds)
+            _leave_alone(task, late)
+            raise
+        if not task.done() and token.stop is not None:
+            _leave_alone(task, late)
             raise AbandonedError(token.stop)
+        if task.cancelled():
+            token.check()
         return task.result()
 
-    async def _end(self, task: "asyncio.Task[Any]") -> bool:
-        task.cancel()
-        await asyncio.wait({task}, timeout=self._grace_seconds)
-        return task.done()
 
-    def _abandon(self, task: "asyncio.Task[Result]", late: Callable[[Result], None]) -> None:
-        self._abandoned.add(task)
+def _leave_alone(task: "asyncio.Task[Result]", late: Callable[[Result], None]) -> None:
+    """Tell ``late`` of what the work returns one day, if it is not over yet."""
 
-        def drop(ended: "asyncio.Task[Result]") -> None:
-            self._abandoned.discard(ended)
-            if not ended.cancelled() and ended.exception() is None:
-                late(ended.result())
+    def tell(ended: "asyncio.Task[Result]") -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            late(ended.result())
 
-        task.add_done_callback(drop)
+    if not task.done():
+        task.add_done_callback(tell)
+
+
+async def _ended_or_stopped(task: "asyncio.Task[Any]", token: CancellationToken) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = loop.create_future()
+
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(None)
+
+    with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -153,11 +153,13 @@ def test_a_pid_that_another_process_got_meanwhile_deceives_nobody(data_dir: Path
     with subprocess.Popen(["sleep", "600"], user=account.uid if account else None) as foreign:
         _, _, rest = left_behind.partition("\n")
         pid_file.write_text(f"{foreign.pid}\n{rest}")
-        with EmbeddedPostgres(data_dir) as server:
-            assert execute(server.start(), "SELECT 1") == [(1,)]
-            assert postmaster_pid(data_dir) != foreign.pid
-        assert foreign.poll() is None
-        foreign.kill()
+        try:
+            with EmbeddedPostgres(data_dir) as server:
+                assert execute(server.start(), "SELECT 1") == [(1,)]
+                assert postmaster_pid(data_dir) != foreign.pid
+            assert foreign.poll() is None
+        finally:
+            foreign.kill()
 
 
 def test_an_interrupted_creation_is_begun_again(data_dir: Path) -> None:

@@ -135,8 +135,10 @@ class FaultProxy:
         self._max_delay_seconds = max_seconds
 
     def lose_answer(self, request: bytes = b"COMMIT", answer: bytes = b"COMMIT") -> None:
-        """Let the next chunk with ``request`` reach the server and drop the connection instead of
-        its answer, which is known by ``answer``: the server did it, the client cannot know.
+        """Drop the connection in place of the answer to the next request that contains ``request``.
+
+        The request does reach the server, and the drop waits for the answer, known by ``answer``:
+        the server has done it for certain, and the client cannot know.
         """
         self._to_lose.append(_LostAnswer(request=request, answer=answer))
 
@@ -145,25 +147,31 @@ class FaultProxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        with suppress(OSError, asyncio.CancelledError):
-            await self._forward(reader, writer)
-        writer.transport.abort()
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
             self.counts.refused += 1
+            writer.transport.abort()
             return
-        up_reader, up_writer = await self._connect()
-        link = _Link(writer, up_writer)
+        try:
+            up_reader, up_writer = await self._connect()
+        except OSError:
+            writer.transport.abort()
+            return
+        await self._forward(reader, up_reader, _Link(writer, up_writer))
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, up_reader: asyncio.StreamReader, link: _Link
+    ) -> None:
         self._links.add(link)
         self.counts.accepted += 1
         try:
             async with asyncio.TaskGroup() as directions:
-                directions.create_task(self._pump(reader, up_writer, link, self._to_server))
-                directions.create_task(self._pump(up_reader, writer, link, self._to_client))
+                directions.create_task(self._pump(reader, link.server, link, self._to_server))
+                directions.create_task(self._pump(up_reader, link.client, link, self._to_client))
+        except BaseException:
+            link.drop()
+            raise
         finally:
             self._links.discard(link)
-            link.drop()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if isinstance(self._upstream, Path):
@@ -184,14 +192,13 @@ class FaultProxy:
                 await self._flowing.wait()
                 sink.write(allow(link, data))
                 await sink.drain()
-        link.drop()
+        sink.close()  # after what is still to be sent; the other direction then ends as well
 
     def _to_server(self, link: _Link, data: bytes) -> bytes:
-        for lost in self._to_lose:
-            if link.lost is None and link.saw(lost.request, "to server", data):
-                self._to_lose.remove(lost)
-                link.lost = lost
-                break
+        waiting = self._to_lose[0] if self._to_lose and link.lost is None else None
+        if waiting is not None and link.saw(waiting.request, "to server", data):
+            self._to_lose.remove(waiting)
+            link.lost = waiting
         return data
 
     def _to_client(self, link: _Link, data: bytes) -> bytes:

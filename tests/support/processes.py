@@ -85,6 +85,7 @@ class ChildProcess:
 
     def start(self) -> Self:
         """Start the child, or start it again; its stdin stays open while this process lives."""
+        self._end()
         with self.stdout_path.open("ab") as out, self.stderr_path.open("ab") as err:
             self._started_at_byte = out.tell()
             self._process = subprocess.Popen(
@@ -177,8 +178,9 @@ class ChildProcess:
         self._running().wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: the child keeps its sockets and does nothing."""
+        """SIGSTOP: the child keeps its sockets and does nothing; returns when it stands still."""
         self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """SIGCONT after :meth:`freeze`."""
@@ -190,13 +192,16 @@ class ChildProcess:
 
     def close(self) -> None:
         """End the child and its descendants at once and remove what it left behind."""
+        self._end()
+        if self._own_dir is not None:
+            self._own_dir.cleanup()
+
+    def _end(self) -> None:
         if self._process is not None:
             _kill_group(self._process.pid)
             self._process.wait()
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        if self._own_dir is not None:
-            self._own_dir.cleanup()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:

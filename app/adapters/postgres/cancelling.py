@@ -136,7 +136,9 @@ async def _notify(connection: AsyncConnection, key: RunKey, run: Run) -> None:
 
 
 def _begun(records: Sequence[CallRecord]) -> tuple[CallRecord, ...]:
-    """Return the LLM and tool calls that had taken effect, or may have."""
-    called = (record for record in records if record.node["kind"] in ("llm", "tool"))
-    begun = [record for record in called if record.node["status"] != "created"]
-    return tuple(begun[-RECEIPT_CALLS:])
+    """Return the LLM and tool calls that had taken effect, or may have.
+
+    A call that is journaled as created had passed its barrier, or was about to ask.
+    """
+    called = [record for record in records if record.node["kind"] in ("llm", "tool")]
+    return tuple(called[-RECEIPT_CALLS:])

@@ -3,25 +3,24 @@
 from fastapi import APIRouter
 
 from app.api import problem_types as types
+from app.api.call import Call, GuardedRoute
 from app.api.catalog_views import ModelList, ModelTiers, ModelView, ToolList, ToolView
-from app.api.dependencies import Services
 from app.api.documentation import answers
-from app.api.limits import GuardedRoute
 from app.llm.gateway import Tier
 
 router = APIRouter(tags=["catalog"], route_class=GuardedRoute)
 
 
 @router.get("/tools", responses=answers(types.ANONYMOUS_REFUSED))
-async def list_tools(services: Services) -> ToolList:
+async def list_tools(call: Call) -> ToolList:
     """List the tools that agents may use."""
-    return ToolList(tools=[ToolView.of(spec) for spec in services.tools.usable()])
+    return ToolList(tools=[ToolView.of(spec) for spec in call.services.tools.usable()])
 
 
 @router.get("/models", responses=answers(types.ANONYMOUS_REFUSED))
-async def list_models(services: Services) -> ModelList:
+async def list_models(call: Call) -> ModelList:
     """Tell which model each tier asks."""
-    models = services.models
+    models = call.services.models
     return ModelList(
         models=ModelTiers(
             small=ModelView.of(models, Tier.SMALL), big=ModelView.of(models, Tier.BIG)

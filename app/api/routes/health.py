@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from app.api import problem_types as types
-from app.api.dependencies import Limits, Services
 from app.api.documentation import answers
 from app.api.problems import ProblemError
 from app.api.services import PartState, Readiness
@@ -37,9 +36,10 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", responses=answers(types.NOT_READY))
-async def readyz(services: Services, limits: Limits) -> Ready:
+async def readyz(request: Request) -> Ready:
     """Tell whether the service can take requests, and if not, which part is missing."""
-    states = await _states(services.readiness, limits.readiness_seconds)
+    state = request.app.state
+    states = await _states(state.services.readiness, state.limits.readiness_seconds)
     parts = {
         name: state.message or ("ready" if state.ready else "not ready")
         for name, state in states.items()

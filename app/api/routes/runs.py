@@ -6,10 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 
 from app.api import problem_types as types
-from app.api.dependencies import Admits, CallerHere, Key, Root, RunIdPath, Runs, Wait
-from app.api.documentation import answers
+from app.api.call import Call, GuardedRoute
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, RUN_HEADERS, answers
 from app.api.examples import CASES
-from app.api.limits import GuardedRoute
+from app.api.parameters import RunIdPath
+from app.api.request_headers import POST_HEADERS, idempotency_key, wait_seconds
 from app.api.run_body import RunBody, RunQuery
 from app.api.run_views import RunPage, RunView
 from app.runs.errors import StoreUnavailableError
@@ -23,48 +24,47 @@ router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
 @router.post(
     "",
     status_code=HTTPStatus.ACCEPTED,
-    response_description="Accepted: the run is stored and survives any crash.",
     responses={
         **answers(
-            types.MALFORMED_BODY,
-            types.ANONYMOUS_REFUSED,
+            *EVERY_RUN_ROUTE,
+            *EVERY_BODY,
             types.RUN_CONFLICT,
-            types.BODY_TOO_LARGE,
-            types.UNSUPPORTED_MEDIA_TYPE,
-            types.INVALID_REQUEST,
             types.IDEMPOTENCY_MISMATCH,
             types.QUEUE_FULL,
-            types.UNAVAILABLE,
         ),
-        200: {"description": "The run ended while it was waited for, or had been accepted before."},
+        200: {
+            "description": "It ended while it was waited for, or had been accepted before.",
+            "model": RunView,
+            "headers": RUN_HEADERS,
+        },
+        202: {
+            "description": "Accepted: the run is stored and survives any crash.",
+            "headers": RUN_HEADERS,
+        },
     },
+    openapi_extra={"parameters": POST_HEADERS},
 )
 async def post_run(
     body: Annotated[RunBody, Body(openapi_examples=CASES)],
-    caller: CallerHere,
-    runs: Runs,
-    admission: Admits,
-    root: Root,
-    wait: Wait,
+    call: Call,
     response: Response,
-    idempotency_key: Key = None,
 ) -> RunView:
     """Accept a run; it is durable once this is answered.
 
     Repeating a request under the same `run_id` or `Idempotency-Key` returns the run it made.
     """
-    accepted = await runs.accept(admission.new_run(body, caller.tenant, idempotency_key))
-    run = await _awaited(runs, accepted.run, wait)
+    wait = wait_seconds(call.headers, longest=call.limits.max_wait_seconds)
+    new = call.admission.new_run(body, call.caller.tenant, idempotency_key(call.headers))
+    accepted = await call.runs.accept(new)
+    run = await _awaited(call.runs, accepted.run, wait)
     _describe(response, accepted, run, wait)
-    view = RunView.of(run, root)
+    view = RunView.of(run, call.root)
     response.headers["Location"] = view.links.self
     return view
 
 
-@router.get("", responses=answers(types.ANONYMOUS_REFUSED, types.INVALID_REQUEST))
-async def list_runs(
-    query: Annotated[RunQuery, Query()], caller: CallerHere, runs: Runs, root: Root
-) -> RunPage:
+@router.get("", responses=answers(*EVERY_RUN_ROUTE))
+async def list_runs(query: Annotated[RunQuery, Query()], call: Call) -> RunPage:
     """List runs, newest first."""
     wanted = RunFilter(
         status=query.status,
@@ -73,16 +73,13 @@ async def list_runs(
         limit=query.limit,
         cursor=query.cursor,
     )
-    return RunPage.of(await runs.find(caller.tenant, wanted), root)
+    return RunPage.of(await call.runs.find(call.caller.tenant, wanted), call.root)
 
 
-@router.get(
-    "/{run_id}",
-    responses=answers(types.ANONYMOUS_REFUSED, types.RUN_NOT_FOUND, types.INVALID_REQUEST),
-)
-async def get_run(run_id: RunIdPath, caller: CallerHere, runs: Runs, root: Root) -> RunView:
+@router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
+async def get_run(run_id: RunIdPath, call: Call) -> RunView:
     """Return a run: its state, its result, what it has spent and why it stopped."""
-    return RunView.of(await runs.get(caller.run(run_id)), root)
+    return RunView.of(await call.runs.get(call.key(run_id)), call.root)
 
 
 async def _awaited(runs: RunService, run: Run, wait: int | None) -> Run:

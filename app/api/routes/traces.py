@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 
 from app.api import problem_types as types
-from app.api.dependencies import CallerHere, RunIdPath, Runs
-from app.api.documentation import answers
-from app.api.limits import GuardedRoute
+from app.api.call import Call, GuardedRoute
+from app.api.documentation import EVERY_RUN_ROUTE, answers
+from app.api.parameters import RunIdPath
 from app.api.run_body import TraceQuery
 from app.api.trace_views import TraceView
 from app.trace.explain import explain
@@ -21,15 +21,18 @@ router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
     "/{run_id}/trace",
     response_model=TraceView,
     responses={
-        **answers(types.ANONYMOUS_REFUSED, types.RUN_NOT_FOUND, types.INVALID_REQUEST),
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND),
+        200: {
+            "description": "The snapshot as JSON, or the text.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
     },
 )
 async def get_trace(
-    run_id: RunIdPath, caller: CallerHere, query: Annotated[TraceQuery, Query()], runs: Runs
+    run_id: RunIdPath, query: Annotated[TraceQuery, Query()], call: Call
 ) -> TraceView | Response:
     """Return what a run did so far: the graph of its calls, or a text about it."""
-    trace = await runs.trace(caller.run(run_id))
+    trace = await call.runs.trace(call.key(run_id))
     if query.format == "explain":
         return PlainTextResponse(explain(cast("Snapshot", trace.snapshot)))
     return TraceView.of(trace)

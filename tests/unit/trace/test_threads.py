@@ -3,18 +3,20 @@
 import random
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.invariants import violations
 from app.trace.node import TERMINAL, Node
-from app.trace.snapshot import Snapshot
+from app.trace.snapshot import GraphCapture, Snapshot
 from tests.support.graph_invariants import assert_no_regression, assert_sound
 
 THREADS = 8
 OPERATIONS = 10_000
+SNAPSHOT_EVERY = 5_000
 
 
 @pytest.fixture
@@ -35,9 +37,13 @@ class Worker:
         self._nodes = [root]
         self.begun: list[str] = []
         self.succeeded = 0
+        self.seen: list[tuple[GraphCapture, Snapshot]] = []
 
     def work(self) -> None:
-        for _ in range(OPERATIONS):
+        for number in range(OPERATIONS):
+            if number % SNAPSHOT_EVERY == SNAPSHOT_EVERY // 2:
+                capture = self._graph.capture()
+                self.seen.append((capture, capture.as_dict()))
             self._random.choices(
                 (self._begin, self._run, self._succeed, self._break, self._retry, self._pay),
                 weights=(30, 20, 25, 10, 10, 5),
@@ -84,29 +90,37 @@ def test_eight_threads_leave_every_snapshot_sound() -> None:
     graph = ExecutionGraph()
     root = graph.create_root("run")
     workers = [Worker(graph, root, seed) for seed in range(THREADS)]
-    snapshots: list[Snapshot] = [graph.snapshot()]
     journal: dict[str, Node] = {}
     revision = 0
 
     with ThreadPoolExecutor(THREADS) as pool:
         running = [pool.submit(worker.work) for worker in workers]
-        while not all(future.done() for future in running):
-            snapshots.append(graph.snapshot())
+        while wait(running, timeout=0.01).not_done:
             revision, nodes = graph.changed_since(revision)
             journal |= {node["node_id"]: node for node in nodes}
     for future in running:
         future.result()
-    snapshots.append(graph.snapshot())
-    journal |= {node["node_id"]: node for node in graph.changed_since(revision).nodes}
 
-    final = snapshots[-1]
-    begun = [node_id for worker in workers for node_id in worker.begun]
-    assert sorted(begun) == sorted(final["nodes"].keys() - {root})
-    calls = final["aggregates"]["total_llm_calls"] + final["aggregates"]["total_tool_calls"]
-    assert calls == sum(worker.succeeded for worker in workers)
+    final = graph.snapshot()
+    assert_sound(final)
+    assert_nothing_lost(final, workers)
+    journal |= {node["node_id"]: node for node in graph.changed_since(revision).nodes}
     assert journal == final["nodes"]
-    print("SNAPS", len(snapshots), len(snapshots[-1]["nodes"]))
-    assert len(snapshots) > 5
-    for earlier, later in pairwise(snapshots):
-        assert_sound(later)
+    assert_every_snapshot_sound([seen for worker in workers for seen in worker.seen])
+
+
+def assert_nothing_lost(final: Snapshot, workers: list[Worker]) -> None:
+    begun = [node_id for worker in workers for node_id in worker.begun]
+    assert sorted([*begun, final["root_id"] or ""]) == sorted(final["nodes"])
+    calls = final["aggregates"]["total_llm_calls"] + final["aggregates"]["total_tool_calls"]
+    assert calls == sum(worker.succeeded for worker in workers) > 0
+
+
+def assert_every_snapshot_sound(seen: list[tuple[GraphCapture, Snapshot]]) -> None:
+    seen.sort(key=lambda pair: pair[0].revision)
+    assert len(seen) == THREADS * OPERATIONS // SNAPSHOT_EVERY
+    for capture, snapshot in seen:
+        assert violations(snapshot) == []
+        assert capture.as_dict() == snapshot
+    for (_, earlier), (_, later) in pairwise(seen):
         assert_no_regression(earlier, later)

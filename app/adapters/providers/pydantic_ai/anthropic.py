@@ -59,11 +59,17 @@ def anthropic_provider(
 
 
 class _TolerantModel(AnthropicModel):
-    """Reads replies without ``usage``, which some gateways leave out and the library relies on."""
+    """Reads replies without token counts, which some gateways omit and the library relies on."""
 
     def _process_response(
         self, response: BetaMessage, *arguments: Any, **options: Any
     ) -> ModelResponse:
-        if getattr(response, "usage", None) is None:
+        if not _counts_tokens(response):
             response.usage = BetaUsage(input_tokens=0, output_tokens=0)
         return super()._process_response(response, *arguments, **options)
+
+
+def _counts_tokens(response: BetaMessage) -> bool:
+    usage: object = getattr(response, "usage", None)  # the SDK does not validate replies
+    counts = (getattr(usage, "input_tokens", None), getattr(usage, "output_tokens", None))
+    return all(isinstance(count, int) for count in counts)

@@ -1,7 +1,6 @@
 """One attempt at a model call through pydantic-ai, whichever protocol is below it."""
 
 import asyncio
-import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -28,7 +27,6 @@ DEFAULT_MAX_IN_FLIGHT = 10_000
 """How many attempts may be under way at once; further ones wait."""
 
 _REMEMBERED_MODELS = 256
-_HARMLESS_WARNINGS = ("Sampling parameters", "Failed to extract usage")
 
 
 class PydanticAIProvider:
@@ -93,7 +91,7 @@ class PydanticAIProvider:
                 response = await model_request(
                     built,
                     messages_of(request),
-                    model_settings=settings_of(request),
+                    model_settings=settings_of(request, built.profile),
                     model_request_parameters=self._parameters(built, request),
                     instrument=False,
                 )
@@ -111,5 +109,3 @@ def _warm_up(build_model: Callable[[str], Model[Any]]) -> None:
     """Do at start-up what the libraries would otherwise do during the first call."""
     build_model("warm-up")  # loads what the SDK puts off until a model is used
     get_snapshot()  # token counts are read by the tables of genai-prices
-    for message in _HARMLESS_WARNINGS:
-        warnings.filterwarnings("ignore", message=message)

@@ -36,16 +36,26 @@ def _message(message: Message) -> ai.ModelMessage:
             return ai.ModelResponse(parts=[ai.TextPart(content=message.content)])
 
 
-def settings_of(request: ModelRequest) -> ModelSettings:
-    """What the request fixes; what it leaves open is the provider's default."""
+def settings_of(request: ModelRequest, profile: ModelProfile) -> ModelSettings:
+    """What the request fixes; what it leaves open is the provider's default.
+
+    Models that reason take no temperature, so none is sent to them.
+    """
     settings = ModelSettings()
     if request.max_output_tokens is not None:
         settings["max_tokens"] = request.max_output_tokens
-    if request.temperature is not None:
+    if request.temperature is not None and _takes_temperature(profile):
         settings["temperature"] = request.temperature
     if request.seed is not None:
         settings["seed"] = request.seed
     return settings
+
+
+def _takes_temperature(profile: ModelProfile) -> bool:
+    reasons = profile.get("openai_supports_reasoning", False) and profile.get(
+        "thinking_enabled_by_default", False
+    )
+    return not (reasons or profile.get("anthropic_disallows_sampling_settings", False))
 
 
 def native_output(schema: Schema, profile: ModelProfile) -> ModelRequestParameters:

@@ -143,8 +143,10 @@ class _Reply(httpx2.AsyncByteStream):
 
 
 def _byte_limit(encodings: str) -> int:
-    applied = {encoding.strip().lower() for encoding in encodings.split(",")} - _UNCOMPRESSED
+    named = [encoding.strip().lower() for encoding in encodings.split(",")]
+    applied = [encoding for encoding in named if encoding not in _UNCOMPRESSED]
     if not applied:
         return MAX_REPLY_BYTES
     # Packed twice, or by a method with a higher ratio, even a short reply could explode.
-    return MAX_COMPRESSED_BYTES if len(applied) == 1 and applied <= _KNOWN_COMPRESSIONS else 0
+    harmless = len(applied) == 1 and applied[0] in _KNOWN_COMPRESSIONS
+    return MAX_COMPRESSED_BYTES if harmless else 0

@@ -117,10 +117,27 @@ async def test_a_tool_that_raises_is_evidence_too() -> None:
     assert "alice" not in str(result)
 
 
+@pytest.mark.req("002/7.3")
+@pytest.mark.parametrize(("answer", "calls"), [({}, 0), ({"answer": " "}, 1)])
+async def test_arguments_that_do_not_fit_are_no_tool_call_unless_the_tool_itself_refuses_them(
+    answer: dict[str, str], calls: int
+) -> None:
+    """The counter says what the budget was charged."""
+    here = world([plan(("respond", answer)), plan(calculate("6 * 7"))])
+
+    result = result_of(await here.run())
+
+    assert result["evidence"][0]["result"]["code"] == "invalid_arguments"
+    assert result["counters"]["tool_calls"] == calls + 1
+    assert here.scope.usage.to_dict()["tool_calls"] == calls + 1
+
+
 async def test_a_number_that_was_only_written_down_must_be_one_that_was_worked_out() -> None:
     """The planner is told, and may mend it."""
-    here = world([plan(calculate("6 * 7"), ("broken", {})), plan(respond("41")), plan(respond("42"))],
-                 more_tools=[BrokenTool()])
+    here = world(
+        [plan(calculate("6 * 7"), ("broken", {})), plan(respond("41")), plan(respond("42"))],
+        more_tools=[BrokenTool()],
+    )
 
     result = result_of(await here.run())
 
@@ -178,7 +195,11 @@ async def test_under_fail_the_act_steps_end_the_run_with_budget() -> None:
         "reason": "ACT step limit exceeded: 1/1",
     }
     result = result_of(outcome)
-    assert (result["answer"], result["verified"], result["finish_reason"]) == ("49", False, "budget")
+    assert (result["answer"], result["verified"], result["finish_reason"]) == (
+        "49",
+        False,
+        "budget",
+    )
 
 
 async def test_expected_tools_that_were_not_used_are_asked_for() -> None:
@@ -249,11 +270,23 @@ async def test_used_up_tool_calls_end_the_run_before_another_plan_is_paid_for() 
     assert len(here.small.requests) == 1
 
 
+async def test_a_stop_names_the_scope_whose_limit_is_the_tightest() -> None:
+    """Be it around the run's."""
+    here = world(
+        [plan(calculate("1 / 0"))],
+        budget=Budget(max_tool_calls=5),
+        around=Budget(max_tool_calls=1),
+    )
+
+    outcome = await here.run()
+
+    assert outcome.stop is not None
+    assert (outcome.stop.cause.scope, outcome.stop.cause.limit) == ("around", 1)
+
+
 async def test_the_last_allowed_tool_call_may_be_the_one_that_answers() -> None:
     """A natural end on the last of a limit is a completion."""
-    here = world(
-        [plan(calculate("6 * 7"))], budget=Budget(max_tool_calls=1, max_llm_calls_small=1)
-    )
+    here = world([plan(calculate("6 * 7"))], budget=Budget(max_tool_calls=1, max_llm_calls_small=1))
 
     outcome = await here.run()
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.control.budget import Budget
+from app.control.budget import Budget, Dimension
+from app.nodes.case.plan import PLAN_SCHEMA
 from tests.unit.nodes.case.world import (
     calculate,
     cannot,
@@ -75,7 +76,9 @@ async def test_an_unknown_tool_is_a_warning_and_the_plan_gets_one_reprompt() -> 
     assert refused["warning"] == "unknown_tool"
     assert refused["result"]["code"] == "unknown_tool"
     assert events(result) == ["unknown_tool"]
-    assert "calculator, respond" in here.small.document(1)["failure"]
+    told = here.small.document(1)
+    assert "calculator, respond" in told["failure"]
+    assert told["previous_plan"]["actions"][0]["tool"] == "abacus"
     assert result["counters"]["tool_calls"] == 1
     assert result["verified"] is True
 
@@ -165,9 +168,7 @@ async def test_under_fail_used_up_small_calls_end_the_run_with_budget(replies: l
 
 async def test_without_a_call_left_for_the_reprompt_known_actions_are_executed() -> None:
     """The unknown one is skipped at once."""
-    here = world(
-        [plan(("abacus", {}), calculate("6 * 7"))], budget=Budget(max_llm_calls_small=1)
-    )
+    here = world([plan(("abacus", {}), calculate("6 * 7"))], budget=Budget(max_llm_calls_small=1))
 
     assert result_of(await here.run())["answer"] == "42"
 
@@ -175,12 +176,24 @@ async def test_without_a_call_left_for_the_reprompt_known_actions_are_executed()
 async def test_small_calls_that_others_have_used_escalate_as_well() -> None:
     """The limit is the run's, and another step of the graph may have drawn on it."""
     here = world(
-        big=[plan(calculate("6 * 7"))], budget=Budget(max_llm_calls_small=1, max_llm_calls_big=1)
+        [plan(calculate("1 / 0"))],
+        big=[plan(calculate("6 * 7"))],
+        budget=Budget(max_llm_calls_small=2, max_llm_calls_big=1),
+        used_by_others={Dimension.LLM_CALLS_SMALL: 1},
     )
-    here.journal.spent = _one_small_call_used(here.journal.spent)  # type: ignore[method-assign]
 
     result = result_of(await here.run())
 
-    assert decisions(result)[1] == "escalate: max_llm_calls_small"
-    assert result["counters"]["llm_calls_small"] == 0
+    assert decisions(result)[2] == "escalate: max_llm_calls_small"
+    assert "division by zero" in here.big.document(0)["failure"]
+    assert result["counters"]["llm_calls_small"] == 1
     assert result["answer"] == "42"
+
+
+async def test_models_are_asked_to_keep_to_the_plan_schema() -> None:
+    """A provider that can hold a model to a schema saves the reprompt."""
+    here = world([plan(calculate("6 * 7"))])
+
+    await here.run()
+
+    assert here.small.requests[0].json_schema == PLAN_SCHEMA

@@ -11,7 +11,7 @@ from typing import Any
 from app.control.budget import Budget
 from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
-from app.control.usage import ResourceUsage
+from app.control.usage import Charge, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.driver import Driver, GraphOutcome, RunContext
@@ -104,7 +104,6 @@ class Journal:
     def __init__(self) -> None:
         self._entries: dict[str, tuple[str, Entry]] = {}
         self._earlier: dict[str, Recorded] = {}
-        self.calls: list[str] = []
 
     def recorded(self, call_key: str) -> Recorded | None:
         return self._earlier.get(call_key)
@@ -119,11 +118,11 @@ class Journal:
         await asyncio.sleep(0)
 
     def reopen(self) -> None:
-        """Go on as after the loss of the worker: what was noted is what is recorded."""
+        """Go on as after the loss of the worker just before the step's end was noted."""
         self._earlier = {
             key: Recorded(
                 node_id=node_id,
-                outcome=entry.outcome or CallOutcome.UNKNOWN,
+                outcome=_outcome(key, entry),
                 request_hash=entry.request_hash,
                 value=entry.value,
             )
@@ -136,6 +135,12 @@ class Journal:
         for _, entry in self._entries.values():
             usage.add(entry.charge)
         return usage
+
+
+def _outcome(key: str, entry: Entry) -> CallOutcome:
+    if key.startswith("step:"):
+        return CallOutcome.UNKNOWN
+    return entry.outcome or CallOutcome.UNKNOWN
 
 
 class BrokenTool:
@@ -176,6 +181,9 @@ class World:
     small: ScriptedModel
     big: ScriptedModel
     budget: Budget = field(default_factory=Budget)
+    around: Budget | None = None
+    """The budget of a scope around the run's."""
+    used_by_others: Charge = field(default_factory=dict)
     more_tools: Sequence[Tool] = ()
     deny: frozenset[str] = frozenset()
     recomputed: Sequence[Tool] = field(default_factory=lambda: [Calculator()])
@@ -188,7 +196,9 @@ class World:
     async def run(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
         """Execute the run; ``data`` is what the case's step holds beside the question."""
         step = Step(id="answer", type="case", data={"input": question, "now": NOW, **data})
-        self.scope = Scope("run", self.budget, usage=self.journal.spent())
+        around = Scope("around", self.around) if self.around else None
+        self.scope = Scope("run", self.budget, parent=around, usage=self.journal.spent())
+        self.scope.add(self.used_by_others)
         root = self.trace.create_root("run")
         self.trace.mark_running(root)
         context = RunContext(
@@ -258,7 +268,5 @@ def events(result: Mapping[str, Any]) -> list[str]:
 def decisions(result: Mapping[str, Any]) -> list[str]:
     """What the gate ruled and why, in order."""
     return [
-        f"{entry['decision']}: {entry['reason']}"
-        for entry in result["logs"]
-        if "decision" in entry
+        f"{entry['decision']}: {entry['reason']}" for entry in result["logs"] if "decision" in entry
     ]

@@ -24,8 +24,11 @@ class Cursor:
     gave, because the rule that came farthest explains best why a question was not understood.
     """
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[Token], source: str) -> None:
+        self.source = source
+        """The question as it was written."""
         self._tokens = tokens
+        self._texts = tuple(token.text for token in tokens)
         self._place = 0
         self.farthest = 0
         """The number of the farthest token that was looked at in vain."""
@@ -65,9 +68,22 @@ class Cursor:
             self._place += 1
         return token
 
+    def taken_since(self, start: int) -> str:
+        """Return what was written from a place in the text to the last token that was taken."""
+        last = self._tokens[max(self._place - 1, 0)]
+        return self.source[start : last.end]
+
     def at(self, *texts: str) -> bool:
         """Tell whether the next token is one of these words or signs."""
         return self.here.text in texts and self.here.kind in {Kind.WORD, Kind.SIGN}
+
+    def accept_all(self, words: tuple[str, ...]) -> bool:
+        """Take the next tokens if they are exactly these."""
+        end = self._place + len(words)
+        if self._texts[self._place : end] != words:
+            return False
+        self._place = end
+        return True
 
     def accept(self, *texts: str) -> str | None:
         """Take the next token if it is one of these words or signs, and return its text."""
@@ -139,9 +155,7 @@ class Phrases(Generic[T]):
     def read(self, cursor: Cursor) -> T | None:
         """Take the longest phrase that comes next and return its meaning, or None."""
         for words, meaning in self._by_first.get(cursor.here.text, ()):
-            if all(cursor.ahead(n).text == word for n, word in enumerate(words)):
-                for _ in words:
-                    cursor.take()
+            if cursor.accept_all(words):
                 return meaning
         return None
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum, auto
 
-from app.adapters.providers.offline.reading import formula, operations
+from app.adapters.providers.offline.reading import formula, operators, phrases
 from app.adapters.providers.offline.reading.cursor import Cursor
 from app.adapters.providers.offline.reading.formula import (
     PERCENT,
@@ -19,8 +19,9 @@ from app.adapters.providers.offline.reading.formula import (
     Listing,
     MixedQuantitiesError,
 )
+from app.adapters.providers.offline.reading.lists import Lists
 from app.adapters.providers.offline.reading.numerals import read_number
-from app.adapters.providers.offline.reading.operations import Operator, opened
+from app.adapters.providers.offline.reading.operators import Operator, opened
 from app.adapters.providers.offline.reading.tokens import Kind
 
 MAX_DEPTH = 25
@@ -43,13 +44,15 @@ class Expressions:
         self.cursor = cursor
         """Where the reading stands."""
         self._depth = 0
-        self._lists = 0
+        self._lists = Lists(cursor, item=self.item, expression=self.expression)
         self._spoken_powers = 0
+        self.spoken = False
+        """True once an operation was named in words."""
 
     def expression(self, following: Following = Following.ALL) -> Formula:
         """Read sums of products."""
         left = self._product(following)
-        while (rule := self._operator(operations.ADDITIVE, following, left)) is not None:
+        while (rule := self._operator(operators.ADDITIVE, following, left)) is not None:
             if rule.swaps and left.binding is Binding.SUM:
                 raise self.cursor.ambiguous("it is not clear which part is taken from which")
             if self.cursor.ahead().kind is Kind.NUMBER:
@@ -58,10 +61,10 @@ class Expressions:
         return left
 
     def _sum(self, left: Formula, rule: Operator, right: Formula) -> Formula:
-        known = operations.SURCHARGE if rule.sign == "+" else operations.DISCOUNT
+        known = operators.SURCHARGE if rule.sign == "+" else operators.DISCOUNT
         if rule.sign and right.quantity == PERCENT and known.read(self.cursor):
-            return self._checked(lambda: formula.scaled(left, rule.sign, right))
-        return opened(self._checked(lambda: rule.build(left, right)), right)
+            return self.checked(lambda: formula.scaled(left, rule.sign, right))
+        return opened(self.checked(lambda: rule.build(left, right)), right)
 
     def _product(self, following: Following) -> Formula:
         left, divides = self.operand(), False
@@ -71,17 +74,17 @@ class Expressions:
         return left
 
     def _combined(self, rule: Operator, left: Formula, right: Formula) -> Formula:
-        return opened(self._checked(lambda: rule.build(left, right)), right)
+        return opened(self.checked(lambda: rule.build(left, right)), right)
 
     def _factor_operator(
         self, following: Following, left: Formula, *, divides: bool
     ) -> Operator | None:
-        rule = self._operator(operations.MULTIPLICATIVE, following, left)
+        rule = self._operator(operators.MULTIPLICATIVE, following, left)
         if rule is not None or not self._multiplies_silently():
             return rule
         if divides:
             raise self.cursor.ambiguous("a / b(c) can mean two things; write the multiplication")
-        return operations.TIMES
+        return operators.TIMES
 
     def _multiplies_silently(self) -> bool:
         """Tell whether a parenthesis follows directly, as in ``2(3 + 4)``."""
@@ -90,7 +93,7 @@ class Expressions:
         return number and self.cursor.at("(") and self.cursor.here.glued
 
     def _operator(
-        self, table: operations.Operators, following: Following, left: Formula
+        self, table: operators.Operators, following: Following, left: Formula
     ) -> Operator | None:
         """Take an operator of the table, if one comes next and may follow ``left``."""
         here, place = self.cursor.here, self.cursor.place()
@@ -102,7 +105,9 @@ class Expressions:
         rule = table.read(self.cursor)
         if rule is None:
             self.cursor.back(place)
-        elif opens and not comma and left.listing not in rule.after:
+            return None
+        self.spoken |= here.kind is Kind.WORD
+        if opens and not comma and left.listing not in rule.after:
             raise self.cursor.ambiguous(
                 f"it is not clear whether '{here.text}' follows the last number alone or all that "
                 "stands before it; use parentheses"
@@ -137,8 +142,8 @@ class Expressions:
         base = self._marked()
         if self.cursor.accept("^", "**"):
             return self._raised(base, self.operand())
-        degree = self.cursor.attempt(operations.nth_power)
-        if degree is None and operations.TO_THE_POWER.read(self.cursor):
+        degree = self.cursor.attempt(operators.nth_power)
+        if degree is None and operators.TO_THE_POWER.read(self.cursor):
             degree = self.operand()
         if degree is None:
             return base
@@ -146,7 +151,7 @@ class Expressions:
         return self._raised(base, degree)
 
     def _raised(self, base: Formula, degree: Formula) -> Formula:
-        return opened(self._checked(lambda: formula.power(base, degree)), degree)
+        return opened(self.checked(lambda: formula.power(base, degree)), degree)
 
     def _marked(self) -> Formula:
         """Read a primary and the marks after it: ``5!``, ``17%``, ``12 squared``, ``17% of 80``."""
@@ -157,21 +162,21 @@ class Expressions:
                 found = self._with_mark(mark, found)
             elif found.fraction and self._shares(found):
                 whole = self.operand()
-                return self._combined(operations.TIMES, found, whole)
+                return self._combined(operators.TIMES, found, whole)
             else:
                 return found
 
     def _with_mark(self, mark: Callable[[Formula], Formula], of: Formula) -> Formula:
         if of.listing is not Listing.CLOSED:
             raise self.cursor.ambiguous("it is not clear what the last word follows")
-        return self._checked(lambda: mark(of))
+        return self.checked(lambda: mark(of))
 
     def _shares(self, found: Formula) -> bool:
         """Take the ``of`` of ``17% of 80`` or the ``tip on`` of ``a 15% tip on 80``."""
         if self.cursor.accept("of"):
             return True
         place = self.cursor.place()
-        if found.quantity == PERCENT and operations.SURCHARGE.read(self.cursor):
+        if found.quantity == PERCENT and operators.SURCHARGE.read(self.cursor):
             if self.cursor.accept("on", "for", "of"):
                 return True
             self.cursor.back(place)
@@ -180,10 +185,13 @@ class Expressions:
     def _mark(self) -> Callable[[Formula], Formula] | None:
         if self.cursor.at("%") and self._is_remainder():
             return None
-        if self.cursor.at("!") and not self.cursor.here.glued:
-            return None
+        if self.cursor.at("!"):
+            if not self.cursor.here.glued:
+                return None
+            if self.spoken and self.cursor.ahead().kind is Kind.END:
+                raise self.cursor.ambiguous("the last '!' may be a factorial or a full stop")
         spoken = self.cursor.at("squared", "cubed")
-        mark = operations.MARKS.read(self.cursor)
+        mark = operators.MARKS.read(self.cursor)
         self._spoken_powers += spoken and mark is not None
         return mark
 
@@ -201,14 +209,16 @@ class Expressions:
             self.cursor.expect(")")
             return replace(found, listing=Listing.CLOSED, fraction=False, splittable=False)
         if (phrase := self.cursor.attempt(_phrase)) is not None:
-            return self._checked(lambda: phrase(self))
-        if (degree := self.cursor.attempt(operations.nth_root)) is not None:
+            self.spoken = True
+            return self.checked(lambda: phrase(self))
+        if (degree := self.cursor.attempt(operators.nth_root)) is not None:
             of = self.operand()
-            return opened(self._checked(lambda: formula.call("root", of, degree)), of)
-        constant = operations.CONSTANTS.read(self.cursor)
-        return constant or self._checked(lambda: read_number(self.cursor))
+            return opened(self.checked(lambda: formula.call("root", of, degree)), of)
+        constant = operators.CONSTANTS.read(self.cursor)
+        return constant or self.checked(lambda: read_number(self.cursor))
 
-    def _checked(self, build: Callable[[], Formula]) -> Formula:
+    def checked(self, build: Callable[[], Formula]) -> Formula:
+        """Build a formula; quantities that do not go together make the question ambiguous."""
         try:
             return build()
         except MixedQuantitiesError as mixed:
@@ -220,60 +230,13 @@ class Expressions:
 
     def pair(self, *separators: str) -> tuple[Formula, Formula]:
         """Read two items with a word between them."""
-        with self._listing():
-            first = self.item()
-            self.cursor.expect(*separators)
-            return first, self.item()
+        return self._lists.pair(*separators)
 
     def items(self, *, splits_matter: bool = True) -> tuple[list[Formula], bool]:
-        """Read two or more items: ``3, 4 and 5``, ``3 and 4``, or ``(3, 4, 5)``, which is closed.
-
-        Inside another list, ``3 and 4`` ends after the 4: the next ``and`` is the outer list's.
-        """
-        if (listed := self.cursor.attempt(self._in_parentheses)) is not None:
-            return listed, True
-        with self._listing():
-            found = self._open_list()
-        if len(found) < 2:
-            raise self.cursor.misread()
-        if splits_matter and any(item.splittable for item in found):
-            raise self.cursor.ambiguous("it is not clear which 'and' belongs to a number")
-        return found, False
-
-    @contextmanager
-    def _listing(self) -> Iterator[None]:
-        self._lists += 1
-        try:
-            yield
-        finally:
-            self._lists -= 1
-
-    def _open_list(self) -> list[Formula]:
-        found, commas = [self.item()], False
-        while True:
-            place = self.cursor.place()
-            comma = self.cursor.accept(",") is not None
-            word = self.cursor.accept("and", "or") is not None
-            more = self.cursor.attempt(lambda _: self.item()) if comma or word else None
-            if more is None:
-                self.cursor.back(place)
-                return found
-            found.append(more)
-            commas |= comma
-            if word and (commas or self._lists > 1):
-                return found
-
-    def _in_parentheses(self, cursor: Cursor) -> list[Formula]:
-        cursor.expect("(")
-        found = [self.expression()]
-        while cursor.accept(",", "and"):
-            found.append(self.expression())
-        cursor.expect(")")
-        if len(found) < 2:
-            raise cursor.misread()
-        return found
+        """Read two or more items, and tell whether a parenthesis closes their list."""
+        return self._lists.items(splits_matter=splits_matter)
 
 
-def _phrase(cursor: Cursor) -> operations.Phrase:
+def _phrase(cursor: Cursor) -> phrases.Phrase:
     cursor.accept("the")
-    return operations.PHRASES.expect(cursor)
+    return phrases.PHRASES.expect(cursor)

@@ -71,10 +71,11 @@ def minus(left: Formula, right: Formula) -> Formula:
 def _sum(left: Formula, sign: str, right: Formula) -> Formula:
     quantity = left.quantity
     if right.quantity != quantity:
-        # 1 + 5% is 1.05 whether the percentage is of 1 or of nothing.
-        if not (left.text == "1" and right.quantity == PERCENT):
+        # A percentage is a share of something or a plain number. With money it can only be a
+        # share; with 1 both come to the same.
+        if right.quantity != PERCENT or (quantity == PLAIN and left.text != "1"):
             raise MixedQuantitiesError(_mixed(left, sign, right))
-        quantity = PLAIN
+        return scaled(left, sign, right)
     text = f"{left.inside(Binding.SUM)} {sign} {right.inside(Binding.PRODUCT)}"
     return Formula(text, Binding.SUM, quantity)
 
@@ -82,9 +83,10 @@ def _sum(left: Formula, sign: str, right: Formula) -> Formula:
 def _mixed(left: Formula, sign: str, right: Formula) -> str:
     if PERCENT in {left.quantity, right.quantity}:
         percent, other = (right, left) if right.quantity == PERCENT else (left, right)
+        verb = "decrease" if sign == "-" else "increase"
         return (
             f"a percentage {sign} another number can mean a share of that number or of 1; "
-            f"say 'increase {other.text} by {_percent_text(percent)}' or use a plain number"
+            f"say '{verb} {other.text} by {_percent_text(percent)}' or use a plain number"
         )
     return "money and a plain number, or two currencies, cannot be added or compared"
 
@@ -97,7 +99,7 @@ def times(left: Formula, right: Formula) -> Formula:
     """Return ``left * right``."""
     kinds = {left.quantity, right.quantity}
     money = kinds - {PLAIN, PERCENT}
-    if money and left.quantity == right.quantity or len(money) > 1:
+    if (money and left.quantity == right.quantity) or len(money) > 1:
         raise MixedQuantitiesError("money cannot be multiplied by money")
     quantity = money.pop() if money else PERCENT if kinds == {PERCENT} else PLAIN
     return _product(left, "*", right, quantity)
@@ -160,11 +162,14 @@ def percentage(formula: Formula) -> Formula:
     """Return ``formula`` percent."""
     if formula.quantity != PLAIN:
         raise MixedQuantitiesError("only a plain number can be a percentage")
-    return replace(
-        divided(formula, Formula("100")), quantity=PERCENT, fraction=True
-    )
+    return replace(divided(formula, Formula("100")), quantity=PERCENT, fraction=True)
 
 
 def _refuse_money(*formulas: Formula) -> None:
     if any(formula.quantity not in {PLAIN, PERCENT} for formula in formulas):
         raise MixedQuantitiesError("this operation has no meaning for amounts of money")
+
+
+def plain(formula: Formula) -> Formula:
+    """Return a formula whose percentages count as the numbers they are."""
+    return replace(formula, quantity=PLAIN) if formula.quantity == PERCENT else formula

@@ -7,15 +7,12 @@ from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.formula import PLAIN, Binding, Formula
 from app.adapters.providers.offline.reading.tokens import Kind
 
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
+_SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 _UNITS: Mapping[str, int] = {word: value for value, word in enumerate(_SMALL)}
 _TENS: Mapping[str, int] = {
     word: 10 * value
     for value, word in enumerate(
-        "twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], start=2
     )
 } | {"fourty": 40}
 SCALES: Mapping[str, int] = {
@@ -28,10 +25,7 @@ _GROUPS: Mapping[str, int] = {"dozen": 12, "hundred": 100, **SCALES}
 ORDINALS: Mapping[str, int] = {
     word: value
     for value, word in enumerate(
-        (
-            "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
-            "thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
-        ).split(),
+        ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth", "twentieth"],
         start=1,
     )
 } | {"thirtieth": 30, "hundredth": 100, "thousandth": 1000}

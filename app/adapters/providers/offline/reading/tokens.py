@@ -71,7 +71,7 @@ _TOKEN = re.compile(
         |\d{1,2}([-/.])\d{1,2}\3\d{4}(?![\w])(?!\3\d))
       |(?P<ordinal>\d+(?:st|nd|rd|th)(?![\w]))
       |(?P<number>\d+(?:,\d+)*(?:\.\d+)?(?:[eE][+-]?\d+(?![\w]))?|\.\d+)
-      |(?P<word>[A-Za-z]+(?:'[A-Za-z]+)*)
+      |(?P<word>[A-Za-z]+(?:['_][A-Za-z]+)*)
       |(?P<sign>\*\*|//|[-+*/%^()=!?.,:;$\u20ac\u00a3\u221a\u03c0\u00b2\u00b3])
       |(?P<unknown>\S)
     )""",
@@ -98,7 +98,9 @@ def tokenize(text: str) -> list[Token]:
         raise TooLongError(f"the question is longer than {MAX_CHARS} characters")
     source, tokens, position = text.translate(_SAME), list[Token](), 0
     while match := _TOKEN.match(source, position):
-        tokens += _tokens_of(match, glued=bool(tokens) and match.start(match.lastgroup or 0) == position)
+        tokens += _tokens_of(
+            match, glued=bool(tokens) and match.start(match.lastgroup or 0) == position
+        )
         position = match.end()
     if len(tokens) > MAX_TOKENS:
         raise TooLongError(f"the question has more than {MAX_TOKENS} words and signs")
@@ -132,6 +134,8 @@ def _numbers(text: str, start: int, *, glued: bool) -> list[Token]:
     for part in parts:
         if tokens:
             tokens.append(Token(Kind.SIGN, ",", start - 1, start, glued=True))
-        tokens.append(Token(Kind.NUMBER, part.lower(), start, start + len(part), glued or bool(tokens)))
+        tokens.append(
+            Token(Kind.NUMBER, part.lower(), start, start + len(part), glued or bool(tokens))
+        )
         start += len(part) + 1
     return tokens

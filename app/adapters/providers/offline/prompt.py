@@ -1,0 +1,92 @@
+"""What the offline planner is told, read from the prompt that every planner gets."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from app.llm.messages import Message
+
+MAX_PROMPT_CHARS = 200_000
+
+
+class UnreadablePromptError(ValueError):
+    """The last user message is not the JSON document that planners are given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningPrompt:
+    """The parts of the document that matter here; it may hold more."""
+
+    question: str
+    today: date
+    tools: frozenset[str] | None
+    """The tools that may be used; None if the document does not say."""
+    evidence: tuple[Mapping[str, Any], ...]
+    """What earlier actions brought: ``{"tool", "args", "result"}``."""
+    failure: str | None
+    """Why an earlier plan failed, in words."""
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> "PlanningPrompt":
+        """Read the document from the last message of the user.
+
+        Raises:
+            UnreadablePromptError: there is none; the message says what is wrong, without quoting.
+        """
+        last = next((m.content for m in reversed(messages) if m.role == "user"), "")
+        if len(last) > MAX_PROMPT_CHARS:
+            raise UnreadablePromptError("the prompt is too long")
+        try:
+            document = json.loads(last)
+        except (ValueError, RecursionError):
+            raise UnreadablePromptError("the prompt is not a JSON document") from None
+        if not isinstance(document, dict) or not isinstance(document.get("question"), str):
+            raise UnreadablePromptError("the prompt has no question")
+        return cls(
+            question=document["question"],
+            today=_day(document.get("today")),
+            tools=_names(document.get("tools")),
+            evidence=_evidence(document.get("evidence")),
+            failure=_reason(document.get("failure")),
+        )
+
+    def error(self) -> str | None:
+        """Return what went wrong before, if anything did."""
+        for found in reversed(self.evidence):
+            result = found.get("result", found)
+            if isinstance(result, Mapping) and (reason := _reason(result.get("error"))):
+                tool = found.get("tool")
+                return f"{tool}: {reason}" if isinstance(tool, str) else reason
+        return self.failure
+
+    def tried(self, tool: str, args: Mapping[str, Any]) -> bool:
+        """Tell whether this very action was taken before."""
+        taken = [(found.get("tool"), found.get("args")) for found in self.evidence]
+        return (tool, args) in taken
+
+
+def _day(value: object) -> date:
+    try:
+        return date.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise UnreadablePromptError("the prompt does not say which day is today") from None
+
+
+def _names(value: object) -> frozenset[str] | None:
+    if not isinstance(value, list):
+        return None
+    return frozenset(name for name in value if isinstance(name, str))
+
+
+def _evidence(value: object) -> tuple[Mapping[str, Any], ...]:
+    found = value if isinstance(value, list) else []
+    return tuple(item for item in found if isinstance(item, dict))
+
+
+def _reason(value: object) -> str | None:
+    """Return a failure in words, whatever form it was given in."""
+    if isinstance(value, str):
+        return value.strip()[:300] or None
+    return json.dumps(value)[:300] if value else None

@@ -1,0 +1,136 @@
+"""Questions that ask for a day: its date, its weekday, or both."""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any
+
+from app.adapters.providers.offline.reading.action import Action
+from app.adapters.providers.offline.reading.calendar_action import calendar_action
+from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
+from app.adapters.providers.offline.reading.date_terms import DateTerms
+from app.adapters.providers.offline.reading.days import Day, relative, shifted
+from app.adapters.providers.offline.reading.durations import read_durations
+from app.adapters.providers.offline.reading.frames import read_courtesies
+
+
+class Asked(Enum):
+    """What a question wants to know of a day."""
+
+    DATE = auto()
+    DAY = auto()
+    """The weekday of a date that is given; the whole date of one that is not."""
+    WEEKDAY = auto()
+
+
+_NOUNS: Mapping[str, Asked] = {
+    "(calendar|) date": Asked.DATE,
+    "day": Asked.DAY,
+    "day of (the|) week": Asked.WEEKDAY,
+    "(weekday|week day)": Asked.WEEKDAY,
+}
+_LEADS = (
+    "(on|) (what|which)",
+    "(what|which) (is|was|will be|would be|will|would) (the|) (current|exact|)",
+    "(what's|whats) (the|) (current|exact|)",
+    "the (current|exact|)",
+    "(find|find out|calculate|compute|determine|work out) (the|what|which)",
+)
+_ASKED: Phrases[Asked] = Phrases(
+    {f"{lead} {noun}": asked for noun, asked in _NOUNS.items() for lead in _LEADS}
+)
+_VERBS: Phrases[bool] = Phrases(
+    {
+        "(is|was|will be|would be|will|would|does|did|comes|falls|be|are)": True,
+        "(is|was|will|would|did) (it|that|this|today) (be|)": True,
+        "(it|that) (is|was|will be|would be)": True,
+        "(of|on|for|that is|which is|that was|that will be)": True,
+        "(do|will) we have": True,
+    }
+)
+_FALLS: Phrases[bool] = Phrases(
+    {
+        "(fall|falls|fell|land|lands|be|come|happen|occur) (on|)": True,
+        "(on|is|was|it is|is it|it be)": True,
+    }
+)
+_PLAINLY: Phrases[bool] = Phrases(
+    {
+        "(when|what) (is|was|will be|would be|will|would)": True,
+        "(what's|whats|when's)": True,
+        "(find|calculate|compute|determine|work out)": True,
+    }
+)
+
+
+def read_day_question(dates: DateTerms) -> Action:
+    """Read ``what date is 45 days after …``, ``what day of the week was …``, ``what day is it``."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    asked = _ASKED.expect(cursor)
+    while _VERBS.read(cursor):
+        pass
+    day = cursor.attempt(lambda _: dates.term()) or relative("today", dates.today)
+    _FALLS.read(cursor)
+    return calendar_action(cursor, _asked_of(cursor, asked, day))
+
+
+def read_plain_day(dates: DateTerms) -> Action:
+    """Read ``45 days after …``, ``what is the last day of February 2024``, ``when is …``."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    _PLAINLY.read(cursor)
+    day = dates.term()
+    if day.literal:
+        raise cursor.ambiguous("it can be a date or a calculation; say what to do with the date")
+    _FALLS.read(cursor)
+    return calendar_action(cursor, _asked_of(cursor, Asked.DATE, day))
+
+
+def _asked_of(cursor: Cursor, asked: Asked, day: Day) -> Mapping[str, Any]:
+    given = day.operation == "normalise" and not day.is_relative_word
+    if asked is Asked.DATE or (asked is Asked.DAY and not given):
+        today = day.is_relative_word and day.args["date"] == "today"
+        return {"operation": "today"} if today else day.args
+    if day.operation in {"add", "subtract"}:
+        amount = day.args["amount"] * (1 if day.operation == "add" else -1)
+        return {**day.args, "operation": "weekday", "amount": amount}
+    return {"operation": "weekday", "date": day.reference(cursor)}
+
+
+_MOVES: Phrases[int] = Phrases(
+    {
+        "(add|adding|if you add|when you add)": 1,
+        "(subtract|subtracting|deduct|take away|take)": -1,
+        "(go|count|move) (forward|forwards|ahead)": 1,
+        "(go|count|move) (back|backward|backwards)": -1,
+    }
+)
+
+
+def read_move(dates: DateTerms) -> Action:
+    """Read ``add 45 days to 2025-01-15``, ``go back 3 weeks from March 5, 2024``."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    sign = _MOVES.expect(cursor)
+    durations = read_durations(cursor)
+    cursor.expect("to", "from")
+    day = dates.term()
+    for duration in durations:
+        day = shifted(cursor, day, duration if sign > 0 else duration.reversed())
+    return calendar_action(cursor, day.args)
+
+
+_NORMALISE: Phrases[bool] = Phrases(
+    {"(normalise|normalize|format|reformat|spell out|write out|write) (the date|)": True}
+)
+_IN_FULL: Phrases[bool] = Phrases({"in (full|words|long form|long format)": True, "out": True})
+
+
+def read_normalise(dates: DateTerms) -> Action:
+    """Read ``normalise 8/9/2025`` or ``write out 2025-09-08``."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    _NORMALISE.expect(cursor)
+    day = dates.term()
+    _IN_FULL.read(cursor)
+    return calendar_action(cursor, {"operation": "normalise", "date": day.reference(cursor)})

@@ -1,0 +1,149 @@
+"""Questions about the length of things: between two days, of a month, of a year."""
+
+from datetime import date
+from typing import Any
+
+from app.adapters.providers.offline.reading import date_words
+from app.adapters.providers.offline.reading.action import Action
+from app.adapters.providers.offline.reading.calendar_action import calendar_action
+from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
+from app.adapters.providers.offline.reading.date_terms import DateTerms
+from app.adapters.providers.offline.reading.frames import read_courtesies
+from app.adapters.providers.offline.reading.periods import read_month, read_year
+
+_FEBRUARY = 2
+
+_COUNT: Phrases[bool] = Phrases(
+    {
+        "how many": True,
+        "(what is|what's|) (the|) number of": True,
+        "(what is|what's|) the (difference|distance|gap|time) in": True,
+        "(count|calculate|compute|find|work out) (the|) (number of|)": True,
+    }
+)
+_HOW_LONG: Phrases[bool] = Phrases(
+    {
+        "how long (is it|is|was it|was|has it been|will it be|)": True,
+        "(what is|what's|) (the|) (difference|distance|gap|time)": True,
+    }
+)
+_THERE: Phrases[bool] = Phrases(
+    {
+        "(are|were|is|was|will be) (there|it|) (left|remaining|in between|away|)": True,
+        "will there be": True,
+        "(do|did|will) we have (left|)": True,
+        "(left|remain|remaining|away|to go)": True,
+        "(have|has|had|did) (passed|elapsed|gone by|it been|been)": True,
+        "(passed|elapsed)": True,
+        "(does|will) it take": True,
+        "(in between|it is)": True,
+    }
+)
+_ONWARD: Phrases[bool] = Phrases({"(until|till|to|before|up to)": True})
+
+
+def read_distance(dates: DateTerms) -> Action:
+    """Read ``how many days between A and B``, ``how many weeks until A``, ``days since A``."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    unit = _read_unit(cursor)
+    while _THERE.read(cursor):
+        pass
+    args = _read_range(dates)
+    if unit == "business_days":
+        raise cursor.ambiguous(
+            "business days between two dates are counted in several ways; ask for days"
+        )
+    return calendar_action(cursor, args if unit == "days" else {**args, "unit": unit})
+
+
+def _read_unit(cursor: Cursor) -> str:
+    if not _COUNT.read(cursor) and _HOW_LONG.read(cursor):
+        return "days"
+    factor, unit = date_words.UNITS.expect(cursor)
+    if factor != 1:
+        raise cursor.ambiguous("a distance is told in days, weeks, months or years")
+    return unit
+
+
+def _read_range(dates: DateTerms) -> dict[str, Any]:
+    cursor = dates.cursor
+    if (word := cursor.accept("between", "from")) is not None:
+        start = dates.term().reference(cursor)
+        if word == "between":
+            cursor.expect("and")
+        else:
+            _ONWARD.expect(cursor)
+        end = dates.term().reference(cursor)
+        return {"operation": "difference", "date": start, "end_date": end}
+    if cursor.accept("since"):
+        return {"operation": "until", "date": dates.term(towards=-1).reference(cursor)}
+    if cursor.accept("ago"):
+        cursor.expect("was", "is")
+        return {"operation": "until", "date": dates.term().reference(cursor)}
+    _ONWARD.expect(cursor)
+    end = dates.term(towards=1).reference(cursor)
+    if cursor.accept("from"):
+        start = dates.term().reference(cursor)
+        return {"operation": "until", "date": start, "end_date": end}
+    return {"operation": "until", "end_date": end}
+
+
+_LEAP: Phrases[bool] = Phrases({"(a|) leap year": True})
+
+
+def read_leap_year(dates: DateTerms) -> Action:
+    """Read ``is 2024 a leap year``, ``will next year be a leap year``, ``is it … in 2024``."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    cursor.accept("is", "was", "will")
+    if cursor.accept("it"):
+        cursor.accept("be")
+        _LEAP.expect(cursor)
+        cursor.accept("in")
+        year = read_year(cursor, dates.today)
+    else:
+        year = read_year(cursor, dates.today)
+        cursor.accept("be", "is", "was")
+        _LEAP.expect(cursor)
+    return calendar_action(cursor, {"operation": "leap_year", "year": year})
+
+
+_DAYS_IN: Phrases[bool] = Phrases(
+    {
+        "how many days (are there|are|were there|were|will be there|is there|) in": True,
+        "how many days (does|did|do|will|has|is|was)": True,
+        "(what is|what's|) (the|) number of days (there are|) in": True,
+        "days in": True,
+        "how long (is|was|will)": True,
+    }
+)
+
+
+def read_days_in(dates: DateTerms) -> Action:
+    """Read ``how many days are in February 2023``, ``how many days does 2024 have``."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    _DAYS_IN.expect(cursor)
+    cursor.accept("the")
+    cursor.accept("month")
+    cursor.accept("of")
+    args = cursor.first_of(
+        lambda at: _days_in_month(*read_month(at, dates.today)),
+        lambda at: _days_in_any(at, dates.today),
+        lambda at: {"operation": "days_in_year", "year": read_year(at, dates.today)},
+    )
+    cursor.accept("have", "be", "long")
+    return calendar_action(cursor, args)
+
+
+def _days_in_month(year: int, month: int) -> dict[str, Any]:
+    return {"operation": "days_in_month", "year": year, "month": month}
+
+
+def _days_in_any(cursor: Cursor, today: date) -> dict[str, Any]:
+    """Read a month without a year: every one but February is always of the same length."""
+    month = date_words.month(cursor)
+    if month == _FEBRUARY:
+        raise cursor.ambiguous("the length of February depends on the year")
+    return _days_in_month(today.year, month)

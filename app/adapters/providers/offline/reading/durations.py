@@ -1,0 +1,38 @@
+"""Reads lengths of time: ``45 days``, ``a week``, ``1 year, 2 months and 3 days``."""
+
+from app.adapters.providers.offline.reading import date_words
+from app.adapters.providers.offline.reading.cursor import Cursor
+from app.adapters.providers.offline.reading.days import Duration
+from app.adapters.providers.offline.reading.numerals import read_number
+
+_MAX_DIGITS = 7
+_DAYS = {"days": 1, "weeks": 7}
+_MONTHS = {"months": 1, "years": 12}
+
+
+def read_durations(cursor: Cursor) -> list[Duration]:
+    """Read one length of time; in several units it becomes months, then days."""
+    found = [_read_one(cursor)]
+    while (more := cursor.attempt(_read_more)) is not None:
+        found.append(more)
+    if len(found) == 1 or any(part.unit == "business_days" for part in found):
+        return found
+    months = sum(part.amount * _MONTHS.get(part.unit, 0) for part in found)
+    days = sum(part.amount * _DAYS.get(part.unit, 0) for part in found)
+    merged = [Duration(months, "months"), Duration(days, "days")]
+    return [part for part in merged if part.amount] or merged[:1]
+
+
+def _read_more(cursor: Cursor) -> Duration:
+    comma, word = cursor.accept(","), cursor.accept("and")
+    if comma is None and word is None:
+        raise cursor.misread()
+    return _read_one(cursor)
+
+
+def _read_one(cursor: Cursor) -> Duration:
+    count = "1" if cursor.accept("a", "an", "one") else read_number(cursor).text
+    if not count.isdigit() or len(count) > _MAX_DIGITS:
+        raise cursor.misread()
+    factor, unit = date_words.UNITS.expect(cursor)
+    return Duration(int(count) * factor, unit)

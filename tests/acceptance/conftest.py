@@ -1,0 +1,49 @@
+"""A fake provider and a service that uses it, shared by the tests of a module."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from app.client import CaseworkerClient
+from tests.support.database import TestServer
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.service import ServiceProcess, model_settings
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running_provider() -> AsyncIterator[FakeProvider]:
+    """A model provider as a process of its own."""
+    async with FakeProvider() as running:
+        yield running
+
+
+@pytest.fixture
+async def provider(running_provider: FakeProvider) -> FakeProvider:
+    """The provider without scripts and memories; its arrival log is the oracle."""
+    await running_provider.reset()
+    return running_provider
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres: TestServer) -> Iterator[str]:
+    """A migrated database for a whole module."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[ServiceProcess]:
+    """One service process that asks the fake provider."""
+    settings = model_settings(running_provider.openai_url)
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(service: ServiceProcess) -> AsyncIterator[CaseworkerClient]:
+    """A client of the service."""
+    async with service.client() as opened:
+        yield opened

@@ -1,0 +1,197 @@
+"""``kill -9``, freezing and SIGTERM: what an acknowledged run survives."""
+
+import asyncio
+
+import pytest
+
+from app.trace.invariants import violations
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess, finished, model_settings
+
+PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+QUESTION = {"run_id": "survivor", "input": "What is 6 times 7?", "expected_tools": ["calendar"]}
+"""The first plan cannot pass, for want of a calendar, so that a second call follows."""
+
+
+async def _in_second_call(service: ServiceProcess, provider: FakeProvider) -> None:
+    """Post a run; return when its first call is in the journal and its second in flight."""
+    await provider.script("6 times 7", [Step(plan=PLAN), Step(hang=True)])
+    async with service.client() as client:
+        await client.post_run(QUESTION)
+    await provider.wait_for_arrivals(2, "6 times 7")
+
+
+async def _answer_from_now_on(provider: FakeProvider) -> None:
+    plan = {"actions": [{"tool": "calendar", "args": {"operation": "today"}}, PLAN["actions"][0]]}
+    await provider.script("6 times 7", [Step(plan=plan)], repeat_last=True)
+
+
+@pytest.mark.req("card/executor", "card/persist")
+async def test_a_run_whose_process_was_killed_is_finished_by_another(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The recorded call is not made again; the one in flight is, and stays charged."""
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        second.client() as client,
+    ):
+        await _in_second_call(first, provider)
+        await _answer_from_now_on(provider)
+        first.child.kill()
+
+        run = await finished(client, "survivor")
+        snapshot = (await client.trace("survivor"))["snapshot"]
+        calls = [n for n in snapshot["nodes"].values() if n["kind"] == "llm"]
+        assert run["status"] == "completed", run
+        assert run["attempts"] == 2
+        assert [n["status"] for n in calls][:3] == ["success", "halt", "success"]
+        assert calls[1]["stop_reason"] == "worker_lost"
+        assert calls[1]["tokens_in"] or run["usage"]["tokens"] > 0
+        assert len(await provider.arrivals("6 times 7")) == 3
+        assert run["usage"]["llm_calls_small"] == 3
+        assert violations(snapshot) == []
+
+
+@pytest.mark.req("card/executor")
+async def test_a_run_of_the_only_process_is_finished_after_a_restart(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Nothing is stuck, although nobody was there to notice."""
+    settings = model_settings(provider.openai_url)
+    async with ServiceProcess(database_url, settings=settings) as service:
+        await _in_second_call(service, provider)
+        await _answer_from_now_on(provider)
+        service.child.kill()
+
+        await service.start()
+        async with service.client() as client:
+            run = await finished(client, "survivor")
+        assert run["status"] == "completed", run
+        assert run["attempts"] == 2
+
+
+async def test_a_run_that_kills_every_process_fails_as_lost(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """After the configured attempts it is given up, with a reason."""
+    await provider.answer_by_default(Step(hang=True))
+    settings = {**model_settings(provider.openai_url), "WORKER_MAX_ATTEMPTS": "2"}
+    async with ServiceProcess(database_url, settings=settings) as service:
+        async with service.client() as client:
+            await client.post_run({"run_id": "poison", "input": "Poison?"})
+        for killed in (1, 2):
+            await provider.wait_for_arrivals(killed, "Poison")
+            service.child.kill()
+            await service.start()
+
+        async with service.client() as client:
+            run = await finished(client, "poison")
+        assert run["status"] == "failed"
+        assert run["stop"]["kind"] == "worker_lost"
+
+
+async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The stop wins over the rescue."""
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        second.client() as client,
+    ):
+        await _in_second_call(first, provider)
+        first.child.kill()
+        await client.cancel_run("survivor")
+
+        run = await finished(client, "survivor")
+        snapshot = (await client.trace("survivor"))["snapshot"]
+        assert run["status"] == "cancelled"
+        assert len(await provider.arrivals("6 times 7")) == 2
+        assert violations(snapshot) == []
+
+
+async def test_a_stop_reaches_the_worker_from_another_replica(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The replica that answers is not the one that executes."""
+    settings = model_settings(provider.openai_url)
+    await provider.script("slow", [Step(hang=True)])
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, "--no-worker", settings=settings, name="second") as second,
+        first.client() as posting,
+        second.client() as stopping,
+    ):
+        await posting.post_run({"run_id": "slow-1", "input": "A slow question?"})
+        await provider.wait_for_arrivals(1, "slow")
+
+        await stopping.cancel_run("slow-1")
+        run = await finished(stopping, "slow-1")
+        arrivals = await provider.wait_for_arrivals(1, "slow", ended=True)
+        assert run["status"] == "cancelled"
+        assert [a.outcome for a in arrivals] == ["client_gone"]
+
+
+async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The queue carries what the accepting process cannot take."""
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, "--no-worker", settings=settings) as service,
+        service.client() as client,
+    ):
+        posted = await client.post_run({"input": "Anybody out there?"})
+        assert posted["status"] == "queued"
+        async with ServiceProcess(database_url, command="worker", settings=settings):
+            run = await finished(client, posted["run_id"])
+        assert run["status"] == "completed"
+
+
+async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The process ends in time, and another one goes on with the run."""
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        second.client() as client,
+    ):
+        await _in_second_call(first, provider)
+        await _answer_from_now_on(provider)
+
+        assert await first.child.terminate(timeout_seconds=10) == 0
+        run = await finished(client, "survivor")
+        assert run["status"] == "completed", run
+        assert run["attempts"] == 1
+        assert len(await provider.arrivals("6 times 7")) == 3
+
+
+async def test_a_frozen_process_that_thaws_changes_nothing(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Its run was taken over; what it still writes is refused by the fence."""
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        second.client() as client,
+    ):
+        await _in_second_call(first, provider)
+        await _answer_from_now_on(provider)
+        first.child.freeze()
+        run = await finished(client, "survivor")
+        await provider.release()
+        first.child.thaw()
+
+        async with first.client() as thawed:
+            await thawed.post_run({"run_id": "after", "input": "Alive again?"}, wait_seconds=10)
+        await asyncio.sleep(0)
+        assert run["status"] == "completed"
+        assert await client.get_run("survivor") == run
+        assert violations((await client.trace("survivor"))["snapshot"]) == []

@@ -1,0 +1,366 @@
+"""What every real model provider promises, over real sockets, with the provider's own record.
+
+The fake provider runs as a process of its own; its arrival log says what was really sent.
+"""
+
+import asyncio
+import json
+import random
+import string
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
+from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.llm.messages import Message, ModelRequest, Role, TokenUsage
+from app.llm.ports import ModelError, ModelProvider
+from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
+from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
+
+OPEN_SCHEMA = {
+    "type": "object",
+    "properties": {"actions": {"type": "array", "items": {"type": "object"}}},
+    "required": ["actions"],
+}
+CLOSED_SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeProvider]:
+    """One fake provider for all tests; each uses markers of its own."""
+    provider = asyncio.run(FakeProvider().start())
+    yield provider
+    provider.stop()
+
+
+@pytest.fixture(params=FLAVOURS, ids=lambda flavour: flavour.name)
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    """Each protocol in turn."""
+    chosen: Flavour = request.param
+    return chosen
+
+
+@pytest.fixture
+async def provider(fake: FakeProvider, flavour: Flavour) -> AsyncIterator[ModelProvider]:
+    """The provider under test, closed afterwards."""
+    built = flavour.build(fake)
+    yield built
+    await built.aclose()
+
+
+@pytest.fixture
+def line(fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> Line:
+    """A fresh conversation."""
+    return Line(fake, provider, flavour)
+
+
+async def test_a_prompt_is_sent_once_and_answered(
+    line: Line, fake: FakeProvider, flavour: Flavour, provider: ModelProvider
+) -> None:
+    """The reply is the provider's text, and the provider saw the prompt as it was."""
+    reply = await line.ask()
+
+    assert json.loads(reply.text) == DEFAULT_PLAN
+    assert reply.model == flavour.model
+    assert reply.finish_reason == "stop"
+    (arrival,) = await fake.arrivals(line.marker)
+    assert arrival.question == line.marker
+    assert arrival.headers["accept-encoding"] == "identity"
+    assert (provider.name, provider.external) == (flavour.name, True)
+
+
+async def test_a_conversation_keeps_its_order(
+    line: Line, fake: FakeProvider, provider: ModelProvider, flavour: Flavour
+) -> None:
+    """System, user, assistant and user arrive as they were said."""
+    said = ("be brief", "first " + line.marker, "an answer", "second")
+    roles: tuple[Role, ...] = ("system", "user", "assistant", "user")
+    messages = tuple(
+        Message(role=role, content=text) for role, text in zip(roles, said, strict=True)
+    )
+
+    await provider.complete(flavour.model, ModelRequest(messages=messages))
+
+    (arrival,) = await fake.arrivals(line.marker)
+    assert arrival.prompt.split("\n") == list(said)
+
+
+@pytest.mark.req("002/20.4", "002/20.2")
+async def test_usage_is_what_the_provider_counted(line: Line) -> None:
+    """Cached tokens are part of the input, reasoning is part of the output."""
+    step = Step(tokens_in=1000, tokens_out=70, tokens_cached=600, tokens_reasoning=50)
+
+    reply = await line.ask(step)
+
+    assert reply.usage == TokenUsage(
+        tokens_in=1000, tokens_out=70, tokens_cached=600, tokens_reasoning=50
+    )
+
+
+@pytest.mark.req("002/20.4")
+async def test_missing_usage_is_not_taken_for_zero(line: Line) -> None:
+    """The reply counts, and whoever charges it knows that nothing was said."""
+    reply = await line.ask(Step(omit_usage=True, text="fine"))
+
+    assert reply.text == "fine"
+    assert reply.usage is None
+
+
+@pytest.mark.req("002/22.1")
+async def test_seed_and_limits_reach_the_provider(fake: FakeProvider) -> None:
+    """Where the protocol has a field for them."""
+    provider = openai_provider(base_url=fake.openai_url)
+    request = ModelRequest(
+        messages=(Message(role="user", content="seeded"),),
+        seed=7,
+        temperature=0.25,
+        max_output_tokens=99,
+    )
+    await provider.complete("a-local-model", request)
+    await provider.complete("gpt-5-nano", request)
+    await provider.aclose()
+
+    local, public = (arrival.body for arrival in await fake.arrivals("seeded", bodies=True))
+    assert local is not None
+    assert public is not None
+    assert (local["seed"], local["temperature"], local["max_tokens"]) == (7, 0.25, 99)
+    # a model that reasons has another name for the limit and refuses a temperature
+    assert (public["seed"], public["max_completion_tokens"]) == (7, 99)
+    assert not public.keys() & {"temperature", "max_tokens"}
+
+
+@pytest.mark.parametrize(("schema", "strict"), [(CLOSED_SCHEMA, True), (OPEN_SCHEMA, False)])
+async def test_openai_is_given_the_schema_and_held_to_it_where_that_is_possible(
+    fake: FakeProvider, schema: dict[str, Any], strict: bool
+) -> None:
+    """An open object would be closed by strictness, so its schema is advice."""
+    provider = openai_provider(base_url=fake.openai_url)
+    line = Line(fake, provider, FLAVOURS[0])
+
+    await line.ask(json_schema=schema)
+    await provider.aclose()
+
+    asked = (await line.sent())["response_format"]["json_schema"]
+    assert asked["strict"] is strict
+    assert asked["schema"]["required"] == schema["required"]
+    assert ("additionalProperties" in json.dumps(asked["schema"])) is strict
+
+
+async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(
+    fake: FakeProvider,
+) -> None:
+    """The tool is forced, its schema is ours, and the text of the reply is the document."""
+    provider = anthropic_provider(base_url=fake.url, api_key=KEY)
+    line = Line(fake, provider, FLAVOURS[1])
+
+    reply = await line.ask(json_schema=OPEN_SCHEMA)
+    await provider.aclose()
+
+    assert json.loads(reply.text) == DEFAULT_PLAN
+    sent = await line.sent()
+    assert sent["tools"][0]["input_schema"] == OPEN_SCHEMA
+    assert sent["tool_choice"]["type"] in ("any", "tool")
+
+
+@pytest.mark.req("002/4.3", "002/21.1")
+async def test_a_rate_limit_says_how_long_to_wait(line: Line) -> None:
+    """429 may be tried again, after the seconds that the provider names."""
+    error = await line.fail(Step(status=429, headers={"retry-after": "7"}))
+
+    assert (error.retryable, error.status, error.retry_after_seconds) == (True, 429, 7)
+
+
+@pytest.mark.req("002/4.3")
+async def test_retry_after_may_be_a_date(line: Line) -> None:
+    """The wait is what is left until then."""
+    at = datetime.now(UTC) + timedelta(seconds=60)
+    date = format_datetime(at, usegmt=True)
+
+    dated = await line.fail(Step(status=503, headers={"retry-after": date}))
+
+    assert dated.retry_after_seconds is not None
+    assert 50 < dated.retry_after_seconds <= 60
+
+
+async def test_retry_after_in_milliseconds_is_understood(line: Line) -> None:
+    """The more precise header wins."""
+    error = await line.fail(Step(status=429, headers={"retry-after-ms": "250", "retry-after": "1"}))
+
+    assert error.retry_after_seconds == 0.25
+
+
+@pytest.mark.req("002/13.2")
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [
+        (400, False),
+        (401, False),
+        (403, False),
+        (404, False),
+        (408, True),
+        (409, True),
+        (413, False),
+        (422, False),
+        (500, True),
+        (502, True),
+        (503, True),
+        (529, True),
+    ],
+)
+async def test_the_status_decides_whether_a_retry_makes_sense(
+    line: Line, status: int, retryable: bool
+) -> None:
+    """And the SDK has not retried behind our back: one attempt is one request."""
+    error = await line.fail(Step(status=status))
+
+    assert (error.retryable, error.status) == (retryable, status)
+
+
+@pytest.mark.req("002/13.4", "002/4.2")
+@pytest.mark.parametrize("step", [Step(hang=True), Step(dribble_seconds=0.05)])
+async def test_an_attempt_ends_at_its_time_limit(
+    line: Line, fake: FakeProvider, step: Step
+) -> None:
+    """Whether nothing comes or too little at a time; the connection is closed with it."""
+    error = await line.fail(step, timeout_seconds=0.3)
+
+    assert error.retryable
+    (arrival,) = await fake.wait_for_arrivals(1, line.marker, ended=True)
+    assert arrival.outcome == "client_gone"
+    assert arrival.ended_monotonic is not None
+    assert 0.2 < arrival.ended_monotonic - arrival.arrived_monotonic < 5
+
+
+@pytest.mark.req("002/13.4")
+@pytest.mark.parametrize("step", [Step(cut="before"), Step(cut="middle")])
+async def test_a_cut_connection_may_be_tried_again(line: Line, step: Step) -> None:
+    """Before the answer and within it."""
+    error = await line.fail(step)
+
+    assert error.retryable
+    assert error.status is None
+
+
+async def test_a_provider_that_is_not_there_may_be_tried_again() -> None:
+    """A refused connection is a network error."""
+    reserved = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    port = reserved.sockets[0].getsockname()[1]
+    reserved.close()
+    provider = openai_provider(base_url=f"http://127.0.0.1:{port}/v1")
+
+    with pytest.raises(ModelError) as caught:
+        await provider.complete(
+            "gpt-5-nano", ModelRequest(messages=(Message(role="user", content="hello?"),))
+        )
+    await provider.aclose()
+
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    "body", ['{"choices": [', "[]", "{}", "null", '{"content": 5, "choices": [{}]}', "<html>"]
+)
+async def test_a_reply_that_cannot_be_read_is_a_failure_of_the_provider(
+    line: Line, body: str
+) -> None:
+    """Status 200 and nonsense: like a 502, it may be tried again."""
+    assert (await line.fail(Step(raw_body=body))).retryable
+
+
+async def test_a_redirect_is_not_followed(line: Line) -> None:
+    """The key and the prompt go where they were configured to go."""
+    error = await line.fail(Step(status=307, headers={"location": "/elsewhere"}))
+
+    assert (error.retryable, error.status) == (False, 307)
+
+
+async def test_a_large_compressed_reply_is_refused(line: Line) -> None:
+    """It would be unpacked in memory; the same reply would come again, so no retry."""
+    noise = "".join(random.Random(1).choices(string.ascii_letters, k=200_000))
+
+    assert not (await line.fail(Step(text=noise, gzip=True))).retryable
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+async def test_an_error_repeats_nothing_of_the_prompt_or_the_reply(line: Line, status: int) -> None:
+    """Neither in its message nor anywhere in its traceback."""
+    step = (
+        Step(raw_body=f'{{"{KEY}')
+        if status == 200
+        else Step(status=status, text=f"the key {KEY} is wrong")
+    )
+
+    error = await line.fail(step)
+
+    shown = "".join(traceback.format_exception(error))
+    assert KEY not in shown
+    assert line.marker not in shown
+    assert error.__context__ is None
+
+
+async def test_a_cancel_closes_the_connection_at_once(
+    line: Line, fake: FakeProvider, provider: ModelProvider, flavour: Flavour
+) -> None:
+    """The provider sees the client leave; nothing goes on in the background."""
+    await fake.script(line.marker, [Step(hang=True)])
+    loop = asyncio.get_running_loop()
+    asking = asyncio.create_task(provider.complete(flavour.model, line.request()))
+    await fake.wait_for_arrivals(1, line.marker)
+
+    cancelled_at = loop.time()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    (arrival,) = await fake.wait_for_arrivals(1, line.marker, ended=True)
+    assert arrival.outcome == "client_gone"
+    assert arrival.ended_monotonic is not None
+    assert arrival.ended_monotonic - cancelled_at < 0.25
+
+
+async def test_a_storm_of_cancels_does_not_poison_the_connections(
+    line: Line, fake: FakeProvider, provider: ModelProvider, flavour: Flavour
+) -> None:
+    """After a hundred cancelled calls the next ones are answered as ever."""
+    await fake.script(line.marker, [Step(hang=True)] * 100)
+    asking = [
+        asyncio.create_task(provider.complete(flavour.model, line.request())) for _ in range(100)
+    ]
+    await fake.wait_for_arrivals(100, line.marker)
+    for task in asking:
+        task.cancel()
+    await asyncio.wait(asking)
+
+    assert all(task.cancelled() for task in asking)
+    async with asyncio.TaskGroup() as group:
+        again = [group.create_task(line.ask()) for _ in range(50)]
+    assert all(json.loads(reply.result().text) == DEFAULT_PLAN for reply in again)
+
+
+async def test_calls_beyond_the_limit_wait_for_their_turn(fake: FakeProvider) -> None:
+    """And a waiting call can be cancelled without a request ever being sent."""
+    provider = openai_provider(base_url=fake.openai_url, max_in_flight=1)
+    line = Line(fake, provider, FLAVOURS[0])
+    await fake.script(line.marker, [Step(hang=True)])
+    first = asyncio.create_task(line.ask())
+    await fake.wait_for_arrivals(1, line.marker)
+    waiting = asyncio.create_task(line.ask())
+    await asyncio.wait({waiting}, timeout=0.05)
+
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await fake.release()
+    await first
+    await provider.aclose()
+
+    assert len(await fake.arrivals(line.marker)) == 1

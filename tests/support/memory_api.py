@@ -1,0 +1,81 @@
+"""The HTTP layer over runs in memory, for tests that need no database."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import httpx
+from fastapi import FastAPI
+
+from app.api.application import build_api
+from app.api.services import ApiLimits, ApiServices, PartState
+from app.control.retry import RetryPolicy
+from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.messages import ModelReply, ModelRequest, TokenUsage
+from app.llm.pricing import PriceUnknownError
+from app.runs.service import RunService
+from app.tools.calculator import Calculator
+from app.tools.dispatch import ToolDispatch
+from app.tools.policy import ToolPolicy
+from app.tools.registry import ToolRegistry
+from tests.support.memory_runs import MemoryRuns
+
+ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
+
+
+@dataclass
+class FixedReadiness:
+    """Answers what a test wants to see."""
+
+    states: Mapping[str, PartState] = field(default_factory=lambda: ALL_READY)
+
+    async def check(self) -> Mapping[str, PartState]:
+        return self.states
+
+
+class SilentProvider:
+    """A model that these tests name but never ask."""
+
+    name = "silent"
+    external = True
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        raise AssertionError(f"{model} was asked {len(request.messages)} messages")
+
+    async def aclose(self) -> None:
+        return
+
+
+class NoPrices:
+    """Knows no price: nothing is bought here."""
+
+    def cost_usd(self, provider: str, model: str, usage: TokenUsage) -> Decimal:
+        raise PriceUnknownError(provider, model)
+
+
+def memory_api(
+    store: MemoryRuns | None = None,
+    limits: ApiLimits | None = None,
+    *,
+    runs: RunService | None = None,
+    readiness: FixedReadiness | None = None,
+    tools: ToolPolicy | None = None,
+) -> FastAPI:
+    """Build the real application over runs in memory that nobody executes."""
+    tier = TierModel(provider=SilentProvider(), model="small-model")
+    services = ApiServices(
+        runs=runs or RunService(store or MemoryRuns(), executor=None),
+        tools=ToolDispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
+        models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, NoPrices(), RetryPolicy()),
+        readiness=readiness or FixedReadiness(),
+    )
+    return build_api(services, limits or ApiLimits(), version="0.0.0")
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI, peer: str = "127.0.0.1") -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client that calls the application from an address."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(peer, 50000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+        yield client

@@ -1,0 +1,34 @@
+"""How the runs in memory are listed: newest first, page by page."""
+
+import base64
+import json
+from datetime import UTC, datetime
+
+from app.runs.errors import InvalidRunError
+from app.runs.ports import RunFilter
+from app.runs.run import Run
+
+
+def fits(run: Run, wanted: RunFilter) -> bool:
+    return (
+        (wanted.status is None or run.status is wanted.status)
+        and (wanted.created_after is None or run.created_at > wanted.created_after)
+        and (wanted.created_before is None or run.created_at < wanted.created_before)
+    )
+
+
+def place(run: Run) -> tuple[datetime, str]:
+    return run.created_at, run.key.run_id
+
+
+def cursor_after(run: Run) -> str:
+    place = json.dumps([run.created_at.isoformat(), run.key.run_id])
+    return base64.urlsafe_b64encode(place.encode()).decode()
+
+
+def place_in(cursor: str) -> tuple[datetime, str]:
+    try:
+        created_at, run_id = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
+        return datetime.fromisoformat(created_at).astimezone(UTC), str(run_id)
+    except (ValueError, TypeError, OverflowError):
+        raise InvalidRunError("cursor", "This is not a cursor of this service.") from None

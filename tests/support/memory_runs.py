@@ -1,0 +1,380 @@
+"""Runs in memory: the ports of ``app.runs`` as a database keeps their promises.
+
+Every operation is one step that nothing interrupts, between two moments at which other tasks may
+run: before it (the statement is on its way) and after it (its answer is). A caller that is
+cancelled at the second of them has lost the answer, not the write. What is stored passes through
+JSON, as it would on its way into a database, so nobody shares objects with the store.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from app.runs.ending import cancelled_while_queued
+from app.runs.errors import (
+    IdempotencyMismatchError,
+    QueueFullError,
+    RunConflictError,
+    TooManyIntentsError,
+)
+from app.runs.ports import (
+    Accepted,
+    Beat,
+    Cancelled,
+    JournalWrite,
+    LateResult,
+    Page,
+    Permission,
+    RunFilter,
+    Settled,
+)
+from app.runs.run import (
+    NEXT,
+    CallRecord,
+    NewRun,
+    Run,
+    RunKey,
+    RunStatus,
+    Settlement,
+    StopWish,
+)
+from tests.support.memory_listing import cursor_after, fits, place, place_in
+
+OWNED = frozenset({RunStatus.RUNNING, RunStatus.WAITING})
+OPEN_CALL = frozenset({"created", "running"})
+
+
+@dataclass(slots=True)
+class Row:
+    """What is stored under one key: a run, or an early wish to stop one."""
+
+    run: Run | None = None
+    intent: StopWish | None = None
+    intent_expires_at: datetime | None = None
+    calls: dict[str, CallRecord] = field(default_factory=dict)
+    snapshots: list[Mapping[str, Any]] = field(default_factory=list)
+    history: list[RunStatus] = field(default_factory=list)
+    """Every status the run has had, for tests to look at."""
+
+
+class MemoryRuns:
+    """Implements the run store, the journal store and the worker store of one database."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        intent_ttl_seconds: float = 3600.0,
+        max_early_intents: int = 1000,
+        max_queued: int | None = None,
+    ) -> None:
+        """Start empty; ``now`` is the database's clock."""
+        self.rows: dict[RunKey, Row] = {}
+        self.workers: set[str] = set()
+        self._now = now
+        self._intent_ttl = timedelta(seconds=intent_ttl_seconds)
+        self._max_early_intents = max_early_intents
+        self._max_queued = max_queued
+
+    # -- the run store ---------------------------------------------------------------------------
+
+    async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
+        async with _transaction():
+            earlier = self._earlier(new)
+            if earlier is not None:
+                return Accepted(earlier, created=False)
+            if worker_id is None and self._is_full():
+                raise QueueFullError
+            row = self.rows.setdefault(new.key, Row())
+            intent = row.intent if self._lives(row) else None
+            row.intent = row.intent_expires_at = None
+            self._put(row, self._accepted(new, None if intent else worker_id, intent))
+            if intent is not None:
+                self._settle_unowned(row, intent)
+            return Accepted(_run(row), created=True)
+
+    async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
+        async with _transaction():
+            row = self.rows.get(key, Row())
+            stamped = replace(wish, requested_at=self._now(), delivered_at=None)
+            if row.run is None:
+                return Cancelled(None, self._keep_intent(key, row, stamped))
+            if row.run.finished:
+                return Cancelled(row.run, row.run.wish, already_finished=True)
+            begun = tuple(record for record in _journal(row) if _has_begun(record))
+            first = row.run.wish or stamped
+            row.run = replace(row.run, wish=first)
+            if row.run.status is RunStatus.QUEUED:
+                self._settle_unowned(row, first)
+            return Cancelled(_run(row), _run(row).wish, calls=begun)
+
+    async def get(self, key: RunKey) -> Run | None:
+        async with _transaction():
+            row = self.rows.get(key)
+            return row.run if row else None
+
+    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+        after = None if wanted.cursor is None else place_in(wanted.cursor)
+        async with _transaction():
+            runs = (row.run for key, row in self.rows.items() if row.run and key.tenant == tenant)
+            found = sorted((run for run in runs if fits(run, wanted)), key=place, reverse=True)
+            rest = [run for run in found if after is None or place(run) < after]
+            page = rest[: wanted.limit]
+            return Page(page, cursor_after(page[-1]) if len(rest) > wanted.limit else None)
+
+    async def claim(self, key: RunKey, worker_id: str) -> Run | None:
+        async with _transaction():
+            row = self.rows.get(key)
+            if row is None or row.run is None or row.run.status is not RunStatus.QUEUED:
+                return None
+            run = row.run
+            self._put(
+                row,
+                replace(
+                    run,
+                    status=RunStatus.RUNNING,
+                    worker_id=worker_id,
+                    fence=run.fence + 1,
+                    attempts=run.attempts + 1,
+                    started_at=run.started_at or self._now(),
+                ),
+            )
+            return row.run
+
+    async def release(
+        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord], counted: bool
+    ) -> None:
+        async with _transaction():
+            row = self._owned(run.key, run.fence)
+            if row is not None:
+                back = replace(_run(row), status=RunStatus.QUEUED, worker_id=None)
+                attempts = back.attempts - (0 if counted else 1)
+                self._put(row, replace(back, attempts=attempts, active_seconds=active_seconds))
+                _write_calls(row, calls)
+
+    async def late(self, result: LateResult) -> None:
+        async with _transaction():
+            row = self.rows[result.key]
+            row.run = replace(_run(row), usage=_as_json(result.usage))
+            _write_calls(row, result.calls)
+
+    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
+        async with _transaction():
+            return _journal(self.rows.get(key, Row()))
+
+    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
+        async with _transaction():
+            stored = self.rows.get(key, Row()).snapshots
+            return _as_json(stored[-1]) if stored else None
+
+    # -- the journal store -----------------------------------------------------------------------
+
+    async def write(self, write: JournalWrite) -> Permission:
+        async with _transaction():
+            row = self._owned(write.key, write.fence)
+            if row is None:
+                return Permission(owned=False, wish=None)
+            _write_calls(row, write.calls)
+            if write.snapshot is not None:
+                row.snapshots.append(_as_json(write.snapshot))
+            return Permission(owned=True, wish=_run(row).wish)
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        async with _transaction():
+            row = self._owned(settlement.key, settlement.fence)
+            if row is None:
+                return Settled(done=False)
+            wish = _run(row).wish
+            if wish is not None and settlement.status is not RunStatus.CANCELLED:
+                return Settled(done=False, wish=wish)
+            self._settle(row, settlement)
+            return Settled(done=True)
+
+    # -- the worker store ------------------------------------------------------------------------
+
+    async def beat(self, worker_id: str) -> Beat:
+        async with _transaction():
+            self.workers.add(worker_id)
+            runs = [row.run for row in self.rows.values() if row.run is not None]
+            owned = [run for run in runs if run.worker_id == worker_id and run.status in OWNED]
+            stopped = {run.key: run.wish for run in owned if run.wish is not None}
+            return Beat(stopped=stopped, owned=frozenset(run.key for run in owned))
+
+    async def leave(self, worker_id: str) -> None:
+        async with _transaction():
+            self.workers.discard(worker_id)
+
+    # -- what tests do and see beyond the ports --------------------------------------------------
+
+    def lose(self, worker_id: str) -> list[RunKey]:
+        """Put the runs of a worker that fell silent back into the queue, as a rescue does."""
+        self.workers.discard(worker_id)
+        lost = [row for row in self.rows.values() if row.run and row.run.worker_id == worker_id]
+        for row in lost:
+            self._put(row, replace(_run(row), status=RunStatus.QUEUED, worker_id=None))
+        return [_run(row).key for row in lost]
+
+    def queued(self) -> list[RunKey]:
+        """Return the runs that wait for a worker, oldest first."""
+        runs = [row.run for row in self.rows.values() if row.run is not None]
+        waiting = [run for run in runs if run.status is RunStatus.QUEUED]
+        return [run.key for run in sorted(waiting, key=place)]
+
+    def history(self, key: RunKey) -> list[RunStatus]:
+        """Return every status that a run has had."""
+        return self.rows[key].history
+
+    # -- within one transaction ------------------------------------------------------------------
+
+    def _earlier(self, new: NewRun) -> Run | None:
+        """Return the run that the same request made before."""
+        if new.idempotency_key is not None:
+            by_key = self._by_idempotency_key(new.key.tenant, new.idempotency_key)
+            if by_key is not None:
+                if new.named and by_key.key != new.key:
+                    raise RunConflictError
+                if by_key.request_hash != new.request_hash:
+                    raise IdempotencyMismatchError
+                return by_key
+        row = self.rows.get(new.key)
+        if row is None or row.run is None:
+            return None
+        # a key that belonged to this run would have been found above
+        if new.idempotency_key is not None or row.run.request_hash != new.request_hash:
+            raise RunConflictError
+        return row.run
+
+    def _by_idempotency_key(self, tenant: str, key: str) -> Run | None:
+        runs = (row.run for row in self.rows.values() if row.run is not None)
+        return next(
+            (run for run in runs if run.key.tenant == tenant and run.idempotency_key == key), None
+        )
+
+    def _accepted(self, new: NewRun, worker_id: str | None, intent: StopWish | None) -> Run:
+        now = self._now()
+        queued = Run(
+            key=new.key,
+            kind=new.request.kind,
+            status=RunStatus.QUEUED,
+            created_at=now,
+            request_hash=new.request_hash,
+            request=new.request,
+            metadata=_as_json(new.metadata),
+            idempotency_key=new.idempotency_key,
+            wish=intent,
+        )
+        if worker_id is None:
+            return queued
+        claimed = replace(queued, status=RunStatus.RUNNING, worker_id=worker_id, started_at=now)
+        return replace(claimed, fence=1, attempts=1)
+
+    def _keep_intent(self, key: RunKey, row: Row, wish: StopWish) -> StopWish:
+        """Keep a wish for a run that does not exist; the first that has not expired counts."""
+        if not self._lives(row):
+            living = sum(
+                self._lives(other) for of, other in self.rows.items() if of.tenant == key.tenant
+            )
+            if living >= self._max_early_intents:
+                raise TooManyIntentsError
+            row.intent = wish
+        self.rows[key] = row
+        row.intent_expires_at = self._now() + self._intent_ttl
+        assert row.intent is not None
+        return row.intent
+
+    def _lives(self, row: Row) -> bool:
+        return row.intent_expires_at is not None and row.intent_expires_at > self._now()
+
+    def _is_full(self) -> bool:
+        return self._max_queued is not None and len(self.queued()) >= self._max_queued
+
+    def _owned(self, key: RunKey, fence: int) -> Row | None:
+        row = self.rows.get(key)
+        if row is None or row.run is None:
+            return None
+        return row if row.run.fence == fence and row.run.status in OWNED else None
+
+    def _settle_unowned(self, row: Row, wish: StopWish) -> None:
+        self._settle(row, cancelled_while_queued(_run(row), wish, _journal(row)))
+
+    def _settle(self, row: Row, end: Settlement) -> None:
+        run = _run(row)
+        wish = run.wish
+        if wish is not None and wish.delivered_at is None:
+            wish = replace(wish, delivered_at=end.delivered_at)
+        self._put(
+            row,
+            replace(
+                run,
+                status=end.status,
+                finish_reason=end.finish_reason,
+                result=_as_json(end.result),
+                usage=_as_json(end.usage),
+                stop=_as_json(end.stop),
+                active_seconds=end.active_seconds,
+                finished_at=self._now(),
+                worker_id=None,
+                wish=wish,
+            ),
+        )
+        _write_calls(row, end.calls)
+        row.snapshots.append(_as_json(end.snapshot))
+
+    def _put(self, row: Row, run: Run) -> None:
+        """Store a run; what the database's own guards would refuse is refused here."""
+        before = row.run
+        if before is not None and before.status is not run.status:
+            assert run.status in NEXT[before.status], f"{before.status} -> {run.status}"
+        assert before is None or run.fence >= before.fence, "the fence fell"
+        row.run = run
+        row.history.append(run.status)
+
+
+@asynccontextmanager
+async def _transaction() -> AsyncIterator[None]:
+    """Let others run before and after, never in between; a refusal takes its time as well."""
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        await asyncio.sleep(0)
+
+
+def _run(row: Row) -> Run:
+    assert row.run is not None
+    return row.run
+
+
+def _journal(row: Row) -> list[CallRecord]:
+    return [row.calls[node_id] for node_id in sorted(row.calls, key=lambda id_: int(id_[1:]))]
+
+
+def _write_calls(row: Row, records: Iterable[CallRecord]) -> None:
+    """Write journal rows; a call that has ended keeps the way it ended, and its key."""
+    for record in records:
+        old = row.calls.get(record.node_id)
+        stored = replace(
+            record,
+            node=_as_json(record.node),
+            charge=_as_json(record.charge),
+            value=_as_json(record.value),
+        )
+        if old is None:
+            row.calls[record.node_id] = stored
+        elif old.node["status"] in OPEN_CALL or old.node["status"] == record.node["status"]:
+            row.calls[record.node_id] = replace(
+                stored, call_key=old.call_key, request_hash=old.request_hash
+            )
+
+
+def _has_begun(record: CallRecord) -> bool:
+    return record.node["kind"] in ("llm", "tool") and record.node["status"] != "created"
+
+
+def _as_json(value: Any) -> Any:
+    """Return what comes back from a database that stored ``value`` as JSON."""
+    return json.loads(json.dumps(value, allow_nan=False))

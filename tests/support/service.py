@@ -1,0 +1,111 @@
+"""The service as processes, as an operator starts it."""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+from app.client import CaseworkerClient
+from tests.support.processes import ChildFailedError, ChildProcess
+
+QUICK = {
+    "WORKER_HEARTBEAT_SECONDS": "0.2",
+    "WORKER_STALE_AFTER_SECONDS": "1",
+    "WORKER_POLL_SECONDS": "0.1",
+    "SHUTDOWN_GRACE_SECONDS": "0.3",
+    "SERVER_PORT": "0",
+    "AUTH_ANONYMOUS": "loopback",
+}
+"""Settings that make a process notice everything ten times sooner."""
+
+_LISTENS = re.compile(r"Caseworker listens on (\S+)")
+
+
+def model_settings(provider_url: str) -> dict[str, str]:
+    """Return settings that ask one endpoint for both tiers."""
+    return {
+        f"MODELS_{tier}_{key}": value
+        for tier in ("SMALL", "BIG")
+        for key, value in {
+            "PROVIDER": "openai",
+            "BASE_URL": provider_url,
+            "MODEL": f"fake-{tier.lower()}",
+            "TIMEOUT_SECONDS": "20",
+        }.items()
+    }
+
+
+class ServiceProcess:
+    """One ``caseworker`` process: ``async with ServiceProcess(database_url) as service``."""
+
+    def __init__(
+        self,
+        database_url: str,
+        *options: str,
+        command: str = "serve",
+        settings: Mapping[str, str] | None = None,
+        name: str = "service",
+    ) -> None:
+        self._serves = command == "serve"
+        env = {**QUICK, **(settings or {}), "DATABASE_URL": database_url}
+        self.child = ChildProcess.python("-m", "app", command, *options, env=env, name=name)
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.start()
+        except BaseException:
+            self.child.close()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.child.close()
+
+    async def start(self) -> Self:
+        """Start the process and wait until it is ready."""
+        self.child.start()
+        pattern = _LISTENS if self._serves else None
+        if pattern is not None:
+            self.url = await self._listening()
+            await self.child.ready(f"{self.url}/readyz")
+        else:
+            await self._logged("process.open")
+        return self
+
+    def client(self) -> CaseworkerClient:
+        """Return a client of this process."""
+        return CaseworkerClient(self.url, timeout_seconds=30)
+
+    async def _listening(self) -> str:
+        until = time.monotonic() + 60
+        while (found := _LISTENS.search(self.child.stdout)) is None:
+            self._require_life(until)
+            await asyncio.sleep(0.02)
+        return found[1]
+
+    async def _logged(self, event: str) -> None:
+        until = time.monotonic() + 60
+        while event not in self.child.stderr:
+            self._require_life(until)
+            await asyncio.sleep(0.02)
+
+    def _require_life(self, until: float) -> None:
+        if self.child.exit_code is not None or time.monotonic() > until:
+            raise ChildFailedError(self.child.stdout + self.child.stderr)
+
+
+async def finished(client: CaseworkerClient, run_id: str, *, seconds: float = 30) -> dict[str, Any]:
+    """Return a run once its status is terminal.
+
+    Raises:
+        TimeoutError: it did not end in time.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        run = await client.get_run(run_id)
+        if run["finished_at"] is not None:
+            return run
+        if time.monotonic() > until:
+            raise TimeoutError(f"run {run_id} is still {run['status']}")
+        await asyncio.sleep(0.02)

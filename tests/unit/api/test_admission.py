@@ -1,0 +1,226 @@
+"""From a body to a run: defaults, ceilings, limits, and what makes two bodies the same."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from app.api.admission import Admission, request_hash
+from app.api.problems import ProblemError
+from app.api.run_body import RunBody
+from app.api.services import ApiLimits
+from app.control.budget import Budget
+from app.runs.run import NewRun
+from app.tools.calculator import Calculator
+from app.tools.dispatch import ToolDispatch
+from app.tools.policy import ToolPolicy
+from app.tools.registry import ToolRegistry
+
+DEFAULTS = Budget(max_tool_calls=6, max_time_seconds=60.0)
+
+
+def new_run(
+    body: dict[str, Any] | None = None,
+    limits: ApiLimits | None = None,
+    policy: ToolPolicy | None = None,
+) -> NewRun:
+    tools = ToolDispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
+    admission = Admission(limits or ApiLimits(), tools)
+    return admission.new_run(RunBody.model_validate({"input": "2+2?"} | (body or {})), "t", None)
+
+
+def refused_fields(
+    body: dict[str, Any], limits: ApiLimits | None = None, policy: ToolPolicy | None = None
+) -> dict[str, str]:
+    with pytest.raises(ProblemError) as refused:
+        new_run(body, limits, policy)
+    return {violation.field: violation.message for violation in refused.value.violations}
+
+
+def hashed(**body: Any) -> str:
+    return request_hash(RunBody.model_validate({"input": "2+2?"} | body))
+
+
+@pytest.mark.parametrize(
+    ("given", "budget"),
+    [
+        (None, DEFAULTS),
+        ({}, DEFAULTS),
+        ({"max_tool_calls": 1}, Budget(max_tool_calls=1, max_time_seconds=60.0)),
+        ({"max_tool_calls": 0}, Budget(max_tool_calls=0, max_time_seconds=60.0)),
+        ({"max_tool_calls": None}, Budget(max_time_seconds=60.0)),
+        ({"max_seconds": 5}, Budget(max_tool_calls=6, max_time_seconds=5.0)),
+        (
+            {"max_cost_usd": 0.1},
+            Budget(max_tool_calls=6, max_time_seconds=60.0, max_cost_dollars=Decimal("0.1")),
+        ),
+    ],
+)
+def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget: Budget) -> None:
+    """Null is unlimited, 0 is nothing, and what is left out is as configured."""
+    limits = ApiLimits(default_budget=DEFAULTS)
+
+    assert new_run({"budget": given}, limits).request.budget == budget
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        (None, 100),
+        ({}, 100),
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": None}, 100),
+        ({"max_tokens": 500}, 100),
+    ],
+)
+def test_no_caller_gets_past_a_ceiling(given: Any, tokens: int) -> None:
+    """The smaller of both counts, and unlimited is the largest."""
+    limits = ApiLimits(budget_ceiling=Budget(max_tokens=100))
+
+    assert new_run({"budget": given}, limits).request.budget.max_tokens == tokens
+
+
+@pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
+def test_an_input_is_counted_in_characters_and_refused_beyond_the_limit() -> None:
+    """Exactly the limit passes, however many bytes it takes; the message names the limit."""
+    limits = ApiLimits(max_input_chars=10)
+
+    assert new_run({"input": "😀" * 10}, limits).request.input == "😀" * 10
+    assert refused_fields({"input": "😀" * 11}, limits) == {
+        "input": "The input may have at most 10 characters (max_input_chars)."
+    }
+
+
+@pytest.mark.req("002/9.3")
+def test_the_usual_limit_of_an_input_is_8192_characters() -> None:
+    """As the requirement has it."""
+    assert new_run({"input": "x" * 8192}).request.input == "x" * 8192
+    assert list(refused_fields({"input": "x" * 8193})) == ["input"]
+
+
+def test_metadata_is_bounded_as_json() -> None:
+    """Bytes count here, because they are what is stored."""
+    limits = ApiLimits(max_metadata_bytes=len('{"a":"éé"}'.encode()))
+
+    assert new_run({"metadata": {"a": "éé"}}, limits).metadata == {"a": "éé"}
+    assert list(refused_fields({"metadata": {"a": "ééé"}}, limits)) == ["metadata"]
+
+
+def test_an_expected_tool_must_be_usable() -> None:
+    """The message lists what there is, and does not repeat what was asked for."""
+    body = {"expected_tools": ["calculator", "canary"]}
+
+    assert refused_fields(body) == {
+        "expected_tools.1": "There is no such tool; there are: calculator."
+    }
+    assert list(refused_fields(body, policy=ToolPolicy(deny=frozenset({"calculator"})))) == [
+        "expected_tools.0",
+        "expected_tools.1",
+    ]
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    """A caller corrects a request in one go."""
+    limits = ApiLimits(max_input_chars=1, max_metadata_bytes=1)
+
+    assert set(refused_fields({"metadata": {"a": 1}, "expected_tools": ["x"]}, limits)) == {
+        "input",
+        "metadata",
+        "expected_tools.0",
+    }
+
+
+def test_an_id_is_made_for_a_run_that_has_none() -> None:
+    """And the store is told that nobody chose it."""
+    chosen, made = new_run({"run_id": "mine"}), new_run()
+
+    assert (chosen.key.run_id, chosen.named) == ("mine", True)
+    assert (len(made.key.run_id), made.named) == (36, False)
+    assert made.key != new_run().key
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [
+        "Mars/Olympus",
+        "",
+        "../../etc/passwd",
+        "/etc/passwd",
+        "UTC\0",
+        "Europe/",
+        "a" * 200,
+        "tzdata.zi",
+    ],
+)
+def test_only_known_time_zones_are_taken(zone: str) -> None:
+    """A name is looked up, never opened as a path."""
+    with pytest.raises(ValueError, match="IANA time zone"):
+        RunBody.model_validate({"input": "2+2?", "timezone": zone})
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [
+        "2025-09-08",
+        "2025-09-08T12:00:00",
+        "2025-09-08 12:00:00Z",
+        "2025-13-08T12:00:00Z",
+        "2025-09-08T12:00:00+99:00",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "20250908T120000Z",
+        1757332800,
+        None.__class__,
+    ],
+)
+def test_an_instant_needs_its_date_its_time_and_its_offset(instant: Any) -> None:
+    """Nothing is guessed, and what no clock can show is refused."""
+    with pytest.raises(ValueError, match="RFC 3339"):
+        RunBody.model_validate({"input": "2+2?", "deadline": instant})
+
+
+@pytest.mark.parametrize("run_id", ["a", ".a", "..a", "...", "A-1_b:c.d", "x" * 64])
+def test_a_run_id_may_be_anything_that_a_url_can_name(run_id: str) -> None:
+    """Letters, digits and four marks."""
+    assert RunBody.model_validate({"input": "2+2?", "run_id": run_id}).run_id == run_id
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a b", "a\n", "é", "x" * 65, "a?", "%41"])
+def test_other_run_ids_are_refused(run_id: str) -> None:
+    """A lone . or .. would name another resource."""
+    with pytest.raises(ValueError, match="run id"):
+        RunBody.model_validate({"input": "2+2?", "run_id": run_id})
+
+
+def test_bodies_that_mean_the_same_are_the_same() -> None:
+    """Order, null for "left out", 5 for 5.0 and another offset of the same instant do not count."""
+    assert hashed() == hashed(mode=None, metadata={}, expected_tools=[], kind="case")
+    assert hashed() == hashed(run_id="a")
+    assert hashed(budget={"max_seconds": 5}) == hashed(budget={"max_seconds": 5.0})
+    assert hashed(deadline="2025-09-08T12:00:00Z") == hashed(deadline="2025-09-08T14:00:00+02:00")
+    assert hashed(metadata={"a": 1, "b": 2}) == hashed(metadata={"b": 2, "a": 1})
+
+
+def test_bodies_that_mean_something_else_are_not_the_same() -> None:
+    """Every field counts; null is a limit of its own."""
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"input": "2+2? "},
+        {"expected_tools": ["a", "b"]},
+        {"expected_tools": ["b", "a"]},
+        {"gold_answer": "4"},
+        {"gold_answer": ""},
+        {"mode": "fallback_only"},
+        {"budget": {"max_tokens": None}},
+        {"budget": {"max_tokens": 0}},
+        {"budget": {"max_steps": 0}},
+        {"deadline": "2025-09-08T12:00:00Z"},
+        {"seed": 0},
+        {"seed": 1},
+        {"timezone": "UTC"},
+        {"metadata": {"a": 1}},
+        {"metadata": {"a": "1"}},
+        {"metadata": {"a": None}},
+    ]
+
+    assert len({hashed(**body) for body in bodies}) == len(bodies)

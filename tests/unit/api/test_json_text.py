@@ -1,0 +1,175 @@
+"""Only JSON that can be stored gets past the reader, in linear time."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api.json_text import (
+    MalformedJsonError,
+    UnstorableTextError,
+    is_nested_deeper,
+    read_json,
+)
+
+DEPTH = 8
+INT64 = 2**63
+
+
+def read(text: str | bytes) -> Any:
+    return read_json(text.encode() if isinstance(text, str) else text, max_depth=DEPTH)
+
+
+def test_plain_json_is_read_as_it_is() -> None:
+    """What Postgres stores and Python reads alike comes through unchanged."""
+    assert read('{"a": [1, -2.5, true, null, "\\u00e9\\ud83d\\ude00"]}') == {
+        "a": [1, -2.5, True, None, "é😀"]
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "{",
+        "nul",
+        '{"a": 1,}',
+        "{'a': 1}",
+        '{"a": 1} {"b": 2}',
+        '{"a": "\t"}',
+        '{"a": "\x00"}',
+        '{"a": 01}',
+        '{"a": "\\x"}',
+        "NaN",
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        '{"a": -Infinity}',
+        '{"a": 1, "a": 2}',
+        '{"b": {"a": 1, "\\u0061": 2}}',
+    ],
+)
+def test_what_is_not_json_is_refused(text: str) -> None:
+    """Python's own parser would take some of these."""
+    with pytest.raises(MalformedJsonError):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xef\xbb\xbf{}",
+        b'{"a": "\xff"}',
+        b'{"a": "\xed\xa0\x80"}',
+        b'{"a": "\xc0\x80"}',
+        '{"a": 1}'.encode("utf-16"),
+        '{"a": 1}'.encode("utf-32"),
+        b"\x1f\x8b\x08",
+    ],
+)
+def test_what_is_not_utf_8_is_refused(body: bytes) -> None:
+    """Byte order marks, other encodings, encoded surrogates and overlong forms are no UTF-8."""
+    with pytest.raises(MalformedJsonError):
+        read(body)
+
+
+@pytest.mark.parametrize("number", [INT64 - 1, -INT64, 0])
+def test_integers_of_64_bits_are_exact(number: int) -> None:
+    """No integer is rounded on its way."""
+    assert read(f'{{"a": {number}}}') == {"a": number}
+
+
+@pytest.mark.parametrize(
+    "digits", [str(INT64), str(-INT64 - 1), "9" * 21, "9" * 5000, "-" + "9" * 5000]
+)
+def test_longer_integers_are_refused(digits: str) -> None:
+    """A database would store 5,000 digits that Python then refuses to read."""
+    with pytest.raises(MalformedJsonError, match="64 bits"):
+        read(f'{{"a": {digits}}}')
+
+
+@pytest.mark.parametrize("digits", ["1e999", "-1e999", "1" + "0" * 400 + ".0"])
+def test_numbers_beyond_a_double_are_refused(digits: str) -> None:
+    """They would be read as infinity, which is no JSON."""
+    with pytest.raises(MalformedJsonError, match="too large"):
+        read(f"[{digits}]")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"input": "\\u0000"}', "input"),
+        ('{"metadata": {"a": ["x", "\\ud800"]}}', "metadata.a.1"),
+        ('{"metadata": {"a": "\\udc00\\ud800"}}', "metadata.a"),
+        ('{"metadata": {"\\u0000": 1}}', "metadata.*"),
+    ],
+)
+def test_strings_that_no_database_stores_are_named(text: str, field: str) -> None:
+    """NUL and unpaired surrogates are legal JSON, and are refused with their place."""
+    with pytest.raises(UnstorableTextError) as refused:
+        read(text)
+
+    assert [violation.field for violation in refused.value.violations] == [field]
+
+
+def test_nesting_is_counted_outside_of_strings() -> None:
+    """Brackets inside strings are text, also behind escaped quotes."""
+    deepest = "[" * DEPTH + "]" * DEPTH
+
+    assert not is_nested_deeper(deepest, DEPTH)
+    assert is_nested_deeper(f"[{deepest}]", DEPTH)
+    assert not is_nested_deeper(json.dumps(["[" * 50, '\\"[{' * 50]), DEPTH)
+    assert not is_nested_deeper("[],{}," * 50, DEPTH)
+    assert is_nested_deeper('["\\\\",' * 9, DEPTH)
+
+
+def test_too_deep_a_body_is_refused_before_it_is_parsed() -> None:
+    """A parser would run out of stack first."""
+    with pytest.raises(MalformedJsonError, match="8 levels"):
+        read("[" * 200_000)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-INT64, INT64 - 1)
+        | st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+        ),
+        max_leaves=20,
+    )
+)
+def test_whatever_python_writes_is_read_back_or_refused_in_words(value: Any) -> None:
+    """The reader agrees with the standard parser on all that both take."""
+    text = json.dumps(value)
+    try:
+        assert read(text) == value
+    except MalformedJsonError:
+        assert is_nested_deeper(text, DEPTH)
+    except UnstorableTextError:
+        assert "\\u0000" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"' + '\\"' * 200_000,
+        "[" * 400_000,
+        "]" * 400_000,
+        '"' * 400_000,
+        "[]," * 130_000,
+        "\\" * 400_000,
+    ],
+)
+def test_the_depth_of_hostile_text_is_found_in_linear_time(text: str) -> None:
+    """A pattern that backtracks would take hours for the first of these, not milliseconds."""
+    began = time.process_time()
+
+    is_nested_deeper("[" * (DEPTH + 1) + "]" * (DEPTH + 1) + text, DEPTH + 1)
+
+    assert time.process_time() - began < 2

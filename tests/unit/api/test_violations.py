@@ -1,0 +1,85 @@
+"""What is wrong is said in our own words."""
+
+import typing
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorType
+
+from app.api import violations
+from app.api.run_body import RunBody
+from app.api.violations import MAX_VIOLATIONS, Violation, field_of, violations_of
+
+CANARY = "canary-5e1f"
+
+
+def found(body: Any, model: type[BaseModel] = RunBody) -> dict[str, str]:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(body)
+    return {wrong.field: wrong.message for wrong in violations_of(refused.value.errors())}
+
+
+@pytest.mark.req("002/23.5")
+def test_every_field_at_fault_is_named_with_what_to_do() -> None:
+    """All of them at once, so that a caller corrects a request in one go."""
+    body = {
+        "input": " ",
+        "mode": "fast",
+        "budget": {"max_tokens": -1, "max_steps": True, "max_seconds": "5", "max_cost_usd": None},
+        "seed": 1.5,
+        "expected_tools": ["x"] * 51,
+        "unknown": 1,
+    }
+
+    assert found(body) == {
+        "input": "The input must not be blank.",
+        "mode": "This must be one of: 'hrm_small_then_escalate' or 'fallback_only'.",
+        "budget.max_tokens": "This must be at least 0.",
+        "budget.max_steps": "This must be a whole number.",
+        "budget.max_seconds": "This must be a number.",
+        "seed": "This must be a whole number.",
+        "expected_tools": "This must have at most 50 items.",
+        "unknown": "This field is not known here; /openapi.json lists those that are.",
+    }
+
+
+@pytest.mark.parametrize("value", [CANARY, [CANARY], {CANARY: CANARY}, -1, 1.5, True])
+@pytest.mark.parametrize("field", [name for name in RunBody.model_fields if name != "metadata"])
+def test_no_message_repeats_what_was_sent(field: str, value: Any) -> None:
+    """A secret that was sent in the wrong place does not come back."""
+    body = {"input": "2+2?", field: value, "unknown": CANARY}
+
+    with pytest.raises(ValidationError) as refused:
+        RunBody.model_validate(body)
+
+    assert CANARY not in repr(violations_of(refused.value.errors()))
+
+
+def test_only_keys_that_look_like_names_are_shown() -> None:
+    """Whatever else a caller uses as a key may be a value that slipped."""
+    assert field_of(("metadata", "ticket_id", 3)) == "metadata.ticket_id.3"
+    assert field_of(("maxTokens", "gpt4_mini", 0)) == "maxTokens.gpt4_mini.0"
+    assert field_of(("sk-live-51Hx", "AKIAIOSFODNN7EXAMPLE", "a" * 25)) == "*.*.*"
+    assert field_of(("ü", "a b", "a\nb", "")) == "*.*.*.*"
+
+
+def test_only_some_fields_are_named_at_once() -> None:
+    """An answer is never larger than what it answers."""
+    body = {"input": "2+2?", **{f"field{number}": 1 for number in range(500)}}
+
+    assert len(found(body)) == MAX_VIOLATIONS
+
+
+def test_every_known_kind_of_error_is_one_of_the_librarys() -> None:
+    """A message for a kind that does not exist would never be shown."""
+    kinds = set(typing.get_args(ErrorType))
+
+    assert set(violations._MESSAGES) <= kinds
+
+
+def test_an_unknown_kind_of_error_is_said_plainly() -> None:
+    """The library's own words are never used, whatever it adds."""
+    error = {"type": "brand_new", "loc": ("body", "input"), "msg": CANARY, "input": CANARY}
+
+    assert violations_of([error]) == [Violation("input", "This value is not accepted here.")]

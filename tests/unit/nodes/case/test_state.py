@@ -1,0 +1,57 @@
+"""Progress, and what the state takes from results."""
+
+import pytest
+
+from app.llm.gateway import Tier
+from app.nodes.case.plan import Action
+from app.nodes.case.state import CaseState
+
+
+@pytest.mark.req("002/6.4", "002/11.1")
+def test_an_improvement_of_at_least_the_minimum_resets_the_stalled_rounds() -> None:
+    """Exactly the minimum is enough; less counts as stalled but is remembered as the best."""
+    state = CaseState(models={})
+    seen = []
+
+    for metric in (0.25, 0.5, 0.625, 0.625, 0.875):
+        state.measure(metric, min_improvement=0.25)
+        seen.append((state.best_metric, state.stalled_rounds))
+
+    assert seen == [(0.25, 0), (0.5, 0), (0.625, 1), (0.625, 2), (0.875, 0)]
+
+
+def test_a_metric_that_falls_is_a_stalled_round() -> None:
+    """The best so far stays."""
+    state = CaseState(models={})
+
+    state.measure(0.75, min_improvement=0.01)
+    state.measure(0.25, min_improvement=0.01)
+
+    assert (state.best_metric, state.stalled_rounds) == (0.75, 1)
+
+
+@pytest.mark.req("002/5.4")
+def test_what_a_result_lists_as_artifacts_is_appended_to_the_artifacts() -> None:
+    """Beside the evidence, by reference."""
+    state = CaseState(models={})
+    plot = {"name": "plot.png", "uri": "/runs/r/artifacts/plot.png"}
+
+    state.add_evidence(Action("plotter", {}), {"artifacts": [plot]})
+    state.add_evidence(Action("calculator", {}), {"value": "2"})
+
+    assert state.artifacts == [plot]
+    assert [found.number for found in state.evidence] == [1, 2]
+
+
+@pytest.mark.req("002/11.4", "002/7.4")
+def test_escalation_switches_the_tier_and_keeps_the_evidence() -> None:
+    """Passes are counted for each tier of its own."""
+    state = CaseState(models={})
+    state.begin_pass(gated=True)
+    state.add_evidence(Action("calculator", {}), {"value": "2"})
+
+    state.escalate()
+    state.begin_pass(gated=True)
+
+    assert (state.tier, state.path, state.act_steps) == (Tier.BIG, "big/1", 1)
+    assert len(state.evidence) == 1

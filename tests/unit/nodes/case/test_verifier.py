@@ -1,0 +1,228 @@
+"""What the verifier holds against an answer, and what answers are made of."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.llm.gateway import Tier
+from app.nodes.case.answer import compose, finding
+from app.nodes.case.case import Case
+from app.nodes.case.comparison import Comparison
+from app.nodes.case.evidence import Evidence
+from app.nodes.case.verifier import Check, Verdict, verify
+from app.tools.dates.reader import DateReader
+from app.tools.ports import ToolResult
+
+NOW = datetime(2025, 9, 8, tzinfo=UTC)
+FAILED: ToolResult = {"error": "division by zero", "code": "division_by_zero"}
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    """Compares with the real reader of dates."""
+    return Comparison(DateReader(), UTC)
+
+
+def found(tool: str, result: Mapping[str, Any], step: int = 1, number: int = 1) -> Evidence:
+    """A piece of evidence."""
+    return Evidence(
+        number=number, tier=Tier.SMALL, act_step=step, tool=tool, args={}, result=dict(result)
+    )
+
+
+def judged(
+    comparison: Comparison, *evidence: Evidence, again: ToolResult | None = None, **case: Any
+) -> Verdict:
+    """The verdict on a case in which calculators find ``again`` when they are asked again."""
+    return verify(
+        Case(question="?", timezone="UTC", now=NOW, **case),
+        evidence,
+        recompute=lambda found: again if found.tool == "calculator" else None,
+        same=comparison.same,
+    )
+
+
+def test_an_answer_without_error_that_is_found_again_passes(comparison: Comparison) -> None:
+    """Three checks hold of three."""
+    verdict = judged(comparison, found("calculator", {"value": "42"}), again={"value": "42.0"})
+
+    assert (verdict.answer, verdict.passed, verdict.metric, verdict.failure) == (
+        "42",
+        True,
+        1.0,
+        "",
+    )
+
+
+def test_no_evidence_is_no_answer(comparison: Comparison) -> None:
+    """Nothing holds."""
+    verdict = judged(comparison)
+
+    assert (verdict.answer, verdict.passed, verdict.metric) == (None, False, 0.0)
+    assert verdict.failure == "There is no answer yet."
+
+
+@pytest.mark.req("002/5.1")
+def test_a_value_that_is_not_found_again_does_not_pass(comparison: Comparison) -> None:
+    """However little it differs."""
+    verdict = judged(
+        comparison, found("calculator", {"value": "0.3"}), again={"value": "0.30000000000000004"}
+    )
+
+    assert verdict.checks[Check.RECOMPUTED] is False
+    assert verdict.metric == pytest.approx(2 / 3)
+
+
+def test_a_tool_that_fails_when_asked_again_does_not_pass(comparison: Comparison) -> None:
+    """An error is not the same as a value."""
+    assert not judged(comparison, found("calculator", {"value": "1"}), again=FAILED).passed
+
+
+def test_an_error_in_the_pass_that_answers_does_not_pass(comparison: Comparison) -> None:
+    """And is named for the planner."""
+    verdict = judged(
+        comparison, found("calculator", {"value": "1"}), found("plotter", FAILED, number=2)
+    )
+
+    assert verdict.checks[Check.NO_ERROR] is False
+    assert "plotter: division by zero" in verdict.failure
+
+
+def test_an_error_of_an_earlier_pass_does_not_matter(comparison: Comparison) -> None:
+    """The answer does not rest on it."""
+    evidence = found("calculator", FAILED), found("calculator", {"value": "1"}, step=2, number=2)
+
+    assert judged(comparison, *evidence).passed
+
+
+def test_every_expected_tool_must_have_been_used(comparison: Comparison) -> None:
+    """In any pass, with success."""
+    answered = found("respond", {"answer": "up"}, step=2, number=2)
+    expected: dict[str, Any] = {"expected_tools": ("plotter",)}
+
+    assert judged(comparison, found("plotter", {"uri": "x"}), answered, **expected).passed
+    assert not judged(comparison, found("plotter", FAILED), answered, **expected).passed
+    assert not judged(comparison, answered, **expected).passed
+
+
+def test_a_refused_action_is_neither_an_error_nor_a_use(comparison: Comparison) -> None:
+    """It never ran."""
+    refused = Evidence(
+        number=2,
+        tier=Tier.SMALL,
+        act_step=1,
+        tool="plotter",
+        args={},
+        result={"error": "There is no tool 'plotter'.", "code": "unknown_tool"},
+        warning="unknown_tool",
+    )
+
+    assert judged(comparison, refused, found("calculator", {"value": "1"})).passed
+    assert not judged(
+        comparison, refused, found("calculator", {"value": "1"}), expected_tools=("plotter",)
+    ).passed
+
+
+def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> None:
+    """Where something was found that can be worked out again."""
+    calculated = found("calculator", {"value": "1234.5"})
+
+    def answer(text: str) -> bool:
+        written = found("respond", {"answer": text}, step=2, number=2)
+        return judged(comparison, calculated, written, again={"value": "1234.5"}).passed
+
+    assert answer("1,234.50")
+    assert not answer("1234")
+    assert answer("It is 1234.")
+    assert judged(comparison, found("respond", {"answer": "7"})).passed
+
+
+def test_the_pass_metric_is_the_share_that_must_hold(comparison: Comparison) -> None:
+    """An answer must exist in any case."""
+    wrong = found("respond", {"answer": "blue"})
+
+    assert not judged(comparison, wrong, gold_answer="red").passed
+    assert judged(comparison, wrong, gold_answer="red", pass_metric=0.75).passed
+    assert not judged(comparison, pass_metric=0.0).passed
+
+
+@pytest.mark.req("002/5.1", "002/5.2")
+@pytest.mark.parametrize(
+    ("answer", "gold", "same"),
+    [
+        ("42", "42.00", True),
+        ("1234567.5", "1,234,567.50", True),
+        ("1e3", "1000", True),
+        ("-0", "0", True),
+        (".5", "0.5", True),
+        ("0.1", "0.10000000000000001", False),
+        ("42", "42 apples", False),
+        ("12,34", "1234", False),
+        ("9" * 3000, "9" * 3000 + ".0", True),
+        ("Monday, September 8, 2025", "2025-09-08", True),
+        ("Monday, September 8, 2025", "8 September 2025", True),
+        ("Monday, September 8, 2025", "Tuesday, September 8, 2025", False),
+        ("2025-04-03", "03/04/2025", False),
+        ("2025-09-08", "2025-09-09", False),
+        ("2025-09-08T10:00:00Z", "2025-09-08T11:00:00Z", False),
+        ("2025-09-08T10", "2025-09-08", False),
+        ("  Straße\tEins ", "STRASSE eins", True),
+        ("caf\u00e9", "cafe\u0301", True),
+        ("yes", "no", False),
+    ],
+)
+def test_answers_are_compared_by_what_they_say(
+    comparison: Comparison, answer: str, gold: str, same: bool
+) -> None:
+    """Numbers exactly, dates by their day, text without case and spacing."""
+    assert comparison.same(answer, gold) is same
+    assert comparison.same(gold, answer) is same
+
+
+@pytest.mark.req("002/25.2")
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"value": "2025-09-08", "text": "Monday, September 8, 2025"}, "Monday, September 8, 2025"),
+        ({"value": "42", "text": "42 days"}, "42"),
+        ({"value": 42, "text": "42 days"}, "42"),
+        ({"value": 0.5}, "0.5"),
+        ({"value": 4.0}, "4"),
+        ({"value": 1e21}, "1000000000000000000000"),
+        ({"value": "yes", "text": "yes"}, "yes"),
+        ({"value": [1, 2]}, "[1, 2]"),
+        ({"uri": "plot.png"}, None),
+        (FAILED, None),
+    ],
+)
+def test_a_number_is_shown_as_it_is_and_a_date_in_words(
+    result: ToolResult, answer: str | None
+) -> None:
+    """So does every tool that follows the form of calculator and calendar."""
+    assert finding(result) == answer
+
+
+def test_what_several_tools_found_is_one_answer() -> None:
+    """In the order of the plan."""
+    answer = compose([found("calculator", {"value": "2"}), found("calendar", {"text": "Monday"})])
+
+    assert answer is not None
+    assert answer.text == "2; Monday"
+
+
+def test_the_answer_of_respond_is_the_whole_answer() -> None:
+    """Whatever else the pass found."""
+    answer = compose([found("respond", {"answer": "two"}), found("calculator", {"value": "2"})])
+
+    assert answer is not None
+    assert answer.text == "two"
+
+
+def test_a_pass_that_finds_nothing_leaves_the_earlier_answer() -> None:
+    """A plot adds to an answer and is none."""
+    answer = compose([found("calculator", {"value": "2"}), found("plotter", {"uri": "x"}, step=2)])
+
+    assert answer is not None
+    assert answer.text == "2"

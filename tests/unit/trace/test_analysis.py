@@ -1,0 +1,224 @@
+"""Where time and money went, and what stopped the run."""
+
+import pytest
+
+from app.trace.analysis import (
+    Call,
+    Segment,
+    costs_by_model,
+    critical_path,
+    first_halted,
+    time_shares,
+)
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.node import NodeKind
+from app.trace.snapshot import Snapshot
+from tests.support.manual_clock import ManualClock
+
+
+class Script:
+    """Builds a graph whose times are milliseconds after the root's begin, at 0."""
+
+    def __init__(self, graph: ExecutionGraph, clock: ManualClock) -> None:
+        self._graph, self._clock, self._zero = graph, clock, clock.now
+        self.root = graph.create_root("run")
+
+    def at(self, milliseconds: int) -> None:
+        self._clock.now = self._zero + milliseconds
+
+    def call(
+        self, start: int, end: int | None, parent: str | None = None, kind: NodeKind = "tool",
+        name: str = "",
+    ) -> str:  # fmt: skip
+        self.at(start)
+        node_id = self._graph.begin_node(parent or self.root, kind, name or f"{start}-{end}")
+        if end is not None:
+            self.at(end)
+            self._graph.mark_success(node_id, 0)
+        return node_id
+
+    def done(self, end: int) -> Snapshot:
+        self.at(end)
+        self._graph.mark_success(self.root, 0)
+        return self._graph.snapshot()
+
+    def path(self, snapshot: Snapshot) -> list[tuple[str, int, int]]:
+        nodes = snapshot["nodes"]
+        return [
+            (nodes[s.node_id]["name"], s.start_ms - self._zero, s.end_ms - self._zero)
+            for s in critical_path(snapshot)
+        ]
+
+
+@pytest.fixture
+def script(graph: ExecutionGraph, clock: ManualClock) -> Script:
+    return Script(graph, clock)
+
+
+def test_the_critical_path_of_a_sequence_is_every_call(script: Script) -> None:
+    """And the run itself in between."""
+    script.call(10, 30)
+    script.call(40, 90)
+
+    assert script.path(script.done(100)) == [
+        ("run", 0, 10),
+        ("10-30", 10, 30),
+        ("run", 30, 40),
+        ("40-90", 40, 90),
+        ("run", 90, 100),
+    ]
+
+
+def test_the_critical_path_follows_the_branch_that_ended_last(script: Script) -> None:
+    """A parallel call that was over earlier held up nothing."""
+    script.call(0, 40)
+    slow = script.call(0, 100)
+    script.call(20, 95, slow)
+
+    assert script.path(script.done(100)) == [
+        ("0-100", 0, 20),
+        ("20-95", 20, 95),
+        ("0-100", 95, 100),
+    ]
+
+
+def test_overlapping_calls_share_the_path(script: Script) -> None:
+    """Before the last one began, the one that was still at work is on it."""
+    script.call(0, 60)
+    script.call(50, 100)
+
+    assert script.path(script.done(100)) == [("0-60", 0, 50), ("50-100", 50, 100)]
+
+
+def test_a_child_may_outlast_its_parent(script: Script) -> None:
+    """A tool call stands below the LLM call that asked for it and begins when that has ended."""
+    plan = script.call(0, 30, kind="llm", name="plan")
+    script.call(40, 100, plan)
+    snapshot = script.done(100)
+
+    assert script.path(snapshot) == [("plan", 0, 40), ("40-100", 40, 100)]
+    assert [(s.call.name, s.own_ms) for s in time_shares(snapshot)] == [
+        ("40-100", 60),
+        ("plan", 30),
+        ("run", 0),
+    ]
+
+
+def test_what_is_still_open_lasts_until_the_snapshot(script: Script, graph: ExecutionGraph) -> None:
+    """A run can be asked while it works."""
+    script.call(10, None)
+    script.at(50)
+
+    assert script.path(graph.snapshot()) == [("run", 0, 10), ("10-None", 10, 50)]
+
+
+def test_an_empty_graph_has_no_critical_path(graph: ExecutionGraph) -> None:
+    """Nor has a run of no duration."""
+    assert critical_path(graph.snapshot()) == []
+    graph.mark_success(graph.create_root("run"), 0)
+    assert critical_path(graph.snapshot()) == []
+
+
+def test_a_chain_of_thousands_is_no_problem(graph: ExecutionGraph, clock: ManualClock) -> None:
+    """Depth costs no stack."""
+    node_id = graph.create_root("run")
+    for _ in range(3000):
+        clock.advance(1)
+        node_id = graph.begin_node(node_id, "system", "deeper")
+
+    assert len(critical_path(graph.snapshot())) == 3000
+    assert sum(share.own_ms for share in time_shares(graph.snapshot())) == 3000
+
+
+def test_attempts_are_part_of_their_call(
+    script: Script, graph: ExecutionGraph, clock: ManualClock
+) -> None:
+    """Neither shares of time nor the critical path name them."""
+    call = script.call(0, None, kind="llm", name="plan")
+    graph.add_ended(
+        call, "system", "attempt", status="fail", start_ts_ms=clock.now, end_ts_ms=clock.now + 40
+    )
+    script.at(100)
+    graph.mark_success(call, 0)
+    snapshot = script.done(100)
+
+    assert [(s.call, s.count, s.own_ms) for s in time_shares(snapshot)] == [
+        (Call("llm", "plan", None), 1, 100),
+        (Call("system", "run", None), 1, 0),
+    ]
+    assert script.path(snapshot) == [("plan", 0, 100)]
+
+
+def test_time_is_shared_between_calls_of_one_sort(script: Script) -> None:
+    """Own time leaves out what children did, overlapping ones once; the longest comes first."""
+    outer = script.call(0, 100, kind="llm", name="plan")
+    script.call(10, 60, outer, name="search")
+    script.call(20, 40, outer, name="search")
+    script.call(50, 80, outer, name="search")
+
+    assert [(s.call.name, s.count, s.own_ms) for s in time_shares(script.done(100))] == [
+        ("search", 3, 100),
+        ("plan", 1, 30),
+        ("run", 1, 0),
+    ]
+
+
+def test_cost_is_grouped_by_model_and_tier(graph: ExecutionGraph, root: str) -> None:
+    """Failed calls included, the dearest first; calls without a model cost nothing."""
+    for model, tier, cost in [("nano", "small", 0.25), ("gpt", "big", 2), ("nano", "small", 0.5)]:
+        node_id = graph.begin_node(root, "llm", "plan", model, {"tier": tier})
+        graph.mark_success(node_id, cost, 10, 5)
+    lost = graph.begin_node(root, "llm", "plan", "nano")
+    graph.mark_failure(lost, "E", cost_usd=0.125)
+
+    costs = costs_by_model(graph.snapshot())
+
+    assert [(c.model, c.tier, c.count, c.cost_usd, c.tokens_in, c.tokens_out) for c in costs] == [
+        ("gpt", "big", 1, 2.0, 10, 5),
+        ("nano", "small", 2, 0.75, 20, 10),
+        ("nano", None, 1, 0.125, 0, 0),
+    ]
+
+
+def test_the_refused_call_is_the_one_that_hit_the_limit(
+    graph: ExecutionGraph, root: str, clock: ManualClock
+) -> None:
+    """Not its neighbours, which were halted in the same millisecond because of it."""
+    graph.begin_node(root, "llm", "parallel")
+    clock.advance(100)
+    refused = graph.begin_node(root, "llm", "one too many")
+    graph.close_open("budget")
+    graph.mark_halt(root, "budget")
+
+    assert first_halted(graph.snapshot()) == graph.node(refused)
+
+
+def test_a_node_that_ended_with_its_run_did_not_stop_it(
+    graph: ExecutionGraph, root: str, clock: ManualClock
+) -> None:
+    """Even if it began last."""
+    limit = graph.begin_node(root, "llm", "plan")
+    graph.begin_node(root, "tool", "bystander")
+    clock.advance(10)
+    graph.mark_halt(limit, "budget")
+    graph.mark_halt(root, "budget")
+
+    assert first_halted(graph.snapshot()) == graph.node(limit)
+
+
+def test_a_halted_root_alone_stopped_by_itself(graph: ExecutionGraph, root: str) -> None:
+    """A run that was cancelled before its first call; and nothing halted is None."""
+    assert first_halted(graph.snapshot()) is None
+    graph.mark_halt(root, "cancelled")
+
+    assert first_halted(graph.snapshot()) == graph.node(root)
+
+
+def test_segments_name_nodes(script: Script) -> None:
+    """By their ids, with UTC milliseconds."""
+    snapshot = script.done(5)
+    start = snapshot["nodes"][script.root]["start_ts_ms"]
+
+    assert critical_path(snapshot) == [
+        Segment(node_id=script.root, start_ms=start, end_ms=start + 5)
+    ]

@@ -1,0 +1,181 @@
+"""The text that tells a person what a run did."""
+
+import pytest
+
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.explain import WIDTH, explain
+from tests.support.manual_clock import ManualClock
+
+WHOLE = """\
+Run chain-1 was halted after 1.61 s.
+$0.9542 · 2 LLM calls · 1 tool call · 1 retry · 5,120 tokens in, 3,080 out · depth 2
+Began 2025-02-19 21:20:00 UTC.
+
+Stopped at llm step_2 (n000007) after 1.61 s: cost ceiling exceeded
+Failed: tool divide (n000005): ZeroDivisionError: division by zero
+
+n000001 agent_run                                    halt      1.61 s
+        │  budget
+n000002 ├─ llm plan (nano) +1 retry                  success   700 ms       120 → 80 tok   $0.0042
+n000003 │  ├─ attempt                                fail      200 ms
+        │  │     RateLimitError: 429
+n000004 │  ├─ tool web_search                        success   100 ms
+n000005 │  └─ tool divide                            fail        0 ms
+        │        ZeroDivisionError: division by zero
+n000006 ├─ llm compose (big-1)                       success   800 ms  5,000 → 3,000 tok   $0.9500
+n000007 └─ llm step_2 (big-1)                        halt        0 ms
+              cost ceiling exceeded
+
+Where the time went
+  llm compose (big-1)                              1x   800 ms  50% ██████████
+  llm plan (nano)                                  1x   700 ms  43% █████████
+  tool web_search                                  1x   100 ms   6% █
+  agent_run                                        1x    10 ms   1% █
+
+What the end waited for, in this order
+  agent_run (n000001) 10 ms > llm plan (n000002) 700 ms > tool web_search (n000004) 100 ms > llm
+  compose (n000006) 800 ms
+
+What each model cost
+  big-1, big tier                            2x           5,000 tokens in, 3,000 out   $0.9500
+  nano                                       1x                120 tokens in, 80 out   $0.0042
+"""
+
+
+@pytest.fixture
+def halted(graph: ExecutionGraph, root: str, clock: ManualClock) -> ExecutionGraph:
+    """A run with a retry, a failed tool and a limit."""
+    clock.advance(10)
+    plan = graph.begin_node(root, "llm", "plan", "nano")
+    start = clock.now
+    graph.increment_retries(plan)
+    graph.add_ended(
+        plan,
+        "system",
+        "attempt",
+        status="fail",
+        start_ts_ms=start,
+        end_ts_ms=start + 200,
+        error_class="RateLimitError",
+        stop_reason="429",
+    )
+    clock.advance(700)
+    graph.mark_success(plan, 0.0042, 120, 80)
+    search = graph.begin_node(plan, "tool", "web_search")
+    divide = graph.begin_node(plan, "tool", "divide")
+    graph.mark_failure(divide, "ZeroDivisionError", "division by zero")
+    clock.advance(100)
+    graph.mark_success(search, 0)
+    compose = graph.begin_node(root, "llm", "compose", "big-1", {"tier": "big"})
+    clock.advance(800)
+    graph.mark_success(compose, 0.95, 5000, 3000)
+    refused = graph.begin_node(root, "llm", "step_2", "big-1", {"tier": "big"})
+    graph.mark_halt(refused, "cost ceiling exceeded")
+    graph.mark_halt(root, "budget")
+    return graph
+
+
+def test_a_run_is_told_at_a_glance(halted: ExecutionGraph) -> None:
+    """Outcome, totals, trouble, tree, time, critical path, cost."""
+    assert explain(halted.snapshot()) == WHOLE
+
+
+def test_every_line_fits_a_terminal(graph: ExecutionGraph, root: str) -> None:
+    """Long names and reasons are cut, numbers never."""
+    node_id = graph.begin_node(root, "llm", "n" * 200, "m" * 200)
+    graph.mark_failure(
+        node_id, "E" * 50, "r" * 500, cost_usd=123.45, tokens_in=10**6, tokens_out=10**6
+    )
+    text = explain(graph.snapshot())
+
+    assert max(len(line) for line in text.splitlines()) <= WIDTH
+    assert "1,000,000 → 1,000,000 tok" in text
+    assert "$123.4500" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "headline"),
+    [
+        ("created", "Run chain-1 has not begun yet, after 2.50 s."),
+        ("running", "Run chain-1 is running, after 2.50 s."),
+        ("success", "Run chain-1 completed in 2.50 s."),
+        ("fail", "Run chain-1 failed after 2.50 s."),
+        ("halt", "Run chain-1 was halted after 2.50 s."),
+    ],
+)
+def test_the_first_line_tells_the_outcome(
+    graph: ExecutionGraph, root: str, clock: ManualClock, status: str, headline: str
+) -> None:
+    """For every status of the root."""
+    clock.advance(2500)
+    marks = {
+        "running": lambda: graph.mark_running(root),
+        "success": lambda: graph.mark_success(root, 0),
+        "fail": lambda: graph.mark_failure(root, "E"),
+        "halt": lambda: graph.mark_halt(root),
+    }
+    if status in marks:
+        marks[status]()
+
+    assert explain(graph.snapshot()).splitlines()[0] == headline
+
+
+def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:
+    """Before and after its root was created, also if it was cancelled at once."""
+    assert explain(graph.snapshot()) == "Run chain-1 has not begun yet.\n"
+    graph.mark_halt(graph.create_root("run"), "cancelled")
+
+    assert "Stopped at run (n000001) after 0 ms: cancelled" in explain(graph.snapshot())
+
+
+def test_a_large_tree_is_cut_and_says_so(graph: ExecutionGraph, root: str) -> None:
+    """The rest is counted, not shown."""
+    for _ in range(30):
+        graph.mark_success(graph.begin_node(root, "tool", "search"), 0)
+
+    text = explain(graph.snapshot(), max_nodes=10)
+
+    assert text.count("tool search") == 9
+    assert "… and 21 more calls, all of them in the snapshot" in text
+
+
+def test_many_failures_are_counted(graph: ExecutionGraph, root: str) -> None:
+    """The first few are named."""
+    for number in range(8):
+        graph.mark_failure(graph.begin_node(root, "tool", f"t{number}"), "E")
+
+    assert "… and 3 more failures" in explain(graph.snapshot())
+
+
+def test_a_chain_of_thousands_is_no_problem_to_explain(graph: ExecutionGraph, root: str) -> None:
+    """Depth costs no stack."""
+    node_id = root
+    for _ in range(3000):
+        node_id = graph.begin_node(node_id, "system", "deeper")
+
+    assert "depth 3000" in explain(graph.snapshot())
+
+
+def test_control_characters_cannot_reach_a_terminal(graph: ExecutionGraph, root: str) -> None:
+    """Tool names and error texts may come from outside."""
+    node_id = graph.begin_node(root, "tool", "a\x1b[31mb", "m\r\n")
+    graph.mark_failure(node_id, "E\x00", "line\nline\u202e")
+
+    text = explain(graph.snapshot())
+
+    assert not {character for character in text if not character.isprintable()} - {"\n"}
+    assert "tool a?[31mb (m??)" in text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(999, "999 ms"), (1000, "1.00 s"), (59_990, "59.99 s"), (65_000, "1 m 05 s"),
+     (3_725_000, "1 h 02 m")],
+)  # fmt: skip
+def test_durations_have_a_unit_that_fits(
+    graph: ExecutionGraph, root: str, clock: ManualClock, milliseconds: int, text: str
+) -> None:
+    """From milliseconds to hours."""
+    clock.advance(milliseconds)
+
+    assert explain(graph.snapshot()).startswith(f"Run chain-1 has not begun yet, after {text}.")
