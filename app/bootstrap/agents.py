@@ -35,7 +35,7 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
     policy = ToolPolicy(
         allow=None if allow is None else frozenset(allow), deny=frozenset(settings.tools.deny)
     )
-    return ToolDispatch(ToolRegistry(tools), policy)
+    return ToolDispatch(ToolRegistry(tools), policy, payloads=settings.trace.payloads)
 
 
 def build_models(settings: Settings) -> ModelGateway:
@@ -98,7 +98,7 @@ def _provider(chosen: ModelSettings) -> ModelProvider:
     key = chosen.api_key.get_secret_value() if chosen.api_key else None
     match chosen.chosen_provider:
         case "offline":
-            from app.adapters.providers.offline import OfflineProvider
+            from app.adapters.providers.offline.provider import OfflineProvider
 
             return OfflineProvider()
         case "openai":

@@ -158,6 +158,7 @@ def _engines(settings: Settings, url: str) -> Engines:
         work=database.pool_size,
         control=database.control_pool_size,
         connect_timeout_seconds=database.connect_timeout_seconds,
+        lock_timeout_ms=database.lock_timeout_ms,
     )
     return open_engines(url, sizes)
 

@@ -213,7 +213,7 @@ class _Performance:
 
     def _ended(self, marked: bool) -> None:
         """Keep what was spent even if the run had ended before: the call was abandoned."""
-        if not marked and self._begun:
+        if not marked and self._spent != FREE:
             self._graph.add_late_usage(self._node, **self._usage())
 
     def _usage(self) -> dict[str, Any]:

@@ -5,22 +5,24 @@ whatever its steps produced until then.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.control.budget import Dimension
 from app.control.ledger import Scope
-from app.control.stops import Stop
+from app.control.stops import HandOver, Stop
 from app.control.usage import NOTHING
 from app.engine.calls import Calls
-from app.engine.cancellation import CancellationToken
+from app.engine.cancellation import CancellationToken, is_being_cancelled
 from app.engine.context import FlowContext
 from app.engine.node import Node
 from app.engine.ports import CallOutcome, Entry, Journal
+from app.kernel.errors import GraphError
 from app.kernel.facts import Order, SkipStep, StartStep, StepFailed, StepFinished
-from app.kernel.graph import Channel, Graph, Step
-from app.kernel.lifecycle import StepStatus
+from app.kernel.graph import Channel, Edge, Graph, Step
+from app.kernel.lifecycle import NEXT, StepStatus
 from app.kernel.scheduler import Scheduler
 from app.trace.execution_graph import ExecutionGraph
 
@@ -46,10 +48,19 @@ class RunContext:
 class StepReport:
     """How a step stands."""
 
-    status: StepStatus
+    status: StepStatus = StepStatus.PENDING
     outputs: Outputs = field(default_factory=dict)
     """What it produced; of a step that was cut off or failed, what it had so far."""
     error: Exception | None = None
+
+    def become(
+        self, status: StepStatus, outputs: Outputs | None = None, error: Exception | None = None
+    ) -> None:
+        """Change the status; a final one stays, whatever abandoned work still comes to."""
+        if status not in NEXT[self.status]:
+            return
+        self.status, self.error = status, error
+        self.outputs = {} if outputs is None else outputs
 
 
 @dataclass(slots=True)
@@ -59,6 +70,19 @@ class GraphOutcome:
     steps: dict[str, StepReport]
     error: Exception | None = None
     stop: Stop | None = None
+
+
+class StepBrokenError(Exception):
+    """A step that neither returned nor failed."""
+
+
+def said_of(error: Exception) -> str:
+    """Return what may be said of a failure.
+
+    The messages of our own errors are made to be shown; others could hold anything.
+    """
+    ours = type(error).__module__.startswith("app.")
+    return str(error)[:500] if ours else f"It broke with {type(error).__name__}."
 
 
 class Driver:
@@ -83,40 +107,50 @@ class GraphExecution:
         self._inputs = inputs
         self._run = run
         self._steps = {step.id: step for step in graph.steps}
-        self._reports = {step.id: StepReport(StepStatus.PENDING) for step in graph.steps}
+        self._incoming = _flow_edges_by_target(graph)
+        self._reports = {step.id: StepReport() for step in graph.steps}
         self._partials: dict[str, _Partial] = {}
         self._outcome = GraphOutcome(self._reports)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed."""
-        self._outcome.stop = stop
         for step_id, partial in self._partials.items():
             report = self._reports[step_id]
             if report.status is StepStatus.RUNNING:
-                report.status, report.outputs = StepStatus.CANCELLED, partial.get()
-        return self._outcome
+                report.become(StepStatus.CANCELLED, partial.get())
+        return replace(self._outcome, stop=stop)
 
     async def run(self) -> GraphOutcome:
         """Execute the graph."""
-        scheduler = Scheduler(self._graph)
-        orders = scheduler.begin()
         try:
-            while orders:
-                order, *rest = orders
-                orders = [*rest, *await self._obey(order, scheduler)]
+            await self._obey_all(Scheduler(self._graph))
+        except GraphError as error:
+            self._outcome.error = error
         except Stop as stop:
-            self._outcome.stop = stop
+            self._outcome.stop = self._weightier(stop)
         except asyncio.CancelledError:
             if self._run.token.stop is None:
                 raise
             self._outcome.stop = self._run.token.stop
         return self._outcome
 
+    def _weightier(self, stop: Stop) -> Stop:
+        """Return the token's stop if a run would otherwise go on elsewhere against its wish."""
+        given = self._run.token.stop
+        return given if given is not None and isinstance(stop, HandOver) else stop
+
+    async def _obey_all(self, scheduler: Scheduler) -> None:
+        orders = deque(scheduler.begin())
+        while orders:
+            orders.extend(await self._obey(orders.popleft(), scheduler))
+        if not scheduler.done:
+            raise GraphError("Some steps wait for one another.")
+
     async def _obey(self, order: Order, scheduler: Scheduler) -> list[Order]:
         report = self._reports[order.step_id]
         match order:
             case SkipStep():
-                report.status = StepStatus.SKIPPED
+                report.become(StepStatus.SKIPPED)
                 return []
             case StartStep(step_id):
                 await self._execute(self._steps[step_id], report)
@@ -126,46 +160,54 @@ class GraphExecution:
         return scheduler.tell(StepFinished(step_id, frozenset(report.outputs)))
 
     async def _execute(self, step: Step, report: StepReport) -> None:
-        run = self._run
-        key = f"step:{step.id}"
+        """Execute a step, or take its result from the journal; a stop before or after it counts."""
+        run, key = self._run, f"step:{step.id}"
         recorded = run.journal.recorded(key)
         if recorded is not None and recorded.outcome is CallOutcome.RESULT:
-            report.status, report.outputs = StepStatus.COMPLETED, recorded.value
+            report.become(StepStatus.COMPLETED, recorded.value)
             return
         run.token.check()
         node = run.trace.begin_node(run.root, "system", step.id, metadata={"step_type": step.type})
-        charge = {Dimension.STEPS: 1} if recorded is None else NOTHING
+        entry = Entry(
+            call_key=key,
+            request_hash="",
+            charge={Dimension.STEPS: 1} if recorded is None else NOTHING,
+        )
         partial = self._partials[step.id] = _Partial()
         try:
-            run.scope.charge(charge)
-            run.trace.mark_running(node)
-            run.journal.note(node, Entry(call_key=key, request_hash="", charge=charge))
-            report.status = StepStatus.RUNNING
-            context = self._context(step, node, partial)
-            result = await self._nodes[step.type].execute(step.data, self._inputs_of(step), context)
-            run.token.check()
+            outputs = await self._work(step, node, entry, partial)
         except Exception as error:
-            report.status, report.error, report.outputs = StepStatus.FAILED, error, partial.get()
-            run.trace.mark_failure(node, type(error).__name__, str(error)[:500])
-            run.journal.touch()
+            run.trace.mark_failure(node, type(error).__name__, said_of(error))
+            report.become(StepStatus.FAILED, partial.get(), error)
         except BaseException as stop:
-            report.status, report.outputs = StepStatus.CANCELLED, partial.get()
             run.trace.mark_halt(node, str(run.token.stop or stop) or type(stop).__name__)
-            run.journal.touch()
+            report.become(StepStatus.CANCELLED, partial.get())
             raise
         else:
-            report.status, report.outputs = StepStatus.COMPLETED, result.outputs
             run.trace.mark_success(node, 0)
-            run.journal.note(
-                node,
-                Entry(
-                    call_key=key,
-                    request_hash="",
-                    charge=charge,
-                    outcome=CallOutcome.RESULT,
-                    value=dict(result.outputs),
-                ),
-            )
+            report.become(StepStatus.COMPLETED, outputs)
+        finally:
+            run.journal.touch()
+        run.token.check()
+
+    async def _work(self, step: Step, node: str, entry: Entry, partial: "_Partial") -> Outputs:
+        """Charge for a step, let its node work, and journal what that came to."""
+        run = self._run
+        if entry.charge:
+            run.scope.charge(entry.charge)
+        run.trace.mark_running(node)
+        run.journal.note(node, entry)
+        self._reports[step.id].become(StepStatus.RUNNING)
+        context = self._context(step, node, partial)
+        try:
+            result = await self._nodes[step.type].execute(step.data, self._inputs_of(step), context)
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            raise StepBrokenError("The step waited for something that was cancelled.") from None
+        outputs = dict(result.outputs)
+        run.journal.note(node, replace(entry, outcome=CallOutcome.RESULT, value=outputs))
+        return outputs
 
     def _context(self, step: Step, node: str, partial: "_Partial") -> FlowContext:
         run = self._run
@@ -181,12 +223,8 @@ class GraphExecution:
         )
 
     def _inputs_of(self, step: Step) -> Outputs:
-        incoming = [
-            edge
-            for edge in self._graph.edges
-            if edge.target == step.id and edge.channel is Channel.FLOW
-        ]
-        if not incoming:
+        incoming = self._incoming.get(step.id)
+        if incoming is None:
             return self._inputs
         return {
             edge.target_handle: self._reports[edge.source].outputs[edge.source_handle]
@@ -205,4 +243,17 @@ class _Partial:
         self._source = source
 
     def get(self) -> Outputs:
-        return {} if self._source is None else self._source()
+        if self._source is None:
+            return {}
+        try:
+            return self._source()
+        except Exception:  # what went wrong before it matters more
+            return {}
+
+
+def _flow_edges_by_target(graph: Graph) -> dict[str, list[Edge]]:
+    incoming: dict[str, list[Edge]] = {}
+    for edge in graph.edges:
+        if edge.channel is Channel.FLOW:
+            incoming.setdefault(edge.target, []).append(edge)
+    return incoming

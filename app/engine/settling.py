@@ -61,13 +61,12 @@ class Supervisor:
     ) -> Result:
         """Run ``work`` in a task of its own; cancel it when a stop is given.
 
-        What ignores its cancellation for the grace period is left alone; should it return after
-        all, ``late`` is told.
+        What ignores that for the grace period is left alone; ``late`` is told if it returns.
 
         Raises:
             AbandonedError: the work did not end in time after a stop.
             Stop: the work ended by its cancellation, without a result.
-            asyncio.CancelledError: this task was cancelled; the work has ended or is left alone.
+            asyncio.CancelledError: this task was cancelled, and with it the work.
         """
         task = asyncio.create_task(work, name="run")
         self._tasks.add(task)  # the loop itself would let go of it

@@ -23,8 +23,11 @@ class Scheduler:
         """Prepare to order ``graph``.
 
         Raises:
-            GraphError: two steps share an id, or an edge names a step that does not exist.
+            GraphError: two steps share an id, an edge names a step that does not exist, or no step
+                may run.
         """
+        if graph.max_parallel < 1:
+            raise GraphError(f"max_parallel must be at least 1, not {graph.max_parallel}.")
         self._undecided: dict[str, int] = {step.id: 0 for step in graph.steps}
         if len(self._undecided) != len(graph.steps):
             raise GraphError("Two steps have the same id.")
@@ -37,6 +40,7 @@ class Scheduler:
         self._ready: deque[str] = deque()
         self._free = graph.max_parallel
         self._left = len(graph.steps)
+        self._begun = False
         self._failed = False
 
     @property
@@ -45,7 +49,14 @@ class Scheduler:
         return not self._running and (self._failed or self._left == 0)
 
     def begin(self) -> list[Order]:
-        """Return the first orders; call it once."""
+        """Return the first orders.
+
+        Raises:
+            UnexpectedFactError: it was called before.
+        """
+        if self._begun:
+            raise UnexpectedFactError("The graph was begun before.")
+        self._begun = True
         self._ready.extend(self._entries)
         return self._start_ready()
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from app.control.stops import CancelledError
+from app.control.usage import ResourceUsage
 from app.runs.replay import graph_of, spent_before
 from app.runs.report import close, stopped
 from app.runs.run import CallRecord, Run, Settlement, StopWish
@@ -21,13 +22,15 @@ def cancelled_while_queued(run: Run, wish: StopWish, earlier: Sequence[CallRecor
     close(graph, root, conclusion)
     _, nodes = graph.changed_since(0)
     old = {record.node_id: record for record in earlier}
+    usage = ResourceUsage(before_seconds=run.active_seconds)
+    usage.add(spent_before(earlier))
     return Settlement(
         key=run.key,
         fence=run.fence,
         status=conclusion.status,
         finish_reason=conclusion.finish_reason,
         result=None,
-        usage={dimension.value: float(used) for dimension, used in spent_before(earlier).items()},
+        usage=usage.to_dict(),
         stop=conclusion.stop.to_dict() if conclusion.stop else None,
         active_seconds=run.active_seconds,
         calls=tuple(_ended(node, old) for node in nodes),

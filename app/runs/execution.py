@@ -1,7 +1,7 @@
 """One execution of one run: its graph, its limits, its journal, joined."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,14 +29,14 @@ class Execution:
         journals: JournalStore,
         permitted_at: float,
         snapshot_interval_seconds: float,
+        clock: Callable[[], float],
     ) -> None:
         self.run = run
         self.token = token
         self.graph, self.root = graph_of(run, earlier)
         self._ended = False
-        self.scope = Scope(
-            "run", run.request.budget, usage=ResourceUsage(before_seconds=run.active_seconds)
-        )
+        usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
+        self.scope = Scope("run", run.request.budget, usage=usage)
         self.scope.add(spent_before(earlier))
         self.journal = RunJournal(
             key=run.key,
@@ -47,6 +47,7 @@ class Execution:
             earlier=earlier,
             permitted_at=permitted_at,
             snapshot_interval_seconds=snapshot_interval_seconds,
+            clock=clock,
         )
 
     @property

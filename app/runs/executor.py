@@ -6,14 +6,22 @@ another process finds by the silence of this one's heartbeat.
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from app.control.stops import CancelledError, DeadlineExceededError, HandOver
+from app.control.stops import (
+    CancelledError,
+    DeadlineExceededError,
+    HandOver,
+    Stop,
+    StopCause,
+    StopKind,
+)
 from app.engine.cancellation import CancellationToken
 from app.engine.driver import Driver
 from app.engine.settling import AbandonedError, Supervisor
@@ -21,8 +29,9 @@ from app.runs.execution import Execution
 from app.runs.journal import LostRunError
 from app.runs.plan import graph_for
 from app.runs.ports import JournalStore, RunStore
+from app.runs.replay import spent_before
 from app.runs.report import Conclusion, conclude, stopped
-from app.runs.run import Run, RunKey, StopWish
+from app.runs.run import CallRecord, Run, RunKey, StopWish
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +53,8 @@ class _Active:
     token: CancellationToken
     ended: asyncio.Event
     delivered_at: datetime | None = None
+    settled: bool = False
+    """True once its end was stored by this process."""
 
 
 class RunExecutor:
@@ -59,7 +70,9 @@ class RunExecutor:
         supervisor: Supervisor,
         services: Mapping[type, Any],
         limits: ExecutorLimits,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prepare to execute runs; ``clock`` tells the seconds that limits are measured with."""
         self.worker_id = worker_id
         self._store = store
         self._journals = journals
@@ -67,11 +80,13 @@ class RunExecutor:
         self._supervisor = supervisor
         self._services = services
         self._limits = limits
+        self._clock = clock
         self._active: dict[RunKey, _Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserved = 0
         self._room = asyncio.Event()
         self._open = True
+        self._handing_over = False
 
     @property
     def active(self) -> frozenset[RunKey]:
@@ -104,15 +119,20 @@ class RunExecutor:
     def start(self, run: Run, *, permitted_at: float) -> None:
         """Execute a run that was claimed for this process; a second call changes nothing.
 
-        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock.
+        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock. A run that
+        this process had lost and has claimed again begins when its lost execution has ended.
         """
-        if run.key in self._active:
-            return
+        lost = self._active.get(run.key)
+        if lost is not None:
+            if lost.run.fence >= run.fence:
+                return
+            lost.token.trip(LostRunError())
         active = _Active(run, CancellationToken(), asyncio.Event())
+        if self._handing_over:
+            active.token.trip(_shutting_down())
         self._active[run.key] = active
-        self._keep(
-            asyncio.create_task(self._execute(active, permitted_at), name=f"run {run.key.run_id}")
-        )
+        work = self._execute(active, permitted_at, after=lost)
+        self._keep(asyncio.create_task(work, name=f"run {run.key.run_id}"))
 
     def stop(self, key: RunKey, wish: StopWish) -> bool:
         """Tell a run that somebody wants it to stop; False if it is not executed here."""
@@ -138,39 +158,68 @@ class RunExecutor:
         self.stop_taking()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
+        self._handing_over = True
         for active in self._active.values():
-            active.token.trip(HandOver("The process is shutting down."))
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+            active.token.trip(_shutting_down())
+        while self._reserved or self._tasks:
+            if self._reserved:  # a run may just be being claimed
+                self._room.clear()
+                await self._room.wait()
+            else:
+                await asyncio.wait(self._tasks)
 
-    async def _execute(self, active: _Active, permitted_at: float) -> None:
+    async def _execute(
+        self, active: _Active, permitted_at: float, *, after: _Active | None
+    ) -> None:
         run = active.run
         structlog.contextvars.bind_contextvars(tenant=run.key.tenant, run_id=run.key.run_id)
         try:
+            if after is not None:
+                await after.ended.wait()
             await self._run(active, permitted_at)
         except Exception:
             log.exception("run.broken")  # the heartbeat finds it owned here and executed nowhere
         finally:
-            del self._active[run.key]
+            if self._active.get(run.key) is active:
+                del self._active[run.key]
             active.ended.set()
             self._room.set()
 
     async def _run(self, active: _Active, permitted_at: float) -> None:
         run = active.run
         earlier = await self._store.calls(run.key) if run.fence > 1 else ()
-        execution = Execution(
-            run=run,
+        conclusion: Conclusion | None
+        try:
+            execution = self._begin(active, earlier, permitted_at)
+        except ValueError:
+            log.exception("run.unreadable")
+            execution = self._begin(active, (), permitted_at)
+            execution.scope.add(spent_before(earlier))
+            conclusion = stopped(_unreadable(), None, at=datetime.now(UTC))
+        else:
+            conclusion = await self._conclude(active, execution)
+        if conclusion is None:
+            await self._give_up(active, execution)
+            return
+        await self._settle(active, execution, conclusion)
+
+    def _begin(
+        self, active: _Active, earlier: Sequence[CallRecord], permitted_at: float
+    ) -> Execution:
+        """Build the execution of a run.
+
+        Raises:
+            ValueError: what is stored is not the journal of one run.
+        """
+        return Execution(
+            run=active.run,
             earlier=earlier,
             token=active.token,
             journals=self._journals,
             permitted_at=permitted_at,
             snapshot_interval_seconds=self._limits.snapshot_interval_seconds,
+            clock=self._clock,
         )
-        conclusion = await self._conclude(active, execution)
-        if conclusion is None:
-            await self._give_up(active, execution)
-            return
-        await self._settle(active, execution, conclusion)
 
     async def _settle(self, active: _Active, execution: Execution, conclusion: Conclusion) -> None:
         """Write the end; where somebody's wish to stop came first, that is the end."""
@@ -181,6 +230,7 @@ class RunExecutor:
             conclusion = stopped(stop, conclusion.result, at=datetime.now(UTC))
             ended = execution.settlement(conclusion, delivered_at=datetime.now(UTC))
             settled = await self._journals.settle(ended)
+        active.settled = settled.done
         if settled.done:
             log.info("run.settled", status=conclusion.status.value)
         else:
@@ -197,10 +247,12 @@ class RunExecutor:
         timers = self._timers(active, execution)
         try:
             outcome = await self._supervisor.run(
-                graph.run(), active.token, late=lambda _: self._record_late(execution)
+                graph.run(), active.token, late=lambda _: self._record_late(active, execution)
             )
         except AbandonedError as abandoned:
             outcome = graph.abandoned(abandoned.stop)
+        except Stop as stop:  # it was stopped before it began
+            outcome = graph.abandoned(stop)
         finally:
             for timer in timers:
                 timer.cancel()
@@ -209,19 +261,22 @@ class RunExecutor:
         return conclude(outcome, at=datetime.now(UTC))
 
     def _timers(self, active: _Active, execution: Execution) -> list[asyncio.TimerHandle]:
-        """Have the run's seconds and its deadline interrupt it."""
-        loop, token, timers = asyncio.get_running_loop(), active.token, []
+        """Have the run's seconds and its deadline interrupt it; at once if they are over."""
+        loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+
+        def trip_after(seconds: float, stop: Callable[[], Stop]) -> None:
+            if seconds <= 0:
+                active.token.trip(stop())
+            else:
+                timers.append(loop.call_later(seconds, lambda: active.token.trip(stop())))
+
         left = execution.scope.remaining_seconds()
         if left is not None:
-            timers.append(
-                loop.call_later(max(0.0, left), lambda: token.trip(execution.scope.out_of_time()))
-            )
+            trip_after(left, execution.scope.out_of_time)
         deadline = active.run.request.deadline
         if deadline is not None:
             left = (deadline - datetime.now(UTC)).total_seconds()
-            timers.append(
-                loop.call_later(max(0.0, left), token.trip, DeadlineExceededError(deadline))
-            )
+            trip_after(left, lambda: DeadlineExceededError(deadline))
         return timers
 
     async def _give_up(self, active: _Active, execution: Execution) -> None:
@@ -235,10 +290,24 @@ class RunExecutor:
         )
         log.info("run.handed_over")
 
-    def _record_late(self, execution: Execution) -> None:
+    def _record_late(self, active: _Active, execution: Execution) -> None:
         """Add what abandoned work has cost after all; its result is dropped."""
         log.warning("run.late_result", run_id=execution.run.key.run_id)
-        self._keep(asyncio.create_task(self._store.late(execution.late()), name="late result"))
+        self._keep(asyncio.create_task(self._add_late(active, execution), name="late result"))
+
+    async def _add_late(self, active: _Active, execution: Execution) -> None:
+        """Wait for the end, which holds what was known then, and add to it.
+
+        Of a run that goes on elsewhere nothing is added: there the lost call is counted at its
+        estimate.
+        """
+        await active.ended.wait()
+        if not active.settled:
+            return
+        try:
+            await self._store.late(execution.late())
+        except Exception:
+            log.exception("run.late_result_lost")
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -247,3 +316,11 @@ class RunExecutor:
 
 def _worker_lost(run: Run) -> HandOver:
     return HandOver(f"Its worker was lost {run.attempts - 1} times.")
+
+
+def _shutting_down() -> HandOver:
+    return HandOver("The process is shutting down.")
+
+
+def _unreadable() -> Stop:
+    return Stop(StopCause(kind=StopKind.ERROR, reason="The run's journal cannot be read."))

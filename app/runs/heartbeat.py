@@ -4,11 +4,15 @@ import asyncio
 
 import structlog
 
+from app.engine.settling import settle
 from app.runs.executor import RunExecutor
 from app.runs.ports import RunStore, WorkerStore
 from app.runs.run import RunKey
 
 log = structlog.get_logger(__name__)
+
+BEAT_GRACE_SECONDS = 5.0
+"""How long a beat may still take when the process ends: its statements are not cut off."""
 
 
 class Heartbeat:
@@ -36,7 +40,7 @@ class Heartbeat:
     async def run(self) -> None:
         """Beat for ever."""
         while True:
-            await self.beat()
+            await settle(self.beat(), grace_seconds=BEAT_GRACE_SECONDS)
             await asyncio.sleep(self._interval_seconds)
 
     async def beat(self) -> None:

@@ -3,21 +3,30 @@
 What the run does is gathered here and stored in three ways: with a barrier (before an external
 call), soon after it happened (so that the trace can be followed from any replica), and with the
 run's end. All of them write only what has changed, so a long run costs no more per call than a
-short one.
+short one. What may not have arrived (its write failed, or nobody waited for the answer) is written
+again with the next one.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
+
+import structlog
 
 from app.control.stops import CancelledError, HandOver
 from app.engine.cancellation import CancellationToken
-from app.engine.ports import CallOutcome, Entry, Recorded
+from app.engine.ports import Entry, Recorded
 from app.runs.ports import JournalStore, JournalWrite, Permission
+from app.runs.replay import entries_of, tries_of
 from app.runs.run import CallRecord, RunKey
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import Node
+from app.trace.node import TERMINAL, Node
+
+log = structlog.get_logger(__name__)
 
 PERMISSION_SECONDS = 0.1
 """How old the database's permission to go on may be when a call begins (spec, section 5)."""
@@ -64,12 +73,13 @@ class RunJournal:
         self._store = store
         self._clock = clock
         self._permitted_at = permitted_at
-        self._entries: dict[str, Entry] = {}
-        self._unwritten: set[str] = set()
-        self._revision = 0
-        self._recorded = _by_key(earlier)
+        self._entries = entries_of(earlier)
+        self._unwritten = _not_stored(graph, earlier)
+        self._revision = graph.revision
+        self._in_flight: list[_Sent] = []
+        self._recorded = tries_of(earlier)
         self._soon: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[bool] | None = None
         self._snapshots = _Snapshots(clock, snapshot_interval_seconds)
         self._closed = False
 
@@ -78,8 +88,12 @@ class RunJournal:
         return self._recorded.get(call_key)
 
     def note(self, node_id: str, entry: Entry) -> None:
-        """Remember what belongs to a CallNode beside the node itself."""
-        self._entries[node_id] = entry
+        """Remember what belongs to a CallNode beside the node itself.
+
+        Raises:
+            ValueError: the value is not JSON.
+        """
+        self._entries[node_id] = replace(entry, value=_frozen(entry.value))
         self._unwritten.add(node_id)
         self.touch()
 
@@ -99,14 +113,13 @@ class RunJournal:
             return
         for _ in range(ASKS):
             asked_at = self._clock()
-            self._judge(await self._store.write(self._next_write()))
-            self._permitted_at = asked_at
+            await self._store_changes()
             if self._clock() - asked_at <= PERMISSION_SECONDS:
                 return
         raise HandOver("The database answers too slowly to tell whether the run may go on.")
 
     def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
-        """Write nothing more by itself; return what is not stored yet.
+        """Write nothing more by itself; return what may not be stored yet.
 
         ``graph`` takes the place of the graph so far, and is not stored at all yet.
         """
@@ -116,7 +129,35 @@ class RunJournal:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
+        for sent in self._in_flight:
+            self._take_back(sent)
         return self._changes()
+
+    async def _store_changes(self) -> None:
+        """Store what has changed, and take the answer as a permission to go on.
+
+        Raises:
+            CancelledError: somebody asked the run to stop.
+            LostRunError: the run belongs to another worker.
+        """
+        sent = _Sent(self._revision, frozenset(self._unwritten))
+        self._in_flight.append(sent)
+        asked_at = self._clock()
+        try:
+            permission = await self._store.write(self._next_write())
+        except BaseException:
+            self._take_back(sent)
+            raise
+        finally:
+            self._in_flight.remove(sent)
+        if not permission.owned:
+            self._take_back(sent)
+        self._judge(permission)
+        self._permitted_at = max(self._permitted_at, asked_at)
+
+    def _take_back(self, sent: "_Sent") -> None:
+        self._revision = min(self._revision, sent.revision)
+        self._unwritten |= sent.unwritten
 
     def _judge(self, permission: Permission) -> None:
         if not permission.owned:
@@ -148,18 +189,30 @@ class RunJournal:
         self._writing = asyncio.create_task(self._write(), name="journal")
         self._writing.add_done_callback(self._written)
 
-    async def _write(self) -> None:
-        asked_at = self._clock()
+    async def _write(self) -> bool:
+        """Store what has changed; False if it makes no sense to try again soon."""
         try:
-            self._judge(await self._store.write(self._next_write()))
+            await self._store_changes()
         except (HandOver, CancelledError):
-            return  # the token knows
-        self._permitted_at = asked_at
+            return False  # the token knows, and the run's end brings the rest
+        except Exception as error:  # the next barrier, or the end, tries again and is told
+            log.warning("journal.refused", error=type(error).__name__)
+            return False
+        return True
 
-    def _written(self, _: "asyncio.Task[None]") -> None:
+    def _written(self, writing: "asyncio.Task[bool]") -> None:
         self._writing = None
-        if self._unwritten:
+        more = self._unwritten or self._graph.revision > self._revision
+        if more and not writing.cancelled() and writing.result():
             self.touch()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """Where the journal stood before a write whose answer is not known yet."""
+
+    revision: int
+    unwritten: frozenset[str]
 
 
 class _Snapshots:
@@ -205,15 +258,16 @@ def _charge(entry: Entry) -> dict[str, object]:
     }
 
 
-def _by_key(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
-    """Return the last try of every call and step that an earlier execution began."""
-    return {
-        record.call_key: Recorded(
-            node_id=record.node_id,
-            outcome=CallOutcome(record.outcome) if record.outcome else CallOutcome.UNKNOWN,
-            request_hash=record.request_hash,
-            value=record.value,
-        )
-        for record in earlier
-        if record.call_key is not None
-    }
+def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:
+    """Return the nodes that the store does not hold as they are now."""
+    if not earlier:
+        return {graph.root_id} if graph.root_id is not None else set()
+    return {record.node_id for record in earlier if record.node["status"] not in TERMINAL}
+
+
+def _frozen(value: Any) -> Any:
+    """Return a copy that nobody changes until it is written, as the store will give it back."""
+    try:
+        return None if value is None else json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, RecursionError) as error:
+        raise ValueError("Only JSON can be stored.") from error

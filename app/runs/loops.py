@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from app.engine.cancellation import is_being_cancelled
+
 log = structlog.get_logger(__name__)
 
 RESTART_SECONDS = (0.1, 5.0)
@@ -41,6 +43,10 @@ async def _forever(name: str, loop: Callable[[], Awaitable[None]]) -> None:
         try:
             await loop()
             log.warning("loop.ended", loop=name)
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            log.warning("loop.failed", loop=name, error=type(error).__name__)
         except Exception as error:
             log.warning("loop.failed", loop=name, error=type(error).__name__)
         if clock() - began > STEADY_SECONDS:

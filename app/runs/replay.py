@@ -10,6 +10,7 @@ from typing import Any
 
 from app.control.budget import Dimension
 from app.control.usage import Charge
+from app.engine.ports import CallOutcome, Entry, Recorded
 from app.runs.run import CallRecord, Run
 from app.trace.execution_graph import ExecutionGraph
 
@@ -25,7 +26,7 @@ def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, s
         return graph, root
     graph = ExecutionGraph.restore(run.key.run_id, [dict(record.node) for record in earlier])
     root = str(earlier[0].node_id)
-    for record in earlier[1:]:
+    for record in reversed(earlier[1:]):  # children before their parents
         charge = charge_of(record.charge)
         graph.mark_halt(record.node_id, WORKER_LOST, cost_usd=charge.get(Dimension.COST_USD, 0))
     return graph, root
@@ -52,4 +53,33 @@ def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
     return {
         Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
         for name, amount in stored.items()
+    }
+
+
+def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:
+    """Return what earlier executions noted, by node: it is kept when a node is written again."""
+    return {
+        record.node_id: Entry(
+            call_key=record.call_key,
+            request_hash=record.request_hash,
+            charge=charge_of(record.charge),
+            outcome=CallOutcome(record.outcome) if record.outcome else None,
+            value=record.value,
+        )
+        for record in earlier
+        if record.call_key is not None
+    }
+
+
+def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
+    """Return the last try of every call and step that earlier executions began."""
+    return {
+        record.call_key: Recorded(
+            node_id=record.node_id,
+            outcome=CallOutcome(record.outcome) if record.outcome else CallOutcome.UNKNOWN,
+            request_hash=record.request_hash,
+            value=record.value,
+        )
+        for record in earlier
+        if record.call_key is not None and record.outcome != CallOutcome.NOT_MADE
     }

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from app.control.stops import Stop, StopCause, StopKind
-from app.engine.driver import GraphOutcome
+from app.engine.driver import GraphOutcome, said_of
 from app.runs.plan import result_of
 from app.runs.run import RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -67,7 +67,7 @@ def close(graph: ExecutionGraph, root: str, conclusion: Conclusion) -> None:
 def _failed(error: Exception, result: Mapping[str, Any] | None, at: datetime) -> Conclusion:
     """Return the end of a run whose step failed; a step may say what its failure is called."""
     finish_reason = None if result is None else result.get("finish_reason")
-    cause = StopCause(kind=StopKind.ERROR, reason=_safe(error), at=at)
+    cause = StopCause(kind=StopKind.ERROR, reason=said_of(error), at=at)
     return Conclusion(
         status=RunStatus.FAILED,
         finish_reason=finish_reason,
@@ -75,12 +75,6 @@ def _failed(error: Exception, result: Mapping[str, Any] | None, at: datetime) ->
         stop=cause,
         error_class=type(error).__name__,
     )
-
-
-def _safe(error: Exception) -> str:
-    """Return what may be said of a failure: our own errors' messages, others' class alone."""
-    ours = type(error).__module__.startswith("app.")
-    return str(error)[:500] if ours else f"The run broke with {type(error).__name__}."
 
 
 def _reason(conclusion: Conclusion) -> str:

@@ -6,7 +6,7 @@ The allowlist is enforced here, where a tool is run, and not in a prompt.
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from app.control.budget import Dimension
 from app.control.retry import RetryPolicy
@@ -18,13 +18,20 @@ from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolRegistry
 
+Payloads = Literal["redacted", "none", "full"]
+"""What a trace shows of a tool's arguments."""
+
 ONE_ATTEMPT = RetryPolicy(max_retries=0)
 
 
 class ToolDispatch:
     """Runs the tools that the policy allows."""
 
-    def __init__(self, registry: ToolRegistry, policy: ToolPolicy) -> None:
+    def __init__(
+        self, registry: ToolRegistry, policy: ToolPolicy, *, payloads: Payloads = "redacted"
+    ) -> None:
+        """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says."""
+        self._payloads = payloads
         self._registry = registry
         self._policy = policy
         self._checks = ArgumentChecks(registry)
@@ -53,7 +60,7 @@ class ToolDispatch:
         problem = self._checks.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
-        call = _call(tool.spec, args, f"{context.node_id}/{key}")
+        call = _call(tool.spec, args, f"{context.node_id}/{key}", self._shown(args))
 
         async def attempt() -> Reply:
             return await _attempt(tool, args, tool_context)
@@ -70,8 +77,17 @@ class ToolDispatch:
             return failure(str(failed), _code(failed))
         return result
 
+    def _shown(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        match self._payloads:
+            case "none":
+                return {}
+            case "full":
+                return {"args": dict(args)}
+            case "redacted":
+                return {"args": redact_value(dict(args))}
 
-def _call(spec: ToolSpec, args: Mapping[str, Any], key: str) -> Call:
+
+def _call(spec: ToolSpec, args: Mapping[str, Any], key: str, metadata: Mapping[str, Any]) -> Call:
     asked = json.dumps([spec.name, args], sort_keys=True, default=str)
     return Call(
         key=key,
@@ -83,7 +99,7 @@ def _call(spec: ToolSpec, args: Mapping[str, Any], key: str) -> Call:
         repeatable=spec.idempotent,
         retry=ONE_ATTEMPT,
         timeout_seconds=spec.timeout_seconds,
-        metadata={"args": redact_value(dict(args))},
+        metadata=metadata,
     )
 
 

@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple, TypedDict, cast
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
 from app.trace.aggregates import Aggregates
 from app.trace.json_copy import copy_object
 from app.trace.node import JsonObject, Node, NodeFields
 
-_BATCH: Final = 250
-"""Nodes encoded in one go: about a millisecond in which no other thread can run."""
+_BATCH: Final = 100
+"""Nodes encoded in one go: less than a millisecond in which no other thread can run."""
 
 
 class Snapshot(TypedDict):
@@ -75,7 +75,7 @@ class GraphCapture:
         }
 
     def json_parts(self) -> Iterator[str]:
-        """Yield the JSON text of the snapshot in parts of about 100 KB."""
+        """Yield the JSON text of the snapshot in parts of about 40 KB."""
         chain_id, root_id = json.dumps(self.chain_id), json.dumps(self.root_id)
         yield f'{{"chain_id": {chain_id}, "root_id": {root_id}, "nodes": {{'
         records = islice(self.records, self.node_count)
@@ -89,9 +89,12 @@ class GraphCapture:
     def _copies(self, records: Iterable[NodeFields]) -> dict[str, Node]:
         overlay, metadata = self.overlay, self.metadata
         copies: dict[str, Node] = {}
-        for record in records:
+        for record in records:  # ``whole``, written out: the call would be a quarter of the work
             node_id = record["node_id"]
-            copies[node_id] = whole(overlay.get(node_id, record), metadata.get(node_id))
+            node: Any = overlay.get(node_id, record).copy()
+            details = metadata.get(node_id)
+            node["metadata"] = copy_object(details) if details else {}
+            copies[node_id] = node
         return copies
 
 

@@ -5,6 +5,7 @@ The fake provider runs as a process of its own; its arrival log says what was re
 
 import asyncio
 import json
+import logging
 import random
 import string
 import traceback
@@ -306,6 +307,18 @@ async def test_an_error_repeats_nothing_of_the_prompt_or_the_reply(line: Line, s
     assert KEY not in shown
     assert line.marker not in shown
     assert error.__context__ is None
+
+
+async def test_no_log_line_repeats_the_prompt_the_reply_or_the_key(
+    line: Line, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even where everything is logged."""
+    caplog.set_level(logging.DEBUG)
+
+    await line.ask(Step(text="the-reply"))
+
+    assert caplog.text
+    assert not [said for said in (line.marker, "the-reply", KEY) if said in caplog.text]
 
 
 async def test_a_cancel_closes_the_connection_at_once(

@@ -35,6 +35,7 @@ class PoolSizes:
     work: int = 8
     control: int = 2
     connect_timeout_seconds: float = 5.0
+    lock_timeout_ms: int = 5000
 
 
 def driver_url(url: str) -> str:
@@ -84,5 +85,8 @@ def _engine(url: str, size: int, sizes: PoolSizes) -> AsyncEngine:
         pool_timeout=sizes.connect_timeout_seconds,
         pool_pre_ping=True,
         json_serializer=dump,
-        connect_args={"connect_timeout": int(sizes.connect_timeout_seconds)},
+        connect_args={
+            "connect_timeout": int(sizes.connect_timeout_seconds),
+            "options": f"-c lock_timeout={sizes.lock_timeout_ms}",
+        },
     )

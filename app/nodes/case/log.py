@@ -9,6 +9,15 @@ from app.observability.redaction import redact_value
 
 MAX_SUMMARY_CHARS = 300
 
+_OURS = frozenset(
+    {
+        *("event", "level", "purpose", "token_usage", "attempts", "error_class", "problem"),
+        *("output_summary", "failed", "metric", "passed", "checks", "stalled_rounds"),
+        *("decision", "reason", "act_steps"),
+    }
+)
+"""Details that hold only what the agent makes itself; all others are redacted."""
+
 
 class CaseLog:
     """Appends to the logs of a case."""
@@ -26,7 +35,10 @@ class CaseLog:
                 "run_id": self._run_id,
                 "tier": self._state.tier.value,
                 "step_type": step_type,
-                **redact_value(details),
+                **{
+                    name: value if name in _OURS else redact_value(value, name=name)
+                    for name, value in details.items()
+                },
             }
         )
 

@@ -58,7 +58,7 @@ class Planner:
             case Plan():
                 return draft
             case Cannot(reason):
-                self._log("planner_cannot", reason=reason)
+                self._log("planner_cannot", said=reason)
                 return Trouble(TroubleKind.CANNOT, f"The planner gave up: {reason}")
             case PlanSchemaError():
                 return Trouble(TroubleKind.UNUSABLE_PLAN, f"The last reply was no plan: {draft}")

@@ -198,8 +198,9 @@ def test_a_node_that_ended_with_its_run_did_not_stop_it(
 ) -> None:
     """Even if it began last."""
     limit = graph.begin_node(root, "llm", "plan")
+    clock.advance(5)
     graph.begin_node(root, "tool", "bystander")
-    clock.advance(10)
+    clock.advance(5)
     graph.mark_halt(limit, "budget")
     graph.mark_halt(root, "budget")
 

@@ -19,14 +19,15 @@ def plan(prompt: PlanningPrompt) -> Plan:
     if error is not None:
         return _cannot(f"My plan failed, and I know no other. {error}")
     try:
-        action = understand(prompt.question, prompt.today)
+        actions = understand(prompt.question, prompt.today)
     except NotUnderstoodError as reason:
         return _cannot(str(reason))
-    if prompt.tools is not None and action.tool not in prompt.tools:
-        return _cannot(f"I do not understand how to answer without the tool {action.tool}.")
-    if prompt.tried(action.tool, action.args):
-        return _cannot(f"I asked the tool {action.tool} already, and know no other plan.")
-    return {"actions": [{"tool": action.tool, "args": dict(action.args)}]}
+    for action in actions:
+        if prompt.tools is not None and action.tool not in prompt.tools:
+            return _cannot(f"I do not understand how to answer without the tool {action.tool}.")
+        if prompt.tried(action.tool, action.args):
+            return _cannot(f"I asked the tool {action.tool} already, and know no other plan.")
+    return {"actions": [{"tool": action.tool, "args": dict(action.args)} for action in actions]}
 
 
 def _cannot(reason: str) -> Plan:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from app.adapters.providers.offline.quoting import quoted
 from app.llm.messages import Message
 
 MAX_PROMPT_CHARS = 200_000
+MAX_REASON_CHARS = 300
 
 
 class UnreadablePromptError(ValueError):
@@ -87,6 +89,5 @@ def _evidence(value: object) -> tuple[Mapping[str, Any], ...]:
 
 def _reason(value: object) -> str | None:
     """Return a failure in words, whatever form it was given in."""
-    if isinstance(value, str):
-        return value.strip()[:300] or None
-    return json.dumps(value)[:300] if value else None
+    text = value if isinstance(value, str) else json.dumps(value) if value else ""
+    return quoted(text, limit=MAX_REASON_CHARS) or None

@@ -22,7 +22,7 @@ class OfflineProvider:
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         """Plan; ``model`` is only repeated, as there is one planner under every name."""
         return ModelReply(
-            text=json.dumps(_planned(request), ensure_ascii=False),
+            text=json.dumps(_planned(request)),
             model=model,
             usage=TokenUsage(tokens_in=0, tokens_out=0),
             finish_reason="stop",

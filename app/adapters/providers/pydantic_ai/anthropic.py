@@ -1,5 +1,6 @@
 """Anthropic's Messages, and every server that speaks the same protocol."""
 
+import logging
 from typing import Any
 
 from anthropic import AsyncAnthropic
@@ -37,6 +38,7 @@ def anthropic_provider(
 
     The key is exactly the one given; none of the environment is sent to another server.
     """
+    logging.getLogger("anthropic").setLevel(logging.INFO)  # below that it writes out prompts
     http = http_client()
     client = AsyncAnthropic(
         base_url=base_url or DEFAULT_BASE_URL,

@@ -30,7 +30,9 @@ async def test_a_verified_answer_of_the_first_pass_ends_the_case() -> None:
     assert here.big.requests == []
 
 
-@pytest.mark.req("002/9.2", "002/14.3", "002/20.1", "002/20.2", "002/20.3")
+@pytest.mark.req(
+    "002/7.2", "002/7.3", "002/9.2", "002/14.3", "002/20.1", "002/20.2", "002/20.3", "002/20.5"
+)
 async def test_the_result_counts_calls_steps_tokens_and_cost() -> None:
     """The counters agree with what the run's budget was charged."""
     here = world([plan(calculate("6 * 7"))], external=True)
@@ -270,18 +272,22 @@ async def test_used_up_tool_calls_end_the_run_before_another_plan_is_paid_for() 
     assert len(here.small.requests) == 1
 
 
-async def test_a_stop_names_the_scope_whose_limit_is_the_tightest() -> None:
-    """Be it around the run's."""
+@pytest.mark.parametrize(("inner", "outer", "named"), [(5, 1, "around"), (1, 5, "around/run")])
+async def test_a_stop_names_the_scope_whose_limit_is_the_tightest(
+    inner: int, outer: int, named: str
+) -> None:
+    """Be it the run's own or one around it."""
     here = world(
         [plan(calculate("1 / 0"))],
-        budget=Budget(max_tool_calls=5),
-        around=Budget(max_tool_calls=1),
+        budget=Budget(max_tool_calls=inner),
+        around=Budget(max_tool_calls=outer),
     )
 
     outcome = await here.run()
 
     assert outcome.stop is not None
-    assert (outcome.stop.cause.scope, outcome.stop.cause.limit) == ("around", 1)
+    assert (outcome.stop.cause.scope, outcome.stop.cause.limit) == (named, 1)
+    assert len(here.small.requests) == 1
 
 
 async def test_the_last_allowed_tool_call_may_be_the_one_that_answers() -> None:

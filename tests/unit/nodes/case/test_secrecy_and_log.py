@@ -7,7 +7,7 @@ import pytest
 
 from app.nodes.case.case import CaseDefaults
 from app.nodes.case.log import MAX_SUMMARY_CHARS, summary
-from tests.unit.nodes.case.world import calculate, plan, respond, result_of, world
+from tests.unit.nodes.case.world import calculate, cannot, events, plan, respond, result_of, world
 
 GOLD = "quite-unguessable-8813"
 WRONG = plan(calculate("1 / 0"))
@@ -75,11 +75,15 @@ async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
 
 @pytest.mark.req("002/19.2")
 async def test_personal_data_and_secrets_do_not_reach_the_log() -> None:
-    """Neither from arguments nor from results."""
+    """Neither from arguments and results, nor from what a planner says."""
     answer = "Write to bob@example.org with password: hunter2"
-    result = result_of(await world([plan(respond(answer))]).run())
+    replies = [plan((answer, {}), respond(answer)), cannot(answer)]
+    result = result_of(
+        await world([answer, replies[0]], big=replies).run(gold_answer="x", mode="fallback_only")
+    )
 
     assert result["answer"] == answer
+    assert "planner_cannot" in events(result)
     assert "bob@example.org" not in json.dumps(result["logs"])
     assert "hunter2" not in json.dumps(result["logs"])
 

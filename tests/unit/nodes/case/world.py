@@ -197,7 +197,8 @@ class World:
         """Execute the run; ``data`` is what the case's step holds beside the question."""
         step = Step(id="answer", type="case", data={"input": question, "now": NOW, **data})
         around = Scope("around", self.around) if self.around else None
-        self.scope = Scope("run", self.budget, parent=around, usage=self.journal.spent())
+        name = "around/run" if around else "run"
+        self.scope = Scope(name, self.budget, parent=around, usage=self.journal.spent())
         self.scope.add(self.used_by_others)
         root = self.trace.create_root("run")
         self.trace.mark_running(root)

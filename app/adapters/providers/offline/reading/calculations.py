@@ -33,6 +33,26 @@ def read_calculation(cursor: Cursor) -> Action:
     return _finished(expressions, read_steps(expressions, found))
 
 
+_JOINED: Phrases[str] = Phrases(
+    {
+        "(added|add|adds|summed) (up|together|) (to|)": "sum",
+        "(in total|combined|altogether)": "sum",
+        "multiplied (together|)": "product",
+    }
+)
+
+
+def read_joined(cursor: Cursor) -> Action:
+    """Read ``what do 5 and 6 add up to``, ``2, 3 and 4 multiplied together``."""
+    expressions = Expressions(cursor)
+    read_asking(cursor)
+    items, _ = expressions.items()
+    function = _JOINED.expect(cursor)
+    plain = function == "product"
+    found = expressions.checked(lambda: formula.call(function, *items, plain=plain))
+    return _finished(expressions, found)
+
+
 def read_share(cursor: Cursor) -> Action:
     """Read a question about a percentage that is not known, or of something not known."""
     expressions = Expressions(cursor)

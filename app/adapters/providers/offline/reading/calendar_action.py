@@ -24,6 +24,8 @@ def calendar_action(cursor: Cursor, args: Mapping[str, Any]) -> Action:
 def _read_zone(cursor: Cursor) -> str:
     """Read ``in UTC`` or ``in America/New_York``."""
     cursor.expect("in")
+    if cursor.here.text not in _UNIVERSAL and cursor.ahead().text != "/":
+        raise cursor.misread()
     start = cursor.take().start
     while cursor.at("/") and cursor.here.glued and cursor.ahead().kind is Kind.WORD:
         cursor.take()
@@ -31,8 +33,6 @@ def _read_zone(cursor: Cursor) -> str:
     name = cursor.taken_since(start)
     if name.lower() in _UNIVERSAL:
         return name.upper()
-    if "/" not in name:
-        raise cursor.misread()
     try:
         return zone_named(name).key
     except DateRefusedError:

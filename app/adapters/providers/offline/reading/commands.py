@@ -56,7 +56,9 @@ _IT: Phrases[bool] = Phrases({"(it|that|this|the result|the answer|the total|the
 
 def _add(expressions: Expressions) -> Formula:
     """``add 5 to 7``, ``add 5, 7 and 9``, ``add 8% tax to 50``."""
-    cursor, place = expressions.cursor, expressions.cursor.place()
+    cursor = expressions.cursor
+    cursor.accept("together")
+    place = cursor.place()
     added = expressions.item()
     operators.SURCHARGE.read(cursor)
     if cursor.accept("to"):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Generic, TypeVar
 
-from app.adapters.providers.offline.reading.tokens import Kind, Token
+from app.adapters.providers.offline.reading.tokens import Kind, Token, tokenize, unified
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Cursor:
 
     def __init__(self, tokens: Sequence[Token], source: str) -> None:
         self.source = source
-        """The question as it was written."""
+        """The question, in which the tokens have their places."""
         self._tokens = tokens
         self._texts = tuple(token.text for token in tokens)
         self._place = 0
@@ -135,6 +135,16 @@ class Cursor:
             if found is not None:
                 return found
         raise self.misread()
+
+
+def new_cursor(text: str) -> Cursor:
+    """Return a cursor at the beginning of a question.
+
+    Raises:
+        TooLongError: the question is longer than what is read.
+    """
+    source = unified(text)
+    return Cursor(tokenize(source), source)
 
 
 class Phrases(Generic[T]):

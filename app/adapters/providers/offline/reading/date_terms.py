@@ -44,7 +44,7 @@ class DateTerms:
                 lambda _: self._after_duration(),
                 lambda _: self._next_to_another(),
                 lambda _: self._in_period(),
-                lambda _: self._weekday_near(),
+                lambda _: self._weekday_near(towards),
                 lambda at: read_written(at, self.today, towards),
             )
         finally:
@@ -142,8 +142,8 @@ class DateTerms:
         first = on(date(year, 1, 1))
         return first if nth == 1 else shifted(self.cursor, first, Duration(nth - 1, "days"))
 
-    def _weekday_near(self) -> Day:
-        """``the first Friday after March 5, 2024``, ``next Monday``."""
+    def _weekday_near(self, towards: int) -> Day:
+        """``the first Friday after March 5, 2024``, ``next Monday``, ``(until) Monday``."""
         cursor = self.cursor
         cursor.accept("the")
         which = cursor.accept("first", "next", "last", "previous")
@@ -152,10 +152,17 @@ class DateTerms:
             return self._weekday_from(self.term(), weekday, forward=True)
         if which not in {"first", "next"} and date_words.EARLIER.read(cursor):
             return self._weekday_from(self.term(), weekday, forward=False)
+        if which is None and towards and not self._goes_on():
+            return self._weekday_from(relative("today", self.today), weekday, forward=towards > 0)
         if which not in {"next", "last"}:
             raise cursor.misread()
         self._refuse_this_week(weekday, forward=which == "next")
         return self._weekday_from(relative("today", self.today), weekday, forward=which == "next")
+
+    def _goes_on(self) -> bool:
+        """Tell whether a weekday is only the beginning of a whole date."""
+        here = self.cursor.here
+        return here.text == "," or here.text in date_words.MONTH_NUMBERS or here.text == "the"
 
     def _weekday_from(self, day: Day, weekday: str, *, forward: bool) -> Day:
         index, known = WEEKDAYS.index(weekday), None

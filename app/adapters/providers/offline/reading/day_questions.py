@@ -37,6 +37,7 @@ _LEADS = (
 )
 _ASKED: Phrases[Asked] = Phrases(
     {f"{lead} {noun}": asked for noun, asked in _NOUNS.items() for lead in _LEADS}
+    | {"day of the week": Asked.WEEKDAY, "weekday": Asked.WEEKDAY, "date": Asked.DATE}
 )
 _VERBS: Phrases[bool] = Phrases(
     {
@@ -82,8 +83,17 @@ def read_plain_day(dates: DateTerms) -> Action:
     day = dates.term()
     if day.literal:
         raise cursor.ambiguous("it can be a date or a calculation; say what to do with the date")
+    asked = cursor.attempt(_read_asked_late) or Asked.DATE
     _FALLS.read(cursor)
-    return calendar_action(cursor, _asked_of(cursor, Asked.DATE, day))
+    return calendar_action(cursor, _asked_of(cursor, asked, day))
+
+
+def _read_asked_late(cursor: Cursor) -> Asked:
+    """Read the end of ``3 days from now, what day of the week will it be``."""
+    cursor.expect(",")
+    asked = _ASKED.expect(cursor)
+    _VERBS.expect(cursor)
+    return asked
 
 
 def _asked_of(cursor: Cursor, asked: Asked, day: Day) -> Mapping[str, Any]:

@@ -50,6 +50,8 @@ def read_distance(dates: DateTerms) -> Action:
     while _THERE.read(cursor):
         pass
     args = _read_range(dates)
+    if unit is None:
+        unit = _read_unit_named(cursor) if cursor.accept("in") else "days"
     if unit == "business_days":
         raise cursor.ambiguous(
             "business days between two dates are counted in several ways; ask for days"
@@ -57,9 +59,14 @@ def read_distance(dates: DateTerms) -> Action:
     return calendar_action(cursor, args if unit == "days" else {**args, "unit": unit})
 
 
-def _read_unit(cursor: Cursor) -> str:
+def _read_unit(cursor: Cursor) -> str | None:
+    """Read what to count; None if the question leaves it open so far."""
     if not _COUNT.read(cursor) and _HOW_LONG.read(cursor):
-        return "days"
+        return None
+    return _read_unit_named(cursor)
+
+
+def _read_unit_named(cursor: Cursor) -> str:
     factor, unit = date_words.UNITS.expect(cursor)
     if factor != 1:
         raise cursor.ambiguous("a distance is told in days, weeks, months or years")

@@ -53,10 +53,8 @@ class Expressions:
         """Read sums of products."""
         left = self._product(following)
         while (rule := self._operator(operators.ADDITIVE, following, left)) is not None:
-            if rule.swaps and left.binding is Binding.SUM:
+            if rule.swaps and not left.is_number:
                 raise self.cursor.ambiguous("it is not clear which part is taken from which")
-            if self.cursor.ahead().kind is Kind.NUMBER:
-                self.cursor.accept("a", "an")
             left = self._sum(left, rule, self._product(following))
         return left
 
@@ -102,6 +100,8 @@ class Expressions:
             return table.read(self.cursor) if tight else None
         opens = left.listing is not Listing.CLOSED
         comma = opens and self.cursor.accept(",") is not None
+        if comma:
+            self.cursor.accept("all")
         rule = table.read(self.cursor)
         if rule is None:
             self.cursor.back(place)
@@ -188,6 +188,8 @@ class Expressions:
         if self.cursor.at("!"):
             if not self.cursor.here.glued:
                 return None
+            if self.cursor.ahead().text == "!":
+                raise self.cursor.ambiguous("'!!' can mean two things")
             if self.spoken and self.cursor.ahead().kind is Kind.END:
                 raise self.cursor.ambiguous("the last '!' may be a factorial or a full stop")
         spoken = self.cursor.at("squared", "cubed")
@@ -204,6 +206,8 @@ class Expressions:
         return operand
 
     def _primary(self) -> Formula:
+        if self.cursor.ahead().kind is Kind.NUMBER:
+            self.cursor.accept("a", "an")  # a 20% tip
         if self.cursor.accept("("):
             found = self.expression()
             self.cursor.expect(")")

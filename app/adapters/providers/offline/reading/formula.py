@@ -1,8 +1,8 @@
 """Arithmetic that was understood, as an expression for the calculator.
 
 A formula knows how tightly it binds, so that parentheses go where they are needed and nowhere
-else, and what kind of quantity it stands for, so that questions that mix them are refused: ``$5 + 3``
-has no clear meaning, and ``50 + 10%`` has two.
+else, and what kind of quantity it stands for, so that questions that mix them are refused: ``$5 +
+3`` has no clear meaning, and ``50 + 10%`` has two.
 """
 
 from dataclasses import dataclass, replace
@@ -52,6 +52,11 @@ class Formula:
     """True for a written fraction or percentage, which may be followed by ``of``."""
     splittable: bool = False
     """True for a numeral with an ``and`` in it, which in a list may be two numbers."""
+
+    @property
+    def is_number(self) -> bool:
+        """True for a number as it was written, with its percent sign or currency."""
+        return self.fraction or (self.binding is Binding.ATOM and self.text[0].isdigit())
 
     def inside(self, weakest: Binding) -> str:
         """Return the text for a place that takes nothing weaker than ``weakest``."""

@@ -40,14 +40,15 @@ ASKING: Phrases[bool] = Phrases(
         "(what|how) about": True,
         "(what|how much) (it|that) is": True,
         "(what|how much)": True,
-        "(calculate|compute|evaluate|determine|solve|simplify|find|find out|get)": True,
+        "(calculate|compute|evaluate|determine|solve|find|find out|get)": True,
         "(work|figure) out": True,
         "what (is left|remains|do you have left) (when|after|if)": True,
         "do the (math|maths|sum|calculation)": True,
-        "the (exact|) (answer|result|value|outcome|solution) (of|to|for|when|if|)": True,
-        "(when|if) (you|i|we|one)": True,
+        "the (exact|) (answer|result|value|outcome|solution) (of|to|for|)": True,
+        "(the|) quotient (when|if|obtained when|of dividing)": True,
+        "(when|if) (you|i|we|one|)": True,
         "(to|by)": True,
-        "(:|what is it|-)": True,
+        "(:|what is it)": True,
     }
 )
 """Before a calculation, in any combination that makes sense to people."""
@@ -55,7 +56,8 @@ ASKING: Phrases[bool] = Phrases(
 CLOSING: Phrases[bool] = Phrases(
     {
         "(equal|equals|equal to|equals to|is equal to|are equal to)": True,
-        "(is|are|be|makes|make|gives|give|yields|yield|come to|comes to|add up to|work out to)": True,
+        "(is|are|be|makes|make|gives|give|yields|yield)": True,
+        "(come to|comes to|add up to|adds up to|work out to)": True,
         "(is|equals|makes|gives) what": True,
         "what (do|would|will|did) (you|i|we|one) (get|have|end up with)": True,
         "what (is|would be|will be) (it|that|the answer|the result|the total|the sum)": True,
@@ -73,7 +75,7 @@ CLOSING: Phrases[bool] = Phrases(
 def read_courtesies(cursor: Cursor) -> None:
     """Pass over a greeting and a polite opening."""
     while COURTESIES.read(cursor):
-        while cursor.accept(",", ".", "!", ":", "-"):
+        while cursor.accept(",", ".", "!", ":"):
             pass
 
 
@@ -82,6 +84,13 @@ def read_asking(cursor: Cursor) -> None:
     read_courtesies(cursor)
     while ASKING.read(cursor):
         pass
+
+
+def is_courtesy(cursor: Cursor) -> bool:
+    """Tell whether polite words are all there is."""
+    while COURTESIES.read(cursor) or CLOSING.read(cursor) or cursor.accept(".", "!"):
+        pass
+    return cursor.here.kind is Kind.END
 
 
 def read_closing(cursor: Cursor) -> None:

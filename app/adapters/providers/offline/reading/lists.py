@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from app.adapters.providers.offline.reading.cursor import Cursor
-from app.adapters.providers.offline.reading.formula import Formula
+from app.adapters.providers.offline.reading.formula import Binding, Formula
 from app.adapters.providers.offline.reading.tokens import Kind
 
 
@@ -27,7 +27,9 @@ class Lists:
         with self._opened():
             first = self._item()
             self._cursor.expect(*separators)
-            return first, self._item()
+            second = self._item()
+        self._refuse_late_power([first, second])
+        return first, second
 
     def items(self, *, splits_matter: bool) -> tuple[list[Formula], bool]:
         """Read two or more items, and tell whether a parenthesis closes their list.
@@ -43,7 +45,17 @@ class Lists:
             raise self._cursor.misread()
         if splits_matter and any(item.splittable for item in found):
             raise self._cursor.ambiguous("it is not clear which 'and' belongs to a number")
+        self._refuse_late_power(found)
         return found, False
+
+    def _refuse_late_power(self, found: list[Formula]) -> None:
+        """In ``the sum of 5 and 3 squared`` the last word may belong to the sum."""
+        last = self._cursor.before()
+        powers = [item.binding is Binding.POWER for item in found]
+        if last is not None and last.text in {"squared", "cubed"} and powers.count(True) == 1:
+            raise self._cursor.ambiguous(
+                f"it is not clear whether '{last.text}' follows the last number or all of them"
+            )
 
     @contextmanager
     def _opened(self) -> Iterator[None]:

@@ -7,14 +7,14 @@ from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.formula import PLAIN, Binding, Formula
 from app.adapters.providers.offline.reading.tokens import Kind
 
-_SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_SMALL = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen"),
+    *("eighteen", "nineteen"),
+)
 _UNITS: Mapping[str, int] = {word: value for value, word in enumerate(_SMALL)}
-_TENS: Mapping[str, int] = {
-    word: 10 * value
-    for value, word in enumerate(
-        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], start=2
-    )
-} | {"fourty": 40}
+_ROUND = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_TENS: Mapping[str, int] = {word: 10 * value for value, word in enumerate(_ROUND, start=2)}
 SCALES: Mapping[str, int] = {
     "thousand": 10**3,
     "million": 10**6,
@@ -22,13 +22,16 @@ SCALES: Mapping[str, int] = {
     "trillion": 10**12,
 }
 _GROUPS: Mapping[str, int] = {"dozen": 12, "hundred": 100, **SCALES}
-ORDINALS: Mapping[str, int] = {
-    word: value
-    for value, word in enumerate(
-        ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth", "twentieth"],
-        start=1,
-    )
-} | {"thirtieth": 30, "hundredth": 100, "thousandth": 1000}
+_NTH = (
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"),
+    *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
+    *("seventeenth", "eighteenth", "nineteenth", "twentieth"),
+)
+ORDINALS: Mapping[str, int] = {word: value for value, word in enumerate(_NTH, start=1)} | {
+    "thirtieth": 30,
+    "hundredth": 100,
+    "thousandth": 1000,
+}
 _FRACTIONS: Mapping[str, int] = (
     {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
     | {word: value for word, value in ORDINALS.items() if value > 2}

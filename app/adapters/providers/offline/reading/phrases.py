@@ -1,4 +1,4 @@
-"""The phrases that name an operation before its operands: ``the square root of``, ``the sum of``."""
+"""The phrases that name an operation before its operands, such as ``the square root of``."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,6 +146,8 @@ PHRASES: Phrases[Phrase] = Phrases(
         "median": _of_many("median"),
         f"{_LARGEST} (number|value|)": _of_many("max"),
         f"{_SMALLEST} (number|value|)": _of_many("min"),
+        "(larger|bigger|greater|higher) (number|value|) of": _of_many("max"),
+        "(smaller|lesser|lower) (number|value|) of": _of_many("min"),
         "(greatest|highest|largest) common (divisor|factor)": _of_many("gcd", plain=True),
         "(gcd|hcf|gcf)": _of_many("gcd", plain=True),
         "(least|lowest|smallest) common multiple": _of_many("lcm", plain=True),

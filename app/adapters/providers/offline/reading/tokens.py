@@ -59,14 +59,14 @@ _SAME = str.maketrans(
         "\u22c5": "*",
         "\u00b7": "*",
         "\u00f7": "/",
-        "\u03c0": "\u03c0",
     }
 )
 """Other forms of the same character; each is one character, so places in the text stay right."""
 
 _TOKEN = re.compile(
     r"""\s*(?:
-      (?P<date>\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:[Zz]|[+-]\d\d:?\d\d)?(?![\w:])
+      (?P<date>\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?
+          (?:[Zz]|[+-]\d\d:?\d\d)?(?![\w:])
         |\d{4}([-/.])\d{1,2}\2\d{1,2}(?![\w])(?!\2\d)
         |\d{1,2}([-/.])\d{1,2}\3\d{4}(?![\w])(?!\3\d))
       |(?P<ordinal>\d+(?:st|nd|rd|th)(?![\w]))
@@ -88,19 +88,24 @@ _KINDS = {
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 
 
+def unified(text: str) -> str:
+    """Return the text with one form of every sign that has several; its length stays the same."""
+    return text.translate(_SAME)
+
+
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of a question and one of kind ``END``.
+    """Return the tokens of a unified question and one of kind ``END``.
 
     Raises:
         TooLongError: the text has more characters or tokens than a question may have.
     """
     if len(text) > MAX_CHARS:
         raise TooLongError(f"the question is longer than {MAX_CHARS} characters")
-    source, tokens, position = text.translate(_SAME), list[Token](), 0
-    while match := _TOKEN.match(source, position):
-        tokens += _tokens_of(
-            match, glued=bool(tokens) and match.start(match.lastgroup or 0) == position
-        )
+    tokens: list[Token] = []
+    position = 0
+    while match := _TOKEN.match(text, position):
+        glued = position > 0 and match.start(match.lastgroup or 0) == position
+        tokens += _tokens_of(match, glued=glued)
         position = match.end()
     if len(tokens) > MAX_TOKENS:
         raise TooLongError(f"the question has more than {MAX_TOKENS} words and signs")

@@ -1,0 +1,40 @@
+"""Measures what the README states: ``python -m bench [ROW...] [--quick]``."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bench.harness import Effort, find_rows
+from bench.machine import this_machine
+from bench.report import show_machine, show_row, write_results
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="ROW", help="Rows to measure; default: all.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rounds, smaller sizes.")] = False,
+    list_rows: Annotated[bool, typer.Option("--list", help="Name the rows and stop.")] = False,
+) -> None:
+    """Measure rows side by side with their peers and hold them against their targets."""
+    console, rows = Console(), find_rows()
+    if list_rows:
+        for name, row in rows.items():
+            console.print(f"{name:24} {row.title}")
+        return
+    for name in set(names or ()) - rows.keys():
+        raise typer.BadParameter(f"no row {name}; there are {', '.join(rows)}")
+    machine, measured = this_machine(), {}
+    show_machine(console, machine)
+    for name in names or rows:
+        with console.status(f"measuring {name}"):
+            figures = asyncio.run(rows[name].measure(Effort(quick=quick)))
+        show_row(console, rows[name], figures)
+        measured[name] = (rows[name], figures)
+    console.print(f"\nwritten to {write_results(machine, measured)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,120 @@
+"""Where the sides run: this project's environment, and one of its own for every peer.
+
+A peer is installed, at a pinned version, into a virtual environment below ``.bench``, so that it
+never meets this project's dependencies. Each side runs as a worker: a process that is asked, by
+lines of JSON, to measure something once and answers with what it measured (``answering.py``).
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parent.parent
+_ENVIRONMENTS: Final = ROOT / ".bench" / "environments"
+_LINE_BYTES: Final = 64 * 2**20
+_GRACE_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A Python interpreter with what is installed for it."""
+
+    python: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    """Set for its processes, beside those of this one."""
+
+
+def own_environment() -> Environment:
+    """Return the environment that runs this."""
+    return Environment(Path(sys.executable))
+
+
+async def peer_environment(*requirements: str) -> Environment:
+    """Return an environment with pinned requirements, created the first time.
+
+    Raises:
+        RuntimeError: it could not be created.
+    """
+    digest = sha256("\n".join(requirements).encode()).hexdigest()[:8]
+    name = requirements[0].split("==")[0].split("[")[0]
+    home = _ENVIRONMENTS / f"{name}-{digest}"
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        await _run("uv", "venv", "--quiet", "--python", sys.executable, str(home))
+        install = ("uv", "pip", "install", "--quiet", "--python", str(python))
+        await _run(*install, *requirements)
+        (home / "complete").touch()
+    return Environment(python)
+
+
+class Worker:
+    """A side's process, asked to measure; start it with ``worker``."""
+
+    def __init__(self, process: Process, script: str) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+        self._script = script
+
+    async def ask(self, question: str, **arguments: object) -> Any:
+        """Return the worker's answer to one question.
+
+        Raises:
+            RuntimeError: the worker has died; what it said is on standard error.
+        """
+        line = json.dumps({"question": question, "arguments": arguments})
+        self._stdin.write(line.encode() + b"\n")
+        await self._stdin.drain()
+        answer = await self._stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the worker {self._script} died of {question} {arguments}")
+        return json.loads(answer)
+
+    async def stop(self) -> None:
+        """End the process; kill it if it does not end by itself."""
+        self._stdin.close()
+        try:
+            async with asyncio.timeout(_GRACE_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+@asynccontextmanager
+async def worker(
+    environment: Environment, script: str, arguments: Sequence[str] = ()
+) -> AsyncIterator[Worker]:
+    """Run a module of ``bench.sides`` as a worker for the duration of the block."""
+    path = ROOT / "bench" / "sides" / f"{script}.py"
+    process = await asyncio.create_subprocess_exec(
+        *(str(environment.python), str(path), *arguments),
+        stdin=PIPE,
+        stdout=PIPE,
+        limit=_LINE_BYTES,
+        env={**os.environ, **environment.variables, "PYTHONPATH": str(ROOT)},
+    )
+    started = Worker(process, script)
+    try:
+        yield started
+    finally:
+        await started.stop()
+
+
+async def _run(*command: str) -> None:
+    program = Path(sys.executable).parent / command[0]
+    process = await asyncio.create_subprocess_exec(program, *command[1:])
+    if await process.wait() != 0:
+        raise RuntimeError(f"failed: {' '.join(command)}")

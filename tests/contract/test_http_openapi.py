@@ -1,0 +1,178 @@
+"""The OpenAPI document is complete and true, and the documentation needs no network."""
+
+import re
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from app.api.problem_types import CATALOGUE
+from app.api.services import ApiLimits
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_runs import MemoryRuns
+
+PROBLEMS_PAGE = Path(__file__).parents[2] / "docs" / "problems.md"
+DOCUMENT = memory_api().openapi()
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+def operations() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def test_every_route_of_the_contract_is_documented() -> None:
+    """And no other."""
+    assert {name for name, _ in operations()} == {
+        "POST /runs",
+        "GET /runs",
+        "GET /runs/{run_id}",
+        "DELETE /runs/{run_id}",
+        "POST /runs/{run_id}/cancel",
+        "GET /runs/{run_id}/trace",
+        "GET /tools",
+        "GET /models",
+        "GET /healthz",
+        "GET /readyz",
+    }
+
+
+def test_every_operation_says_what_it_does_and_has_a_name_of_its_own() -> None:
+    """Generated clients take their names from here."""
+    names = [operation["operationId"] for _, operation in operations()]
+
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z_]+", name) for name in names)
+    for name, operation in operations():
+        assert operation["summary"], name
+        assert operation["description"], name
+        for parameter in operation.get("parameters", []):
+            assert parameter["description"], (name, parameter["name"])
+
+
+def test_every_error_is_documented_as_a_problem() -> None:
+    """No answer of 400 or more has another form."""
+    for name, operation in operations():
+        for status, answer in operation["responses"].items():
+            if status >= "400":
+                assert list(answer["content"]) == ["application/problem+json"], (name, status)
+    assert DOCUMENT["components"]["schemas"]["Problem"]["properties"]["type"]["enum"] == [
+        kind.uri for kind in CATALOGUE
+    ]
+
+
+def test_every_reference_leads_somewhere() -> None:
+    """A document with a dangling reference is of no use to a generator."""
+    named = set(re.findall(r"'#/components/schemas/([^']+)'", str(DOCUMENT)))
+
+    assert named <= set(DOCUMENT["components"]["schemas"])
+    assert "HTTPValidationError" not in str(DOCUMENT)
+
+
+def test_every_problem_is_explained() -> None:
+    """``docs/problems.md`` has a section for each type, with its status."""
+    page = PROBLEMS_PAGE.read_text()
+
+    for kind in CATALOGUE:
+        assert f"### {kind.slug} ({kind.status})\n" in page
+    assert len(re.findall("^### ", page, re.MULTILINE)) == len(CATALOGUE)
+
+
+class Loads(HTMLParser):
+    """Collects what a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        loading = {"src"} if tag == "a" else {"src", "href"}
+        self.addresses += [text or "" for name, text in attrs if name in loading or tag == "script"]
+
+
+async def test_the_documentation_page_loads_nothing() -> None:
+    """It works where there is no other host, and shows every operation."""
+    async with client_of(memory_api(), peer="192.0.2.1") as client:
+        answer = await client.get("/docs")
+
+    page = Loads()
+    page.feed(answer.text)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert page.addresses == []
+    for name, _ in operations():
+        assert name in answer.text
+
+
+SCHEMA = schemathesis.openapi.from_asgi(
+    "/openapi.json", memory_api(limits=ApiLimits(anonymous="anywhere", max_wait_seconds=0))
+)
+OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
+TAKING = {name for name, told in operations() if "parameters" in told or "requestBody" in told}
+
+
+def conform(label: str, mode: GenerationMode) -> set[int]:
+    """Send what schemathesis makes up, check every answer, and return the statuses seen."""
+    statuses: set[int] = set()
+
+    @settings(
+        max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(case=OPERATIONS[label].as_strategy(mode))
+    def call(case: schemathesis.Case) -> None:
+        response = case.call()
+        statuses.add(response.status_code)
+        case.validate_response(response, checks=CHECKS)
+
+    call()
+    return statuses
+
+
+@pytest.mark.parametrize("label", sorted(OPERATIONS))
+def test_what_the_document_allows_is_answered_as_it_says(label: str) -> None:
+    """No 5xx, and no status, type, header or body that is not documented."""
+    assert conform(label, GenerationMode.POSITIVE) & {200, 202, 404}
+
+
+@pytest.mark.parametrize("label", sorted(TAKING))
+def test_what_the_document_forbids_is_refused_as_it_says(label: str) -> None:
+    """No 5xx, and every refusal is a documented one."""
+    assert conform(label, GenerationMode.NEGATIVE) & {400, 422}
+
+
+async def test_what_is_answered_about_a_run_has_the_documented_form() -> None:
+    """The schemas allow nothing but what is there, so this holds for every field."""
+    store = MemoryRuns()
+    body = {"run_id": "a", "input": "2+2?", "metadata": {"a": 1}}
+    async with client_of(memory_api(store)) as client:
+        answers = {
+            "POST /runs": await client.post("/runs", json=body),
+            "DELETE /runs/{run_id}": await client.delete("/runs/a", params={"reason": "why"}),
+            "POST /runs/{run_id}/cancel": await client.post("/runs/a/cancel"),
+            "GET /runs": await client.get("/runs"),
+            "GET /runs/{run_id}": await client.get("/runs/a"),
+            "GET /runs/{run_id}/trace": await client.get("/runs/a/trace"),
+        }
+
+    for label, answer in answers.items():
+        assert answer.is_success
+        OPERATIONS[label].validate_response(answer)

@@ -1,0 +1,397 @@
+"""POST, GET and the list of runs: one test a line of the table in section 10 of the spec."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.services import ApiLimits
+from app.runs.errors import QueueFullError, StoreUnavailableError
+from app.runs.ports import Accepted
+from app.runs.run import NewRun, Run, RunKey, RunStatus, Settlement
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_runs import MemoryRuns
+
+RUN_KEYS = {
+    *("run_id", "kind", "status", "finish_reason", "created_at", "started_at", "finished_at"),
+    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links"),
+}
+
+
+@pytest.fixture
+def store() -> MemoryRuns:
+    return MemoryRuns()
+
+
+@pytest.fixture
+async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(memory_api(store)) as client:
+        yield client
+
+
+async def finish(store: MemoryRuns, run_id: str, result: Mapping[str, Any]) -> None:
+    """Do what a worker does with a queued run."""
+    run = await store.claim(RunKey("default", run_id), "worker")
+    assert run is not None
+    end = Settlement(
+        key=run.key,
+        fence=run.fence,
+        status=RunStatus.COMPLETED,
+        finish_reason="success",
+        result=result,
+        usage={"tokens": 0},
+        stop=None,
+        active_seconds=0.1,
+        calls=(),
+        snapshot={},
+    )
+    assert (await store.settle(end)).done
+
+
+def problem_of(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+@pytest.mark.req("card/post")
+async def test_a_posted_run_is_accepted_and_can_be_read(client: httpx.AsyncClient) -> None:
+    """202 with its place, and what is read there is what was answered."""
+    posted = await client.post("/runs", json={"input": "2+2?", "metadata": {"ticket": 7}})
+
+    run = posted.json()
+    assert posted.status_code == 202
+    assert posted.headers["location"] == run["links"]["self"] == f"/runs/{run['run_id']}"
+    assert set(run) == RUN_KEYS
+    assert (run["kind"], run["status"], run["metadata"]) == ("case", "queued", {"ticket": 7})
+    assert (await client.get(posted.headers["location"])).json() == run
+
+
+@pytest.mark.req("card/post", "002/9.1")
+async def test_a_case_carries_all_that_it_may_carry(
+    client: httpx.AsyncClient, store: MemoryRuns
+) -> None:
+    """Every field of the body reaches the run."""
+    body = {
+        "run_id": "case-1",
+        "kind": "case",
+        "input": "2+2?",
+        "expected_tools": ["calculator"],
+        "gold_answer": "4",
+        "mode": "fallback_only",
+        "budget": {"max_tokens": 10, "max_cost_usd": 0.5},
+        "deadline": "2030-01-01T00:00:00+01:00",
+        "seed": 7,
+        "timezone": "Europe/Paris",
+        "metadata": {"a": [1, {"b": None}]},
+    }
+
+    posted = await client.post("/runs", json=body)
+
+    run = await store.get(RunKey("default", "case-1"))
+    assert posted.status_code == 202
+    assert run is not None
+    request = run.request
+    assert (request.expected_tools, request.gold_answer) == (("calculator",), "4")
+    assert (request.mode, request.seed, request.timezone) == ("fallback_only", 7, "Europe/Paris")
+    assert (request.budget.max_tokens, str(request.budget.max_cost_dollars)) == (10, "0.5")
+    assert str(request.deadline) == "2029-12-31 23:00:00+00:00"
+    assert "gold_answer" not in posted.text
+
+
+async def test_the_same_id_and_body_is_the_same_run(client: httpx.AsyncClient) -> None:
+    """200, however often, whatever the order of the fields."""
+    first = await client.post("/runs", json={"run_id": "a", "input": "2+2?", "seed": 1})
+    again = await client.post(
+        "/runs",
+        content=b'{"seed":1, "input":"2+2?",  "run_id":"a"}',
+        headers={"content-type": "application/json"},
+    )
+
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert again.json() == first.json()
+    assert again.headers["location"] == first.headers["location"]
+
+
+@pytest.mark.req("card/s2s")
+async def test_the_same_key_and_body_is_the_same_run(client: httpx.AsyncClient) -> None:
+    """The same key never makes two runs, although the service makes a new id each time."""
+    answers = [
+        await client.post("/runs", json={"input": "2+2?"}, headers={"Idempotency-Key": "k"})
+        for _ in range(3)
+    ]
+
+    assert [answer.status_code for answer in answers] == [202, 200, 200]
+    assert len({answer.json()["run_id"] for answer in answers}) == 1
+    assert len((await client.get("/runs")).json()["runs"]) == 1
+
+
+@pytest.mark.req("card/s2s")
+async def test_one_key_posted_by_many_at_once_makes_one_run(client: httpx.AsyncClient) -> None:
+    """Whoever comes first makes it."""
+    async with asyncio.TaskGroup() as group:
+        posts = [
+            group.create_task(
+                client.post("/runs", json={"input": "2+2?"}, headers={"Idempotency-Key": "k"})
+            )
+            for _ in range(20)
+        ]
+
+    answers = [post.result() for post in posts]
+    assert sorted(answer.status_code for answer in answers) == [200] * 19 + [202]
+    assert len({answer.json()["run_id"] for answer in answers}) == 1
+
+
+async def test_the_same_key_with_another_body_is_refused(client: httpx.AsyncClient) -> None:
+    """422: the caller has mixed something up."""
+    await client.post("/runs", json={"input": "2+2?"}, headers={"Idempotency-Key": "k"})
+
+    other = await client.post("/runs", json={"input": "3+3?"}, headers={"Idempotency-Key": "k"})
+
+    assert (other.status_code, problem_of(other)) == (422, "idempotency-mismatch")
+
+
+async def test_the_same_id_with_another_body_is_a_conflict(client: httpx.AsyncClient) -> None:
+    """409: the id is taken."""
+    await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+
+    other = await client.post("/runs", json={"run_id": "a", "input": "3+3?"})
+
+    assert (other.status_code, problem_of(other)) == (409, "run-conflict")
+
+
+async def test_an_id_and_a_key_of_different_runs_are_a_conflict(client: httpx.AsyncClient) -> None:
+    """409, also if the id is free but the key is not."""
+    await client.post("/runs", json={"run_id": "a", "input": "1"}, headers={"Idempotency-Key": "k"})
+    await client.post("/runs", json={"run_id": "b", "input": "1"})
+
+    for run_id in ("b", "c"):
+        body = {"run_id": run_id, "input": "1"}
+        other = await client.post("/runs", json=body, headers={"Idempotency-Key": "k"})
+        assert (other.status_code, problem_of(other)) == (409, "run-conflict")
+
+
+@pytest.mark.req("002/23.5")
+@pytest.mark.parametrize("blank", ["", " ", "\t\r\n", "\u00a0\u3000"])
+async def test_a_blank_input_is_refused(client: httpx.AsyncClient, blank: str) -> None:
+    """422, with the field and what to do."""
+    refused = await client.post("/runs", json={"input": blank})
+
+    assert (refused.status_code, problem_of(refused)) == (422, "invalid-request")
+    assert refused.json()["errors"] == [
+        {"field": "input", "message": "The input must not be blank."}
+    ]
+
+
+@pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
+async def test_an_input_beyond_the_limit_is_refused_with_the_limit() -> None:
+    """422; exactly the limit is accepted."""
+    async with client_of(memory_api(limits=ApiLimits(max_input_chars=5))) as client:
+        fits = await client.post("/runs", json={"input": "é" * 5})
+        refused = await client.post("/runs", json={"input": "é" * 6})
+
+    assert fits.status_code == 202
+    assert refused.status_code == 422
+    assert refused.json()["errors"] == [
+        {"field": "input", "message": "The input may have at most 5 characters (max_input_chars)."}
+    ]
+
+
+@pytest.mark.req("002/23.5")
+@pytest.mark.parametrize(
+    "field", ["messages", "agent", "graph", "inputs", "webhook", "budgets", "max_tokens"]
+)
+async def test_an_unknown_field_is_refused_by_name(client: httpx.AsyncClient, field: str) -> None:
+    """Also what only a later version knows: nothing is silently left undone."""
+    refused = await client.post("/runs", json={"input": "2+2?", field: {}})
+
+    assert refused.status_code == 422
+    assert [error["field"] for error in refused.json()["errors"]] == [field]
+
+
+async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient) -> None:
+    """Cases are what this version runs."""
+    refused = await client.post("/runs", json={"input": "2+2?", "kind": "graph"})
+
+    assert refused.status_code == 422
+    assert refused.json()["errors"] == [
+        {"field": "kind", "message": "This must be one of: 'case'."}
+    ]
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, True, "5", 1.5])
+async def test_a_limit_is_zero_or_a_positive_number(client: httpx.AsyncClient, value: Any) -> None:
+    """Strings and booleans are no numbers."""
+    refused = await client.post("/runs", json={"input": "2+2?", "budget": {"max_tokens": value}})
+
+    assert refused.status_code == 422
+    assert [error["field"] for error in refused.json()["errors"]] == ["budget.max_tokens"]
+
+
+@pytest.mark.parametrize("error", [QueueFullError, StoreUnavailableError])
+async def test_overload_is_refused_with_the_time_to_come_back(error: type[Exception]) -> None:
+    """429 or 503, and Retry-After."""
+
+    class Overloaded(MemoryRuns):
+        async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
+            raise error
+
+    async with client_of(memory_api(Overloaded())) as client:
+        refused = await client.post("/runs", json={"input": "2+2?"})
+
+    assert refused.status_code == (429 if error is QueueFullError else 503)
+    assert int(refused.headers["retry-after"]) > 0
+    assert problem_of(refused) in ("queue-full", "store-unavailable")
+
+
+async def test_a_run_that_ends_while_it_is_waited_for_is_answered_with_its_result() -> None:
+    """200, and the preference that was applied."""
+
+    class Executing(MemoryRuns):
+        async def get(self, key: RunKey) -> Run | None:
+            if self.queued():
+                await finish(self, key.run_id, {"answer": "4"})
+            return await super().get(key)
+
+    async with client_of(memory_api(Executing())) as client:
+        answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=30"})
+
+    assert (answer.status_code, answer.headers["preference-applied"]) == (200, "wait=30")
+    assert (answer.json()["status"], answer.json()["result"]) == ("completed", {"answer": "4"})
+
+
+async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same() -> None:
+    """202 after the time, which no caller can make longer than the service allows."""
+    async with client_of(memory_api(limits=ApiLimits(max_wait_seconds=0))) as client:
+        answer = await client.post(
+            "/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=86400"}
+        )
+
+    assert (answer.status_code, answer.headers["preference-applied"]) == (202, "wait=0")
+
+
+async def test_a_database_that_goes_away_while_a_run_is_waited_for_costs_no_answer() -> None:
+    """The run is stored: whoever posted it must hear so."""
+
+    class Leaving(MemoryRuns):
+        async def get(self, key: RunKey) -> Run | None:
+            raise StoreUnavailableError
+
+    async with client_of(memory_api(Leaving())) as client:
+        answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=5"})
+
+    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+
+
+async def test_without_the_preference_nobody_waits(client: httpx.AsyncClient) -> None:
+    """202 at once, and no preference is claimed to be applied."""
+    answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "respond-async"})
+
+    assert answer.status_code == 202
+    assert "preference-applied" not in answer.headers
+
+
+async def test_a_run_that_does_not_exist_is_not_found(client: httpx.AsyncClient) -> None:
+    """404, and an early stop makes no run."""
+    await client.delete("/runs/early")
+
+    for run_id in ("nothing", "early"):
+        answer = await client.get(f"/runs/{run_id}")
+        assert (answer.status_code, problem_of(answer)) == (404, "run-not-found")
+
+
+@pytest.mark.parametrize("run_id", ["%00", "a%20b", "x" * 65, "%E2%82%AC", "%ED%A0%80", "a%0A"])
+async def test_an_id_that_no_run_can_have_is_refused(
+    client: httpx.AsyncClient, run_id: str
+) -> None:
+    """422 on every route that takes one; it never reaches the database."""
+    for method, path in (
+        ("GET", f"/runs/{run_id}"),
+        ("DELETE", f"/runs/{run_id}"),
+        ("POST", f"/runs/{run_id}/cancel"),
+        ("GET", f"/runs/{run_id}/trace"),
+    ):
+        answer = await client.request(method, path)
+        assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
+        assert [error["field"] for error in answer.json()["errors"]] == ["run_id"]
+
+
+async def test_runs_are_listed_newest_first_page_by_page(client: httpx.AsyncClient) -> None:
+    """Every run once, and the last page says that it is the last."""
+    for number in range(7):
+        await client.post("/runs", json={"run_id": f"run-{number}", "input": "2+2?"})
+    seen: list[str] = []
+    query: dict[str, Any] = {"limit": 3}
+    while True:
+        page = (await client.get("/runs", params=query)).json()
+        seen += [run["run_id"] for run in page["runs"]]
+        if page["next_cursor"] is None:
+            break
+        query["cursor"] = page["next_cursor"]
+
+    assert seen == [f"run-{number}" for number in reversed(range(7))]
+
+
+async def test_runs_are_listed_by_status_and_time(client: httpx.AsyncClient) -> None:
+    """After and before leave the instant itself out."""
+    for run_id in ("a", "b", "c"):
+        await client.post("/runs", json={"run_id": run_id, "input": "2+2?"})
+    await client.delete("/runs/b")
+    middle = (await client.get("/runs/b")).json()["created_at"]
+
+    async def listed(**query: str) -> list[str]:
+        page = (await client.get("/runs", params=query)).json()
+        return [run["run_id"] for run in page["runs"]]
+
+    assert await listed(status="cancelled") == ["b"]
+    assert await listed(status="queued") == ["c", "a"]
+    assert await listed(created_after=middle) == ["c"]
+    assert await listed(created_before=middle) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "status=done",
+        "limit=0",
+        "limit=201",
+        "limit=ten",
+        "limit=" + "9" * 5000,
+        "cursor=nonsense",
+        "cursor=%00",
+        "cursor=e30",
+        "cursor=" + "a" * 600,
+        "created_after=yesterday",
+        "created_after=2025-01-01",
+        "created_before=2025-01-01T00:00:00+00:00",
+        "colour=red",
+        "status=%FF",
+    ],
+)
+async def test_a_bad_query_is_refused_by_name(client: httpx.AsyncClient, query: str) -> None:
+    """422, a parameter that is not known included: a misspelt filter would list everything."""
+    answer = await client.get(f"/runs?{query}")
+
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
+    assert [error["field"] for error in answer.json()["errors"]] == [query.partition("=")[0]]
+
+
+async def test_links_stand_below_the_path_of_a_proxy(store: MemoryRuns) -> None:
+    """A service that is mounted somewhere names its resources as its callers see them."""
+    transport = httpx.ASGITransport(memory_api(store), root_path="/cases")
+    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+        posted = await client.post("/cases/runs", json={"run_id": "a", "input": "2+2?"})
+
+    assert posted.headers["location"] == "/cases/runs/a"
+    assert posted.json()["links"]["trace"] == "/cases/runs/a/trace"
+
+
+async def test_text_of_any_language_comes_back_as_it_was(client: httpx.AsyncClient) -> None:
+    """UTF-8 in, UTF-8 out."""
+    metadata = {"text": "ß 漢字 😀 \u2028 \ufeff \ufffd"}
+
+    posted = await client.post("/runs", json={"input": "二加二", "metadata": metadata})
+
+    assert json.loads(posted.content.decode())["metadata"] == metadata
