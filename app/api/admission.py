@@ -28,6 +28,8 @@ _BUDGET_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Where the names of the HTTP API differ from those of seed 000."""
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
 
 class Admission:
     """Turns bodies into runs, or says what is wrong with them."""
@@ -106,4 +108,4 @@ def request_hash(body: RunBody) -> str:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _CANONICAL.encode(value).encode()

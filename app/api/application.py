@@ -11,7 +11,7 @@ from app.api import problems
 from app.api.admission import Admission
 from app.api.documentation import describe
 from app.api.request_envelope import RequestEnvelope
-from app.api.routes import catalog, docs, health, runs, stops, traces
+from app.api.routes import catalog, docs, health, posting, runs, stops, traces
 from app.api.services import ApiLimits, ApiServices
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -36,23 +36,23 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
+    parts = (posting, runs, stops, traces, catalog, health, docs)
     app = FastAPI(
         title="Caseworker",
         version=version,
         description=_DESCRIPTION,
+        # routes of the application itself: those of an included router are looked for twice
+        routes=[route for part in parts for route in part.router.routes],
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=problems.handlers(),
         middleware=[Middleware(RequestEnvelope)],
-        generate_unique_id_function=lambda route: route.name,
         telemetry={**(telemetry or {}), "logs": False},
     )
     app.state.services = services
     app.state.limits = limits
     app.state.admission = Admission(limits, services.tools)
-    for part in (runs, stops, traces, catalog, health, docs):
-        app.include_router(part.router)
     describe(app)
     return app

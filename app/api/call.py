@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 
 from app.api import problem_types as types
 from app.api.admission import Admission
@@ -13,8 +14,11 @@ from app.api.auth import Caller, identify
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
 from app.api.services import ApiLimits, ApiServices
+from app.api.violations import NO_OBJECT, violations_of
 from app.runs.run import RunKey
 from app.runs.service import RunService
+
+Body = TypeVar("Body", bound=BaseModel)
 
 _JSON = re.compile(
     r"application/(?:json|[a-z0-9.+-]+\+json)(?:\s*;\s*charset\s*=\s*\"?utf-8\"?)?\s*",
@@ -35,6 +39,25 @@ class GuardedRoute(APIRoute):
             return await handle(Call(request))
 
         return guarded
+
+
+class PostingRoute(APIRoute):
+    """The route of a function ``(body, call) -> Response``, for what is posted all the time.
+
+    The framework documents it like any other, but does not resolve its parameters: that would cost
+    as much as everything else that is done for such a request.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Call the function with the body and the call."""
+        model: type[BaseModel] = get_type_hints(self.endpoint)["body"]
+
+        async def post(request: Request) -> Response:
+            call = Call(request)
+            response: Response = await self.endpoint(await call.read(model), call)
+            return response
+
+        return post
 
 
 class Call(Request):
@@ -106,6 +129,21 @@ class Call(Request):
             raise ProblemError(types.MALFORMED_BODY, str(error)) from None
         except UnstorableTextError as error:
             raise ProblemError(types.INVALID_REQUEST, violations=error.violations) from None
+
+    async def read(self, model: type[Body]) -> Body:
+        """Return the body as a ``model``.
+
+        Raises:
+            ProblemError: it cannot be read, or does not fit; every field at fault is named.
+        """
+        if not await self.body():
+            raise ProblemError(types.INVALID_REQUEST, violations=[NO_OBJECT])
+        try:
+            return model.model_validate(await self.json())
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)
+            violations = violations_of({**wrong, "loc": ("body", *wrong["loc"])} for wrong in found)
+            raise ProblemError(types.INVALID_REQUEST, violations=violations) from None
 
     def _require_identity(self) -> None:
         """Refuse compression: what it unfolds to has no bound that one could see before."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from app.api.problem_types import (
     ANONYMOUS_REFUSED,
@@ -96,6 +97,11 @@ def answers(*kinds: ProblemType) -> Responses:
         if kind.retry_after_seconds is not None:
             response["headers"] = _RETRY_HEADER
     return documented
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the name of a route's operation, from which generated clients name theirs."""
+    return route.name
 
 
 def describe(app: FastAPI) -> None:

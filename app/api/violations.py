@@ -56,6 +56,9 @@ class Violation:
     message: str
 
 
+NO_OBJECT = Violation("", "The body must be a JSON object.")
+
+
 def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
     """Return what pydantic found, in our words."""
     return [
@@ -88,5 +91,5 @@ def _message(error: Mapping[str, Any]) -> str:
     if kind == OWN:
         return str(error["msg"])
     if error["loc"] == ("body",):
-        return "The body must be a JSON object."
+        return NO_OBJECT.message
     return _MESSAGES.get(kind, _OTHER).format_map(error.get("ctx") or {})

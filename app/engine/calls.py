@@ -1,10 +1,10 @@
 """The one gateway through which every LLM and tool call of a run passes.
 
-A call lives like this: it is **reserved** in its budget scope and in all scopes around it; a
-**CallNode** is begun; the journal's **barrier** makes everything that led to it durable and refuses
-it if the run was asked to stop or belongs to another worker by now; it is **performed**, with
-retries; it is **settled** at what it really cost. A refused call is a halted node with the reason,
-so a trace shows what a limit kept from happening.
+A call lives like this: its **CallNode** is begun; it is **reserved** in its budget scope and in all
+scopes around it; the journal's **barrier** makes everything that led to it durable and refuses it
+if the run was asked to stop or belongs to another worker by now; it is **performed**, with retries;
+it is **settled** at what it really cost. A refused call is a halted node with the reason, so a
+trace shows what a limit kept from happening.
 
 A call that an earlier execution of the run has finished is not made again: its result comes from
 the journal, its node is the old one, and nothing is charged. One that was in flight when its worker

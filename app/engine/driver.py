@@ -191,8 +191,13 @@ class GraphExecution:
         run.token.check()
 
     async def _work(self, step: Step, node: str, entry: Entry, partial: "_Partial") -> Outputs:
-        """Charge for a step, let its node work, and journal what that came to."""
+        """Charge for a step, let its node work, and journal what that came to.
+
+        The barrier keeps a step from beginning after a wish to stop that nobody could tell us of.
+        """
         run = self._run
+        await run.journal.barrier(external=False)
+        run.token.check()
         if entry.charge:
             run.scope.charge(entry.charge)
         run.trace.mark_running(node)

@@ -12,6 +12,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from app.observability.card_numbers import is_card_number
@@ -31,6 +32,9 @@ SAFE_NAMES = frozenset(
 """Names whose values the service makes itself."""
 
 _SAFE_VALUE_CHARS = 200
+_REMEMBERED_NAMES = 4096
+"""The names of a service are few; those that callers make up push one another out."""
+
 _MAX_INTEGER_BITS = 256
 _SMALLEST_CARD_NUMBER = 10**12
 _MAX_DEPTH = 12
@@ -64,9 +68,13 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     """
     kept = text if len(text) <= max_chars else _cut(text, max_chars)
     lowered = kept.lower()
-    for hints, pattern, mark in _PATTERNS:
-        if any(hint in lowered for hint in hints):
-            kept = pattern.sub(mark, kept)
+    if _ANY_HINT.search(lowered):
+        for hints, pattern, mark in _HINTED:
+            if any(hint in lowered for hint in hints):
+                kept = pattern.sub(mark, kept)
+    for shortest, pattern, judge in _UNHINTED:
+        if len(kept) >= shortest:
+            kept = pattern.sub(judge, kept)
     kept = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", kept)
     cut_chars = len(text) - max_chars
     return f"{kept[:max_chars]} [{cut_chars} more characters]" if cut_chars > 0 else kept
@@ -93,10 +101,7 @@ def _redact_parts(value: Any, name: str, max_chars: int, depth: int) -> Any:
     if isinstance(value, Mapping):
         shown = list(value.items())[:_MAX_ITEMS]
         parts = {
-            redact_text(str(key), max_chars=_SAFE_VALUE_CHARS): _redact(
-                item, str(key), max_chars, depth
-            )
-            for key, item in shown
+            _shown_name(str(key)): _redact(item, str(key), max_chars, depth) for key, item in shown
         }
         return parts if len(shown) == len(value) else {**parts, "...": len(value) - len(shown)}
     if isinstance(value, list | tuple | set | frozenset):
@@ -119,6 +124,12 @@ def _redact_number(value: float | None) -> Any:
     return value
 
 
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def _shown_name(name: str) -> str:
+    return redact_text(name, max_chars=_SAFE_VALUE_CHARS)
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
 def _names_a_secret(name: str) -> bool:
     plain = name.replace("_", "").replace("-", "").lower()
     return bool(plain) and _SECRET_NAME.search(plain) is not None
@@ -149,7 +160,7 @@ _Mark = str | Callable[[re.Match[str]], str]
 
 _SECRET_WORDS = ("password", "passwd", "pwd", "secret", "apikey", "api_key", "api-key", "token")
 
-_PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], _Mark], ...] = (
+_HINTED: tuple[tuple[tuple[str, ...], re.Pattern[str], _Mark], ...] = (
     (
         ("private key",),
         re.compile(
@@ -187,7 +198,13 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], _Mark], ...] = (
         "[secret]",
     ),
     (("@",), re.compile(r"[\w.%+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"), "[email]"),
-    (("",), re.compile(r"(?<!\d)[2-6](?:[ -]?\d){12,18}(?!\d)"), _card),
-    (("",), re.compile(r"[A-Za-z0-9_+=-]{32,3000}"), _long_token),
 )
 """(a text in lower case that is there wherever the pattern matches, the pattern, its mark)."""
+
+_ANY_HINT = re.compile("|".join(re.escape(hint) for hints, *_ in _HINTED for hint in hints))
+
+_UNHINTED: tuple[tuple[int, re.Pattern[str], _Mark], ...] = (
+    (13, re.compile(r"(?<!\d)[2-6](?:[ -]?\d){12,18}(?!\d)"), _card),
+    (32, re.compile(r"[A-Za-z0-9_+=-]{32,3000}"), _long_token),
+)
+"""(the length of the shortest match, the pattern, what judges a match)."""

@@ -1,5 +1,7 @@
 """Checks the arguments of a tool call against the tool's JSON Schema."""
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +13,9 @@ from app.tools.registry import ToolRegistry
 MAX_PROBLEMS = 3
 """How many problems one message names."""
 _MASK = "the value"
+_NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""An escaped NUL in a JSON text, which no database text can hold."""
 
 
 class UnfitSchemaError(ValueError):
@@ -57,10 +62,12 @@ class _ArgumentCheck:
             raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
+        if not _is_storable(args):
+            return _NOT_JSON
         try:
             problems = [self._told(error) for error in self._validator.iter_errors(dict(args))]
         except ValueError:
-            return "The arguments are not plain JSON, or are nested too deeply: simplify them."
+            return _NOT_JSON
         if not problems:
             return None
         shown = sorted(problems)[:MAX_PROBLEMS]
@@ -86,6 +93,16 @@ class _ArgumentCheck:
                 return f"'{place}' must be one of {details['options']}: choose one."
             case _:
                 return f"'{place or 'arguments'}': {error.message}: change it."
+
+
+def _is_storable(args: Mapping[str, Any]) -> bool:
+    """Tell whether a journal can hold the arguments: no NaN, NUL, broken surrogate or abyss."""
+    try:
+        text = json.dumps(dict(args), allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return _NUL.search(text) is None
 
 
 def _refuse(uri: str) -> Any:

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import TypedDict
 
-from app.trace.charges import FREE, added
+from app.trace.charges import FREE
 from app.trace.node import NodeFields
 
 
@@ -56,15 +56,18 @@ class Totals:
                 self.llm_calls += 1
             elif kind == "tool":
                 self.tool_calls += 1
-        self.retries += node["retries_used"]
+        if retries := node["retries_used"]:
+            self.retries += retries
         if cost:
-            self.cost_usd = added(self.cost_usd, cost)
-        self.tokens_in += node["tokens_in"] or 0
-        self.tokens_out += node["tokens_out"] or 0
+            self.cost_usd += cost
+        if tokens_in := node["tokens_in"]:
+            self.tokens_in += tokens_in
+        if tokens_out := node["tokens_out"]:
+            self.tokens_out += tokens_out
 
     def add_usage(self, cost: Decimal, tokens_in: int | None, tokens_out: int | None) -> None:
         """Add what a node used."""
-        self.cost_usd = added(self.cost_usd, cost)
+        self.cost_usd += cost
         self.tokens_in += tokens_in or 0
         self.tokens_out += tokens_out or 0
 

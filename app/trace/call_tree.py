@@ -12,7 +12,7 @@ from bisect import bisect_left
 from decimal import Decimal
 
 from app.trace.aggregates import Totals
-from app.trace.charges import FREE, Cost, added, checked_usage
+from app.trace.charges import FREE, Cost, checked_usage
 from app.trace.json_copy import copy_object
 from app.trace.node import (
     NEW_NODE,
@@ -96,20 +96,6 @@ class CallTree:
         self.changes.append(record)
         return node_id
 
-    def run(self, node_id: str) -> bool:
-        """Move a node from ``created`` to ``running``; False if it is not ``created``.
-
-        Raises:
-            KeyError: there is no such node.
-        """
-        record = self.open.get(node_id)
-        if record is None or record["status"] != "created":
-            self.refuse_unknown(node_id)
-            return False
-        record["status"] = "running"
-        self.changes.append(record)
-        return True
-
     def count_retry(self, node_id: str) -> None:
         """Count one more retry of an open node; of one that has ended, nothing.
 
@@ -151,8 +137,10 @@ class CallTree:
         start_ts_ms = record["start_ts_ms"]
         record["end_ts_ms"] = now_ms if now_ms > start_ts_ms else start_ts_ms
         record["status"] = status
-        record["stop_reason"] = stop_reason
-        record["error_class"] = error_class
+        if stop_reason is not None:
+            record["stop_reason"] = stop_reason
+        if error_class is not None:
+            record["error_class"] = error_class
         record["cost_usd"] = float(cost_usd)
         record["tokens_in"] = tokens_in
         record["tokens_out"] = tokens_out
@@ -183,7 +171,7 @@ class CallTree:
         if node_id in self.open:
             raise RuntimeError(f"{node_id} is still open: its usage belongs to its end")
         record = self.record(node_id).copy()
-        record["cost_usd"] = float(added(Decimal(str(record["cost_usd"])), cost))
+        record["cost_usd"] = float(Decimal(str(record["cost_usd"])) + cost)
         record["tokens_in"] = _sum(record["tokens_in"], tokens_in)
         record["tokens_out"] = _sum(record["tokens_out"], tokens_out)
         self.late[node_id] = record
@@ -204,6 +192,7 @@ class CallTree:
         )
         record = self.open[node_id]
         record.update(fields_of(node))
+        record["cost_usd"] = float(node["cost_usd"])  # JSON may have made 0.0 a 0
         if ended:
             del self.open[node_id]
             self.totals.add_ended(record, checked_usage(record["cost_usd"], None, None))
@@ -227,12 +216,15 @@ class CallTree:
             raise KeyError(f"no node {node_id!r}")
 
     def _is_below(self, node_id: str, top_id: str) -> bool:
-        depth = self.depths[top_id]
-        while self.depths[node_id] > depth:
-            node_id = self.record(node_id)["parent_id"] or top_id
-            if node_id == top_id:
-                return True
-        return False
+        if top_id == self.root_id:
+            return node_id != top_id
+        top_depth = self.depths[top_id]
+        if self.depths[node_id] <= top_depth:
+            return False
+        while self.depths[node_id] > top_depth:
+            record = self.open.get(node_id) or self.record(node_id)
+            node_id = record["parent_id"] or top_id
+        return node_id == top_id
 
 
 def _number(record: NodeFields) -> int:

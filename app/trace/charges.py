@@ -1,6 +1,6 @@
 """What a call used, checked before anything is changed."""
 
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Final
 
 Cost = Decimal | float
@@ -12,9 +12,6 @@ MOST_USD: Final = 1e15
 """More for one call is a mistake, and sums of such could leave the range of a JSON number."""
 
 _MOST: Final = Decimal(MOST_USD)
-
-added: Final = Context(prec=50).add
-"""Adds two amounts, whatever precision the calling thread has set for its own arithmetic."""
 
 
 def checked_usage(cost_usd: Cost, tokens_in: int | None, tokens_out: int | None) -> Decimal:

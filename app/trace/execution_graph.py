@@ -113,7 +113,14 @@ class ExecutionGraph:
         lock = self._lock
         lock.acquire()
         try:
-            return self._tree.run(node_id)
+            tree = self._tree
+            record = tree.open.get(node_id)
+            if record is None or record["status"] != "created":
+                tree.refuse_unknown(node_id)
+                return False
+            record["status"] = "running"
+            tree.changes.append(record)
+            return True
         finally:
             lock.release()
 
@@ -205,10 +212,14 @@ class ExecutionGraph:
 
         Raises:
             KeyError: there is no such parent.
-            ValueError: it ends before it starts, or a kind, status or metadata is bad.
+            RuntimeError: the root has ended.
+            ValueError: it ends before it starts, a kind, status or metadata is bad, or what did
+                not fail has an ``error_class``.
         """
         if end_ts_ms < start_ts_ms or status not in TERMINAL:
             raise ValueError(f"not the end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
+        if error_class is not None and status != "fail":
+            raise ValueError(f"what did not fail, but {status}, has no error class")
         with self._lock:
             node_id = self.begin_node(parent_id, kind, name, model, metadata)
             self._tree.open[node_id]["start_ts_ms"] = start_ts_ms
@@ -222,7 +233,7 @@ class ExecutionGraph:
         left under a closed root (spec 2).
         """
         with self._lock:
-            top_id = below or self._tree.root_id
+            top_id = self._tree.root_id if below is None else below
             if top_id is None:
                 return []
             self._tree.refuse_unknown(top_id)

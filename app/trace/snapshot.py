@@ -48,7 +48,8 @@ class GraphCapture:
     With 100,000 nodes it matters how. ``as_dict`` in a thread leaves the event loop running, but so
     many new dicts make the garbage collector halt every thread for tens of milliseconds, and
     ``json.dumps`` of the result is one long step in which no thread runs. ``json_parts`` does
-    neither: it goes by small batches, in a thread or on the loop with an ``await`` between parts.
+    neither: it goes by small batches. Let others have a turn between two parts, on the event loop
+    with ``await asyncio.sleep(0)``, in a thread with ``time.sleep(0)``.
     """
 
     chain_id: str

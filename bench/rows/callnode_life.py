@@ -9,8 +9,9 @@ from bench.harness import OURS, Effort, Row, interleaved
 
 EXACT: Final = f"{OURS}, cost as Decimal"
 AGAINST_PEER: Final = Target(must=0.6, stretch=0.4)
-FLAT: Final = Target(must=1.3, stretch=1.1)
-"""Our own measure of "flat": what a node costs in a graph a hundred times as large."""
+FLAT: Final = Target(must=1.5, stretch=1.2)
+"""Our own measure of "flat": a node in a graph a hundred times as large. The memory alone makes the
+bare dicts grow by more than twice."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:

@@ -11,6 +11,9 @@ NODES: Final = 100_000
 LOCK: Final = Target(must=1.0, unit="ms")
 STALL: Final = Target(must=15.0, unit="ms")
 
+RECOMMENDED: Final = ("JSON parts on the loop", "JSON parts in a thread")
+"""The ways that ``GraphCapture`` recommends for a graph of this size; the others are shown."""
+
 WAYS: Final = {
     "JSON parts on the loop": (OURS, "parts_on_loop"),
     "JSON parts in a thread": (OURS, "parts_in_thread"),
@@ -29,7 +32,6 @@ async def measure(effort: Effort) -> Sequence[Figure]:
         held = await interleaved(sides, effort.rounds)
         delays = await _delays(graphs, rounds=effort.choose(10, 3))
     worst = max(held[OURS].values)
-    recommended = delays["JSON parts on the loop"].percentile(99)
     return [
         Figure(
             title="Lock held",
@@ -42,11 +44,8 @@ async def measure(effort: Effort) -> Sequence[Figure]:
             unit="ms a tick",
             sides=delays,
             checks=[
-                Check(what="p99, JSON parts on the loop", value=recommended, target=STALL),
-                *(
-                    Check(what=f"p99, {way}", value=delays[way].percentile(99), target=STALL)
-                    for way in ("JSON parts in a thread", "dict in a thread")
-                ),
+                Check(what=f"p99, {way}", value=delays[way].percentile(99), target=STALL)
+                for way in RECOMMENDED
             ],
         ),
     ]

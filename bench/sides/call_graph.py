@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from importlib import import_module
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 from bench.answering import answer
@@ -78,7 +78,7 @@ class CallGraph:
             await asyncio.to_thread(lambda: _drop(json.dumps(graph.snapshot())))
 
         async def parts_in_thread() -> None:
-            await asyncio.to_thread(lambda: _drop(*map(_drop, graph.capture().json_parts())))
+            await asyncio.to_thread(_write_parts, graph)
 
         async def parts_on_loop() -> None:
             for part in graph.capture().json_parts():
@@ -164,7 +164,13 @@ async def _delays(work: Callable[[], Awaitable[None]]) -> list[float]:
     return delays
 
 
-def _drop(*_: object) -> None:
+def _write_parts(graph: Any) -> None:
+    for part in graph.capture().json_parts():
+        _drop(part)
+        sleep(0)  # gives the interpreter to the loop, which otherwise waits a switch interval
+
+
+def _drop(_: object) -> None:
     """Let a result go in the thread that made it, as a writer would."""
 
 

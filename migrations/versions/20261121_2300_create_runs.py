@@ -124,22 +124,31 @@ CREATE TABLE workers (
 )
 """
 
+# A CASE that meets a NULL is NULL, which IF takes for false: hence IS NOT TRUE.
 GUARD_RUNS = """
 CREATE FUNCTION caseworker_guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    begins boolean := NEW.status = 'running' AND OLD.status IS DISTINCT FROM 'running'
+        AND OLD.status IS DISTINCT FROM 'waiting';
 BEGIN
-    IF NEW.status IS DISTINCT FROM OLD.status AND NOT (CASE coalesce(OLD.status, 'intent')
+    IF NEW.status IS DISTINCT FROM OLD.status AND (CASE coalesce(OLD.status, 'intent')
         WHEN 'intent' THEN NEW.status IN ('queued', 'running', 'cancelled')
         WHEN 'queued' THEN NEW.status IN ('running', 'cancelled', 'halted')
         WHEN 'running' THEN NEW.status <> 'running'
         WHEN 'waiting' THEN NEW.status <> 'waiting'
         ELSE false
-    END) THEN
+    END) IS NOT TRUE THEN
         RAISE EXCEPTION 'run % may not go from % to %', OLD.run_id, OLD.status, NEW.status
             USING ERRCODE = 'check_violation', CONSTRAINT = 'runs_lawful_transition';
     END IF;
-    IF NEW.fence < OLD.fence THEN
-        RAISE EXCEPTION 'the fence of run % may not fall', OLD.run_id
+    IF NEW.fence < OLD.fence OR (begins AND NEW.fence = OLD.fence) THEN
+        RAISE EXCEPTION 'the fence of run % must rise with every claim', OLD.run_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'runs_fence_rises';
+    END IF;
+    IF OLD.request IS NOT NULL AND OLD.cancel_requested_at IS NOT NULL
+        AND NEW.cancel_requested_at IS DISTINCT FROM OLD.cancel_requested_at THEN
+        RAISE EXCEPTION 'the wish to stop run % may not be taken back', OLD.run_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'runs_wish_stays';
     END IF;
     RETURN NEW;
 END $$
@@ -154,7 +163,7 @@ END $$
 """
 
 TRIGGERS = (
-    """CREATE TRIGGER runs_guard BEFORE UPDATE OF status, fence ON runs
+    """CREATE TRIGGER runs_guard BEFORE UPDATE OF status, fence, cancel_requested_at ON runs
        FOR EACH ROW EXECUTE FUNCTION caseworker_guard_run()""",
     """CREATE TRIGGER calls_guard BEFORE UPDATE OF status ON calls FOR EACH ROW
        WHEN (OLD.status IN ('success', 'fail', 'halt') AND NEW.status <> OLD.status)

@@ -17,6 +17,7 @@ from schemathesis.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.core.result import Ok
 
 from app.api.problem_types import CATALOGUE
 from app.api.services import ApiLimits
@@ -126,7 +127,9 @@ async def test_the_documentation_page_loads_nothing() -> None:
 SCHEMA = schemathesis.openapi.from_asgi(
     "/openapi.json", memory_api(limits=ApiLimits(anonymous="anywhere", max_wait_seconds=0))
 )
-OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
+OPERATIONS = {
+    found.ok().label: found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)
+}
 TAKING = {name for name, told in operations() if "parameters" in told or "requestBody" in told}
 
 
@@ -138,7 +141,7 @@ def conform(label: str, mode: GenerationMode) -> set[int]:
         max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     @given(case=OPERATIONS[label].as_strategy(mode))
-    def call(case: schemathesis.Case) -> None:
+    def call(case: schemathesis.Case[Any]) -> None:
         response = case.call()
         statuses.add(response.status_code)
         case.validate_response(response, checks=CHECKS)
@@ -160,7 +163,7 @@ def test_what_the_document_forbids_is_refused_as_it_says(label: str) -> None:
 
 
 async def test_what_is_answered_about_a_run_has_the_documented_form() -> None:
-    """The schemas allow nothing but what is there, so this holds for every field."""
+    """Every field that the schemas require is there, and of its type."""
     store = MemoryRuns()
     body = {"run_id": "a", "input": "2+2?", "metadata": {"a": 1}}
     async with client_of(memory_api(store)) as client:

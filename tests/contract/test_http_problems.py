@@ -363,7 +363,21 @@ FIELDS = st.sampled_from(
         "metadata",
     ]
 )
+NASTY = st.sampled_from(
+    [
+        "NaN",
+        "-Infinity",
+        "1e999",
+        "-0",
+        "9" * 30,
+        '"\\u0000"',
+        '"\\ud800"',
+        '{"a":1,"a":2}',
+        "[" * 40,
+    ]
+)
 BODIES = st.one_of(
+    st.builds(lambda name, text: f'{{"input": "x", "{name}": {text}}}'.encode(), FIELDS, NASTY),
     st.binary(max_size=200),
     ANY_JSON.map(lambda value: json.dumps(value).encode()),
     st.dictionaries(FIELDS, ANY_JSON, max_size=5).map(

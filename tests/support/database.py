@@ -12,7 +12,7 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from app.adapters.postgres.embedded import EmbeddedPostgres
-from app.adapters.postgres.engines import driver_url
+from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.migrating import upgrade
 
 

@@ -1,16 +1,34 @@
-"""The real stores on a real database, opened and closed for a test."""
+"""The real stores on a real database, opened and closed for a test, and what to put into them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import psycopg
+from psycopg.rows import dict_row
+
+from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.engines import Engines, PoolSizes, open_engines
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.runs import PostgresRuns, StoreLimits
 from app.adapters.postgres.workers import PostgresWorkers
 from app.adapters.queue.dispatch import QueueDispatch
 from app.control.budget import Budget
-from app.runs.run import NewRun, RunKey, RunKind, RunRequest
+from app.runs.run import (
+    CallRecord,
+    NewRun,
+    Run,
+    RunKey,
+    RunKind,
+    RunRequest,
+    RunStatus,
+    Settlement,
+    StopWish,
+)
+from app.trace.execution_graph import ExecutionGraph
+
+WISH = StopWish(requested_by="tester", reason="no longer needed")
 
 
 @dataclass(frozen=True)
@@ -25,9 +43,11 @@ class Stores:
 
 
 @asynccontextmanager
-async def open_stores(url: str, limits: StoreLimits | None = None) -> AsyncIterator[Stores]:
+async def open_stores(
+    url: str, limits: StoreLimits | None = None, *, sizes: PoolSizes | None = None
+) -> AsyncIterator[Stores]:
     """Open the stores as a process does."""
-    engines = open_engines(url, PoolSizes())
+    engines = open_engines(url, sizes or PoolSizes())
     journal = PostgresJournal(url, connect_timeout_seconds=5)
     dispatch = QueueDispatch(url)
     await journal.start()
@@ -39,8 +59,40 @@ async def open_stores(url: str, limits: StoreLimits | None = None) -> AsyncItera
         await engines.dispose()
 
 
+class Oracle:
+    """A connection of its own, that asks the database past the service."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
+        self.connection = connection
+
+    async def rows(self, query: str, *parameters: object) -> list[dict[str, Any]]:
+        """Return what a query finds, or what a statement returns."""
+        cursor = await self.connection.execute(query.encode(), parameters)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def value(self, query: str, *parameters: object) -> Any:
+        """Return the first column of the only row."""
+        (row,) = await self.rows(query, *parameters)
+        return next(iter(row.values()))
+
+
+@asynccontextmanager
+async def open_oracle(url: str) -> AsyncIterator[Oracle]:
+    """Connect past the service; every statement commits by itself."""
+    connection = await psycopg.AsyncConnection.connect(
+        driver_url(url), autocommit=True, row_factory=dict_row
+    )
+    async with connection:
+        yield Oracle(connection)
+
+
 def new_run(
-    run_id: str, *, tenant: str = "default", text: str = "2+2?", key: str | None = None
+    run_id: str,
+    *,
+    tenant: str = "default",
+    text: str = "2+2?",
+    key: str | None = None,
+    named: bool = True,
 ) -> NewRun:
     """Return a request as the API would hand it on."""
     return NewRun(
@@ -48,4 +100,51 @@ def new_run(
         request=RunRequest(kind=RunKind.CASE, input=text, budget=Budget(max_tool_calls=6)),
         request_hash=f"hash of {text}",
         idempotency_key=key,
+        named=named,
     )
+
+
+def graph_with_calls(run_id: str, *, llm_calls: int = 1) -> ExecutionGraph:
+    """Return a graph with a running root, and calls below it that have succeeded."""
+    graph = ExecutionGraph(run_id)
+    root = graph.create_root("case")
+    graph.mark_running(root)
+    for _ in range(llm_calls):
+        call = graph.begin_node(root, "llm", "plan", "small-model")
+        graph.mark_running(call)
+        graph.mark_success(call, 0.5, tokens_in=10, tokens_out=5)
+    return graph
+
+
+def records_of(graph: ExecutionGraph, **values: Any) -> tuple[CallRecord, ...]:
+    """Return the journal of a graph; ``values`` go to all of its calls but the root."""
+    _, nodes = graph.changed_since(0)
+    return tuple(
+        CallRecord(node=node, **({} if node["parent_id"] is None else values)) for node in nodes
+    )
+
+
+def end_of(
+    run: Run,
+    status: RunStatus = RunStatus.COMPLETED,
+    *,
+    calls: Sequence[CallRecord] = (),
+    **values: Any,
+) -> Settlement:
+    """Return how an owner ends a run."""
+    graph = ExecutionGraph(run.key.run_id)
+    root = graph.create_root("case")
+    graph.mark_halt(root, "over")
+    ended: dict[str, Any] = {
+        "key": run.key,
+        "fence": run.fence,
+        "status": status,
+        "finish_reason": "success" if status is RunStatus.COMPLETED else None,
+        "result": {"answer": "4"},
+        "usage": {"tokens": 15},
+        "stop": None,
+        "active_seconds": 1.25,
+        "calls": tuple(calls),
+        "snapshot": graph.snapshot(),
+    }
+    return Settlement(**ended | values)

@@ -1,7 +1,6 @@
 """Storing a wish to stop: on the run's own row, whether the run exists or not."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.rows import call_from_row, run_from_row, wish_from_row
 from app.adapters.postgres.tables import calls, runs
-from app.adapters.postgres.writing import settle_unowned
+from app.adapters.postgres.writing import journal_of, settle_unowned
 from app.runs.ending import cancelled_while_queued
 from app.runs.errors import TooManyIntentsError
 from app.runs.ports import Cancelled
@@ -53,13 +52,14 @@ async def cancel_in(
         await _require_room(connection, key.tenant, intents)
         return Cancelled(None, stored)
     run = run_from_row(row)
-    records = await _journal(connection, key)
+    begun = await _begun(connection, key)
     if run.status is RunStatus.QUEUED and stored is not None:
+        records = await journal_of(connection, key)
         await settle_unowned(connection, cancelled_while_queued(run, stored, records))
         run = await _read(connection, key)
     else:
         await _notify(connection, key, run)
-    return Cancelled(run, run.wish, calls=_begun(records))
+    return Cancelled(run, run.wish, calls=begun)
 
 
 async def _store(
@@ -118,27 +118,28 @@ async def _read(connection: AsyncConnection, key: RunKey) -> Run:
     return run_from_row((await connection.execute(query)).mappings().one())
 
 
-async def _journal(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
-    query = (
+async def _begun(connection: AsyncConnection, key: RunKey) -> tuple[CallRecord, ...]:
+    """Return the LLM and tool calls that had taken effect, or may have.
+
+    A call that is journaled as created had passed its barrier, or was about to ask. The run's row
+    is locked meanwhile, so a long journal is not read as a whole.
+    """
+    last = (
         select(calls)
         .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
-        .order_by(calls.c.seq)
+        .where(calls.c.node["kind"].astext.in_(("llm", "tool")))
+        .order_by(calls.c.seq.desc())
+        .limit(RECEIPT_CALLS)
     )
-    return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+    rows = (await connection.execute(last)).mappings().all()
+    return tuple(call_from_row(row) for row in reversed(rows))
 
 
 async def _notify(connection: AsyncConnection, key: RunKey, run: Run) -> None:
+    """Tell the workers; a notification holds 8,000 bytes at most."""
     wish = run.wish
     told: dict[str, Any] = {"tenant": key.tenant, "run_id": key.run_id}
     if wish is not None:
-        told |= {"by": wish.requested_by[:200], "reason": (wish.reason or "")[:1000] or None}
-    await connection.execute(select(func.pg_notify(STOP_CHANNEL, json.dumps(told))))
-
-
-def _begun(records: Sequence[CallRecord]) -> tuple[CallRecord, ...]:
-    """Return the LLM and tool calls that had taken effect, or may have.
-
-    A call that is journaled as created had passed its barrier, or was about to ask.
-    """
-    called = [record for record in records if record.node["kind"] in ("llm", "tool")]
-    return tuple(called[-RECEIPT_CALLS:])
+        told |= {"by": wish.requested_by[:200], "reason": (wish.reason or "")[:500] or None}
+    payload = json.dumps(told, ensure_ascii=False)
+    await connection.execute(select(func.pg_notify(STOP_CHANNEL, payload)))

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+import re
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,9 @@ from sqlalchemy.sql import ColumnElement
 
 from app.runs.errors import InvalidRunError
 from app.runs.run import Run
+
+_PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
+"""What a run id may consist of, and more; nothing that the database would refuse."""
 
 
 def cursor_of(run: Run) -> str:
@@ -28,7 +32,9 @@ def after(cursor: str) -> ColumnElement[Any]:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         created_at, run_id = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
-        return tuple_(literal(datetime.fromisoformat(created_at)), literal(str(run_id)))
-    except (ValueError, TypeError, UnicodeError, binascii.Error):
+        if not _PLAIN.fullmatch(run_id):
+            raise ValueError(run_id)
+        return tuple_(literal(datetime.fromisoformat(created_at)), literal(run_id))
+    except (ValueError, TypeError, RecursionError, binascii.Error):
         message = "This is not a cursor of this service; leave it out to start at the newest run."
         raise InvalidRunError("cursor", message) from None

@@ -1,15 +1,17 @@
-"""Connections: one pool for work, a small one of its own for stops and health."""
+"""Pools of connections: one for work, and small ones of their own for what must not wait."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import psycopg
 from sqlalchemy import text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from app.adapters.postgres.connections import Connection, Patience
+from app.adapters.postgres.failures import is_passing
 from app.adapters.postgres.json_text import dump
 from app.runs.errors import StoreUnavailableError
 
@@ -21,11 +23,13 @@ class Engines:
     work: AsyncEngine
     control: AsyncEngine
     """For stops, health and readiness, so that a busy pool never blocks a stop."""
+    pulse: AsyncEngine
+    """One connection for the heartbeat, so that a flood of stops never silences the process."""
 
     async def dispose(self) -> None:
         """Close all connections."""
-        await self.work.dispose()
-        await self.control.dispose()
+        for engine in (self.work, self.control, self.pulse):
+            await engine.dispose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +39,17 @@ class PoolSizes:
     work: int = 8
     control: int = 2
     connect_timeout_seconds: float = 5.0
+    """To make a connection, and to be given one."""
     lock_timeout_ms: int = 5000
-
-
-def driver_url(url: str) -> str:
-    """Return a database URL as the driver takes it, whatever dialect name it came with."""
-    plain = make_url(url).set(drivername="postgresql")
-    return plain.render_as_string(hide_password=False)
 
 
 def open_engines(url: str, sizes: PoolSizes) -> Engines:
     """Return the pools; connections are made when they are first needed."""
-    return Engines(_engine(url, sizes.work, sizes), _engine(url, sizes.control, sizes))
+    return Engines(
+        work=_engine(url, sizes.work, sizes),
+        control=_engine(url, sizes.control, sizes),
+        pulse=_engine(url, 1, sizes),
+    )
 
 
 @asynccontextmanager
@@ -54,15 +57,20 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Open a transaction that commits when the block ends.
 
     Raises:
-        StoreUnavailableError: the database cannot be reached, or went away.
+        StoreUnavailableError: the database cannot be reached, went away, or is too busy. If it
+            went away while the transaction was being committed, nobody knows whether it was.
     """
     try:
         async with engine.begin() as connection:
             yield connection
-    except (OperationalError, InterfaceError, PoolTimeoutError, OSError) as error:
+    except (PoolTimeoutError, OSError) as error:
         raise StoreUnavailableError from error
     except DBAPIError as error:
-        if error.connection_invalidated:
+        if error.connection_invalidated or _is_passing(error.orig):
+            raise StoreUnavailableError from error
+        raise
+    except psycopg.Error as error:  # while connecting, or past the query builder
+        if is_passing(error):
             raise StoreUnavailableError from error
         raise
 
@@ -77,16 +85,20 @@ async def answers(engine: AsyncEngine) -> bool:
     return True
 
 
+def _is_passing(error: BaseException | None) -> bool:
+    return error is not None and is_passing(error)
+
+
 def _engine(url: str, size: int, sizes: PoolSizes) -> AsyncEngine:
+    patience = Patience(
+        connect_seconds=sizes.connect_timeout_seconds, lock_ms=sizes.lock_timeout_ms
+    )
     return create_async_engine(
-        make_url(url).set(drivername="postgresql+psycopg"),
+        "postgresql+psycopg://",
+        async_creator=lambda: Connection.open(url, patience),
         pool_size=size,
         max_overflow=0,
         pool_timeout=sizes.connect_timeout_seconds,
         pool_pre_ping=True,
         json_serializer=dump,
-        connect_args={
-            "connect_timeout": int(sizes.connect_timeout_seconds),
-            "options": f"-c lock_timeout={sizes.lock_timeout_ms}",
-        },
     )

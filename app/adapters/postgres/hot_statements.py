@@ -19,53 +19,69 @@ FROM json_to_recordset(%s::json) AS new(
 ON CONFLICT (tenant_id, run_id) DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
-"""Insert claimed runs; a row that is not returned existed before, as a run or as an intent."""
+"""Insert claimed runs; a row that is not returned existed before, as a run or as an intent.
 
-_CALL_COLUMNS = """
-    tenant_id text, run_id text, seq integer, status text, call_key text, request_hash text,
-    charge jsonb, outcome text, value jsonb, node jsonb
+The rows come sorted: two processes that insert the same ids must not wait for one another.
 """
 
-_UPSERT_CALLS = f"""
+_ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
+
+_WISH = "runs.cancel_requested_at, runs.cancel_requested_by, runs.cancel_reason"
+
+_CALLS = """json_to_recordset(%s::json) AS c(
+        tenant_id text, run_id text, fence integer, seq integer, status text, call_key text,
+        request_hash text, charge jsonb, outcome text, value jsonb, node jsonb
+    )"""
+
+UPSERT_CALLS = """
     INSERT INTO calls (
         tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node
     )
     SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value, node
-    FROM json_to_recordset(%s::json) AS c({_CALL_COLUMNS})
-    JOIN {{owner}} USING (tenant_id, run_id)
+    FROM {calls}
     ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET
         status = excluded.status, charge = excluded.charge, outcome = excluded.outcome,
         value = excluded.value, node = excluded.node
     WHERE calls.status IN ('created', 'running') OR calls.status = excluded.status
-"""  # noqa: S608 - nothing of a caller's is in it
+"""
+"""Write journal rows; a call that has ended keeps the way it ended."""
 
-JOURNAL = f"""
-WITH owned AS MATERIALIZED (
-    SELECT runs.tenant_id, runs.run_id, runs.cancel_requested_at, runs.cancel_requested_by,
-        runs.cancel_reason
-    FROM runs
-    JOIN json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)
-        USING (tenant_id, run_id)
-    WHERE runs.fence = asked.fence AND runs.status IN ('running', 'waiting')
-    ORDER BY runs.tenant_id, runs.run_id
-    FOR NO KEY UPDATE OF runs
-), written AS (
-    {_UPSERT_CALLS.format(owner="owned")}
-), kept AS (
+WRITE_CALLS = UPSERT_CALLS.format(calls=_CALLS.replace("%s::json", "CAST(:calls AS json)"))
+"""The same on its own, for a transaction that holds the lock on the run's row."""
+
+_OWNED_CALLS = f"{_CALLS} JOIN {{owner}} USING (tenant_id, run_id, fence)"
+
+_INSERT_SNAPSHOTS = """
     INSERT INTO snapshots (tenant_id, run_id, version, final, snapshot)
     SELECT tenant_id, run_id, 1 + coalesce((
         SELECT max(version) FROM snapshots old
         WHERE old.tenant_id = s.tenant_id AND old.run_id = s.run_id
-    ), 0), false, snapshot
-    FROM json_to_recordset(%s::json) AS s(tenant_id text, run_id text, snapshot json)
-    JOIN owned USING (tenant_id, run_id)
+    ), 0), {final}, snapshot
+    FROM {snapshots} s JOIN {owner} USING (tenant_id, run_id, fence)
+"""
+
+JOURNAL = f"""
+WITH owned AS MATERIALIZED (
+    SELECT runs.tenant_id, runs.run_id, runs.fence, {_WISH}
+    FROM runs JOIN {_ASKED} USING (tenant_id, run_id, fence)
+    WHERE runs.status IN ('running', 'waiting')
+    FOR NO KEY UPDATE OF runs SKIP LOCKED
+), given AS (
+    SELECT * FROM json_to_recordset(%s::json) AS g(
+        tenant_id text, run_id text, fence integer, snapshot json
+    )
+), written AS (
+    {UPSERT_CALLS.format(calls=_OWNED_CALLS.format(owner="owned"))}
+), kept AS (
+    {_INSERT_SNAPSHOTS.format(final="false", snapshots="given", owner="owned")}
 )
 SELECT * FROM owned
-"""  # noqa: S608
+"""  # noqa: S608 - nothing of a caller's is in it
 """Store what runs did and tell which of them may go on.
 
 The lock on the run's row orders this against a DELETE: whichever commits first is seen by the
-other, so after a stored wish no barrier answers yes.
+other, so after a stored wish no barrier answers yes. A row that somebody else has locked is passed
+over and asked for again, so that it does not hold up the runs beside it.
 """
 
 SETTLE = f"""
@@ -75,36 +91,31 @@ WITH ended AS MATERIALIZED (
         usage jsonb, stop jsonb, active_seconds double precision, delivered_at timestamptz,
         snapshot json
     )
+), locked AS MATERIALIZED (
+    SELECT runs.tenant_id, runs.run_id, runs.fence
+    FROM runs JOIN ended e USING (tenant_id, run_id, fence)
+    WHERE runs.status IN ('running', 'waiting')
+        AND (runs.cancel_requested_at IS NULL OR e.status = 'cancelled')
+    FOR NO KEY UPDATE OF runs SKIP LOCKED
 ), settled AS (
     UPDATE runs SET status = e.status, finish_reason = e.finish_reason, result = e.result,
         usage = e.usage, stop = e.stop, active_seconds = e.active_seconds,
         finished_at = clock_timestamp(), worker_id = NULL,
         cancel_delivered_at = coalesce(runs.cancel_delivered_at, e.delivered_at)
-    FROM ended e
+    FROM ended e JOIN locked USING (tenant_id, run_id, fence)
     WHERE runs.tenant_id = e.tenant_id AND runs.run_id = e.run_id AND runs.fence = e.fence
-        AND runs.status IN ('running', 'waiting')
-        AND (runs.cancel_requested_at IS NULL OR e.status = 'cancelled')
-    RETURNING runs.tenant_id, runs.run_id
+    RETURNING runs.tenant_id, runs.run_id, runs.fence
 ), written AS (
-    {_UPSERT_CALLS.format(owner="settled")}
+    {UPSERT_CALLS.format(calls=_OWNED_CALLS.format(owner="settled"))}
 ), kept AS (
-    INSERT INTO snapshots (tenant_id, run_id, version, final, snapshot)
-    SELECT tenant_id, run_id, 1 + coalesce((
-        SELECT max(version) FROM snapshots old
-        WHERE old.tenant_id = e.tenant_id AND old.run_id = e.run_id
-    ), 0), true, snapshot
-    FROM ended e JOIN settled USING (tenant_id, run_id)
+    {_INSERT_SNAPSHOTS.format(final="true", snapshots="ended", owner="settled")}
 )
-SELECT tenant_id, run_id FROM settled
+SELECT * FROM settled
 """  # noqa: S608
-"""End runs; one that is not returned was lost, or has been asked to stop."""
+"""End runs; one that is not returned is locked, is lost, or has been asked to stop."""
 
-STANDING = """
-SELECT runs.tenant_id, runs.run_id, runs.cancel_requested_at, runs.cancel_requested_by,
-    runs.cancel_reason
-FROM runs
-JOIN json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)
-    USING (tenant_id, run_id)
-WHERE runs.fence = asked.fence AND runs.status IN ('running', 'waiting')
-"""
-"""Say which of the runs that could not be settled still belong to this process, and why not."""
+STANDING = f"""
+SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds, {_WISH}
+FROM runs JOIN {_ASKED} USING (tenant_id, run_id, fence)
+"""  # noqa: S608
+"""Say how the runs stand that a statement passed over; one that is not returned is lost."""

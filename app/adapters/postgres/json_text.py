@@ -9,10 +9,14 @@ def dump(value: Any) -> str:
 
     The database refuses NUL and lone surrogates inside strings. Requests with them are refused at
     the door; what a provider or a tool wrote gets U+FFFD instead.
+
+    Raises:
+        ValueError: there is a NaN, an infinity, or an integer that nobody could read back.
+        TypeError: it is not JSON.
     """
-    text = json.dumps(value, separators=(",", ":"))
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     if "\\u0000" in text or "\\ud" in text:
-        return json.dumps(_storable(value), separators=(",", ":"))
+        return json.dumps(_storable(value), separators=(",", ":"), allow_nan=False)
     return text
 
 

@@ -1,17 +1,56 @@
-"""Hears at once of wishes to stop, whichever replica stored them."""
+"""Hears notifications at once, whichever replica sent them."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
 from datetime import UTC, datetime
 
-import psycopg
+import structlog
+from psycopg import sql
 
 from app.adapters.postgres.cancelling import STOP_CHANNEL
+from app.adapters.postgres.connections import Connection, Patience
 from app.runs.run import RunKey, StopWish
+
+log = structlog.get_logger(__name__)
+
+QUIET_SECONDS = 5.0
+"""How long nothing may be heard before the connection is asked whether it still lives."""
+
+ANSWER_SECONDS = 5.0
+"""How long it may take to answer."""
+
+
+async def listen(
+    url: str,
+    channels: Iterable[str],
+    *,
+    heard: Callable[[str], Awaitable[None]],
+    listening: Callable[[], Awaitable[None]],
+) -> None:
+    """Tell ``heard`` the payload of every notification; what comes while nobody listens is lost.
+
+    ``listening`` is awaited once listening has begun: whoever it tells looks for what was missed.
+
+    Raises:
+        psycopg.OperationalError: the connection was lost, or does not answer any more.
+    """
+    connection = await Connection.open(
+        url, Patience(answer_seconds=ANSWER_SECONDS), autocommit=True
+    )
+    async with connection:
+        for channel in channels:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        await listening()
+        while True:
+            async with aclosing(connection.notifies(timeout=QUIET_SECONDS)) as notices:
+                async for notice in notices:
+                    await heard(notice.payload)
+            await connection.execute("SELECT 1")
 
 
 class StopListener:
-    """Listens on a connection of its own; what it misses while away, the heartbeat finds."""
+    """Hears of wishes to stop; what it misses while it is away, the heartbeat finds."""
 
     def __init__(
         self,
@@ -31,18 +70,18 @@ class StopListener:
         Raises:
             psycopg.OperationalError: the connection was lost.
         """
-        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True)
-        async with connection:
-            await connection.execute(f"LISTEN {STOP_CHANNEL}")
-            await self._connected()
-            async for notice in connection.notifies():
-                self._tell(notice.payload)
+        await listen(self._url, [STOP_CHANNEL], heard=self._tell, listening=self._connected)
 
-    def _tell(self, payload: str) -> None:
-        told = json.loads(payload)
+    async def _tell(self, payload: str) -> None:
+        try:
+            told = json.loads(payload)
+            key = RunKey(told["tenant"], told["run_id"])
+        except (ValueError, TypeError, KeyError):
+            log.warning("stop.unreadable")  # anybody who may connect may notify
+            return
         wish = StopWish(
-            requested_by=told.get("by", ""),
+            requested_by=str(told.get("by", "")),
             reason=told.get("reason"),
             requested_at=datetime.now(UTC),
         )
-        self._heard(RunKey(told["tenant"], told["run_id"]), wish)
+        self._heard(key, wish)

@@ -4,19 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, func, insert, select, tuple_, update
+from sqlalchemy import Insert, and_, func, insert, select, tuple_, update
 
 from app.adapters.postgres.accepting import accept_in
 from app.adapters.postgres.cancelling import Intents, cancel_in
 from app.adapters.postgres.cursors import after, cursor_of
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
+from app.adapters.postgres.hot_writes import ClaimedInsert
+from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.ports import Dispatch
-from app.adapters.postgres.rows import call_from_row, claimed_run, run_from_row
-from app.adapters.postgres.tables import calls, events, runs, snapshots
-from app.adapters.postgres.writing import upsert_calls
+from app.adapters.postgres.rows import claimed_run, run_from_row
+from app.adapters.postgres.tables import events, runs, snapshots
+from app.adapters.postgres.writing import journal_of, upsert_calls
 from app.runs.ports import Accepted, Cancelled, LateResult, Page, RunFilter
-from app.runs.run import CallRecord, NewRun, Run, RunKey, RunStatus, StopWish
+from app.runs.run import TERMINAL, CallRecord, NewRun, Run, RunKey, RunStatus, StopWish
 
 OWNED = runs.c.status.in_(("running", "waiting"))
 
@@ -133,34 +134,18 @@ class PostgresRuns:
 
     async def late(self, result: LateResult) -> None:
         """Record a result that came after the end; status and result stay as they are."""
+        ended = _is(result.key) & runs.c.status.in_(TERMINAL)
+        spent = update(runs).where(ended).values(usage=dict(result.usage)).returning(runs.c.run_id)
         async with transaction(self._engines.work) as connection:
-            await connection.execute(
-                update(runs).where(_is(result.key)).values(usage=dict(result.usage))
-            )
+            if (await connection.execute(spent)).one_or_none() is None:
+                return
             await upsert_calls(connection, result.key, result.calls)
-            last = select(func.coalesce(func.max(events.c.seq), 0)).where(
-                events.c.tenant_id == result.key.tenant, events.c.run_id == result.key.run_id
-            )
-            await connection.execute(
-                insert(events).values(
-                    tenant_id=result.key.tenant,
-                    run_id=result.key.run_id,
-                    seq=last.scalar_subquery() + 1,
-                    type="late_result",
-                    data={"usage": dict(result.usage)},
-                )
-            )
+            await connection.execute(_late_result(result))
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the journal of a run, in the order of its CallNodes."""
-        query = (
-            select(calls)
-            .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
-            .order_by(calls.c.seq)
-        )
         async with transaction(self._engines.work) as connection:
-            rows = (await connection.execute(query)).mappings().all()
-        return [call_from_row(row) for row in rows]
+            return await journal_of(connection, key)
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the last stored snapshot of a run's ExecutionGraph."""
@@ -173,6 +158,20 @@ class PostgresRuns:
         async with transaction(self._engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
+
+
+def _late_result(result: LateResult) -> Insert:
+    """Return the event; the locked row of the run keeps two from taking the same number."""
+    tenant, run_id = result.key.tenant, result.key.run_id
+    of_run = (events.c.tenant_id == tenant) & (events.c.run_id == run_id)
+    last = select(func.coalesce(func.max(events.c.seq), 0)).where(of_run).scalar_subquery()
+    return insert(events).values(
+        tenant_id=tenant,
+        run_id=run_id,
+        seq=last + 1,
+        type="late_result",
+        data={"usage": dict(result.usage)},
+    )
 
 
 def _is(key: RunKey) -> Any:

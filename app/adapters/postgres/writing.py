@@ -1,13 +1,14 @@
-"""Writes that several transactions have in common."""
+"""What several transactions have in common."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.rows import call_to_json
+from app.adapters.postgres.hot_statements import WRITE_CALLS
+from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.rows import call_from_row, call_to_json
 from app.adapters.postgres.tables import calls, runs, snapshots
 from app.runs.run import CallRecord, RunKey, Settlement
 
@@ -18,16 +19,18 @@ async def upsert_calls(
     """Write journal rows; a call that has ended keeps the way it ended."""
     if not records:
         return
-    statement = upsert(calls).values([call_to_json(key, record) for record in records])
-    changed = {name: statement.excluded[name] for name in _CHANGING}
-    still_open = calls.c.status.in_(("created", "running"))
-    await connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=[calls.c.tenant_id, calls.c.run_id, calls.c.seq],
-            set_=changed,
-            where=or_(still_open, calls.c.status == statement.excluded.status),
-        )
+    rows = dump([call_to_json(key, record) for record in records])
+    await connection.execute(text(WRITE_CALLS), {"calls": rows})
+
+
+async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
+    """Return the journal of a run, in the order of its CallNodes."""
+    query = (
+        select(calls)
+        .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
+        .order_by(calls.c.seq)
     )
+    return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
 
 async def settle_unowned(connection: AsyncConnection, end: Settlement) -> None:
@@ -55,6 +58,3 @@ async def settle_unowned(connection: AsyncConnection, end: Settlement) -> None:
             snapshot=dict(end.snapshot),
         )
     )
-
-
-_CHANGING = ("status", "charge", "outcome", "value", "node")

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 import procrastinate
-from procrastinate.exceptions import AlreadyEnqueued
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from procrastinate.jobs import Job
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.failures import is_passing
+from app.runs.errors import StoreUnavailableError
 from app.runs.run import RunKey
 
 EXECUTE = "execute_run"
-RESCUE = "rescue"
 QUEUE = "runs"
-RESCUE_QUEUE = "rescue"
 
 
 class QueueDispatch:
@@ -21,17 +22,38 @@ class QueueDispatch:
         self._app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
 
     async def defer(self, connection: AsyncConnection, keys: Sequence[RunKey]) -> None:
-        """Defer a job for each run; a run that has a waiting job keeps that one."""
+        """Defer a job for each run; a run that has a waiting job keeps that one.
+
+        Raises:
+            StoreUnavailableError: the database went away.
+        """
+        jobs = [_job(key) for key in keys]
+        if not jobs or await self._defer(connection, jobs):
+            return
+        for job in jobs:
+            await self._defer(connection, [job])
+
+    async def _defer(self, connection: AsyncConnection, jobs: list[Job]) -> bool:
+        """Defer jobs in one statement; False, and nothing done, if one of them waits already."""
         driver = (await connection.get_raw_connection()).driver_connection
-        for key in keys:
-            job = self._app.configure_task(
-                EXECUTE,
-                queue=QUEUE,
-                queueing_lock=f"{key.tenant}/{key.run_id}",
-                connection=driver,
-            )
-            try:
-                async with connection.begin_nested():
-                    await job.defer_async(tenant=key.tenant, run_id=key.run_id)
-            except AlreadyEnqueued:
-                continue
+        try:
+            async with connection.begin_nested():
+                await self._app.job_manager.batch_defer_jobs_async(jobs, connection=driver)
+        except AlreadyEnqueued:
+            return False
+        except ConnectorException as error:
+            if error.__cause__ is not None and is_passing(error.__cause__):
+                raise StoreUnavailableError from error
+            raise
+        return True
+
+
+def _job(key: RunKey) -> Job:
+    return Job(
+        id=None,
+        queue=QUEUE,
+        lock=None,
+        queueing_lock=f"{key.tenant}/{key.run_id}",
+        task_name=EXECUTE,
+        task_kwargs={"tenant": key.tenant, "run_id": key.run_id},
+    )

@@ -1,26 +1,29 @@
-"""Takes queued runs for this process, and rescues those whose process fell silent."""
+"""Takes queued runs for this process."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import procrastinate
-import structlog
-from procrastinate.jobs import DeleteJobCondition, Status
+from procrastinate.jobs import DeleteJobCondition
+from procrastinate.manager import get_channel_for_queues
+from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.connections import Connection, Patience, connect_options
+from app.adapters.postgres.listener import listen
 from app.adapters.postgres.ports import Dispatch
-from app.adapters.postgres.workers import rescue_in
-from app.adapters.queue.dispatch import EXECUTE, QUEUE, RESCUE, RESCUE_QUEUE
+from app.adapters.queue.attentive_jobs import AttentiveJobs
+from app.adapters.queue.dispatch import EXECUTE, QUEUE
+from app.adapters.queue.rescue import Rescue
 from app.runs.executor import RunExecutor
 from app.runs.ports import RunStore
 from app.runs.run import RunKey
 
-log = structlog.get_logger(__name__)
-
 CONCURRENCY = 4
 """How many jobs are looked at at once; a job only claims its run, which then runs beside it."""
+
+PATIENCE = Patience()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,14 @@ class QueueTimes:
     """How often the worker looks, in seconds."""
 
     poll: float = 0.5
+    """A notification makes it look at once; polls find what was announced while it was away."""
     heartbeat: float = 2.0
     stale: float = 10.0
     """How long a process may be silent before its runs are taken from it."""
 
 
 class QueueWorker:
-    """The queue's worker of this process."""
+    """The queue's worker of this process, with the rescue of lost runs beside it."""
 
     def __init__(
         self,
@@ -46,40 +50,58 @@ class QueueWorker:
         dispatch: Dispatch,
         times: QueueTimes,
     ) -> None:
+        self._url = url
         self._store = store
         self._executor = executor
-        self._engine = engine
-        self._dispatch = dispatch
         self._times = times
-        self._url = url
+        self._rescue = Rescue(
+            engine, dispatch, interval_seconds=times.heartbeat, stale_seconds=times.stale
+        )
 
     async def run(self) -> None:
-        """Take jobs until the database goes away; whoever supervises this starts it again."""
-        app = self._app()
-        async with app.open_async():
-            await app.run_worker_async(
-                queues=[QUEUE, RESCUE_QUEUE],
-                concurrency=CONCURRENCY,
-                fetch_job_polling_interval=self._times.poll,
-                abort_job_polling_interval=self._times.poll,
-                update_heartbeat_interval=self._times.heartbeat,
-                stalled_worker_timeout=self._times.stale,
-                shutdown_graceful_timeout=1.0,
-                delete_jobs=DeleteJobCondition.ALWAYS,
-                install_signal_handlers=False,
-            )
+        """Take jobs until the database goes away; whoever supervises this starts it again.
 
-    def _app(self) -> procrastinate.App:
-        connector = procrastinate.PsycopgConnector(
-            conninfo=self._url, min_size=1, max_size=CONCURRENCY
-        )
-        app = procrastinate.App(connector=connector)
+        Raises:
+            Exception: the database went away; which one depends on who noticed it first.
+        """
+        app = procrastinate.App(connector=procrastinate.PsycopgConnector())
+        jobs = AttentiveJobs(app.connector, has_room=lambda: self._executor.free_slots > 0)
+        app.job_manager = jobs
         app.task(name=EXECUTE, queue=QUEUE)(self._execute)
-        rescue = app.task(name=RESCUE, queue=RESCUE_QUEUE, queueing_lock=RESCUE, lock=RESCUE)(
-            self._rescue_for(app)
+        async with self._pool() as pool:
+            await pool.wait(PATIENCE.connect_seconds)
+            async with app.open_async(pool), asyncio.TaskGroup() as tasks:
+                beside = (self._listen(jobs), self._wake_when_free(jobs), self._rescue.run())
+                helpers = [tasks.create_task(each) for each in beside]
+                await self._work(app)
+                for helper in helpers:
+                    helper.cancel()
+
+    async def _work(self, app: procrastinate.App) -> None:
+        await app.run_worker_async(
+            queues=[QUEUE],
+            concurrency=CONCURRENCY,
+            fetch_job_polling_interval=self._times.poll,
+            abort_job_polling_interval=self._times.poll,
+            update_heartbeat_interval=self._times.heartbeat,
+            stalled_worker_timeout=self._times.stale,
+            shutdown_graceful_timeout=1.0,
+            delete_jobs=DeleteJobCondition.ALWAYS,
+            install_signal_handlers=False,
         )
-        app.periodic(cron="* * * * * */2")(rescue)
-        return app
+
+    async def _listen(self, jobs: AttentiveJobs) -> None:
+        async def heard(_: str) -> None:
+            await jobs.wake()
+
+        await listen(self._url, get_channel_for_queues([QUEUE]), heard=heard, listening=jobs.wake)
+
+    async def _wake_when_free(self, jobs: AttentiveJobs) -> None:
+        while True:
+            await jobs.refused.wait()
+            jobs.refused.clear()
+            await self._executor.room()
+            await jobs.wake()
 
     async def _execute(self, tenant: str, run_id: str) -> None:
         """Claim a run and begin it; do nothing if it was claimed or stopped meanwhile."""
@@ -93,16 +115,13 @@ class QueueWorker:
         if run is not None:
             self._executor.start(run, permitted_at=permitted_at)
 
-    def _rescue_for(self, app: procrastinate.App) -> Callable[[int], Awaitable[None]]:
-        async def rescue(timestamp: int) -> None:
-            """Put back the runs of processes that fell silent, and drop their jobs."""
-            stale = self._times.stale
-            for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=stale):
-                await app.job_manager.finish_job(job, status=Status.FAILED, delete_job=True)
-            async with transaction(self._engine) as connection:
-                found = await rescue_in(connection, stale_seconds=stale)
-                await self._dispatch.defer(connection, found)
-            if found:
-                log.warning("runs.rescued", count=len(found))
-
-        return rescue
+    def _pool(self) -> "AsyncConnectionPool[Connection]":
+        return AsyncConnectionPool(
+            connection_class=Connection,
+            kwargs=connect_options(self._url, PATIENCE),
+            min_size=1,
+            max_size=CONCURRENCY,
+            timeout=PATIENCE.connect_seconds,
+            check=AsyncConnectionPool.check_connection,
+            open=False,
+        )

@@ -5,10 +5,12 @@ from fastapi import APIRouter
 from app.api import problem_types as types
 from app.api.call import Call, GuardedRoute
 from app.api.catalog_views import ModelList, ModelTiers, ModelView, ToolList, ToolView
-from app.api.documentation import answers
+from app.api.documentation import answers, operation_id
 from app.llm.gateway import Tier
 
-router = APIRouter(tags=["catalog"], route_class=GuardedRoute)
+router = APIRouter(
+    tags=["catalog"], route_class=GuardedRoute, generate_unique_id_function=operation_id
+)
 
 
 @router.get("/tools", responses=answers(types.ANONYMOUS_REFUSED))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request
 
 from app.api import problem_types as types
-from app.api.documentation import answers
+from app.api.documentation import answers, operation_id
 from app.api.problems import ProblemError
 from app.api.services import PartState, Readiness
 
-router = APIRouter(tags=["operation"])
+router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,17 @@ from fastapi import APIRouter, Query, Response
 
 from app.api import problem_types as types
 from app.api.call import Call, GuardedRoute
-from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers, operation_id
 from app.api.parameters import RunIdPath
 from app.api.run_body import CancelBody, CancelQuery
 from app.api.run_views import CancelReceipt
 
-router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
+router = APIRouter(
+    prefix="/runs",
+    tags=["runs"],
+    route_class=GuardedRoute,
+    generate_unique_id_function=operation_id,
+)
 
 _ANSWERS: Responses = {
     **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.TOO_MANY_INTENTS),

@@ -7,14 +7,19 @@ from fastapi.responses import PlainTextResponse
 
 from app.api import problem_types as types
 from app.api.call import Call, GuardedRoute
-from app.api.documentation import EVERY_RUN_ROUTE, answers
+from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
 from app.api.parameters import RunIdPath
 from app.api.run_body import TraceQuery
 from app.api.trace_views import TraceView
 from app.trace.explain import explain
 from app.trace.snapshot import Snapshot
 
-router = APIRouter(prefix="/runs", tags=["runs"], route_class=GuardedRoute)
+router = APIRouter(
+    prefix="/runs",
+    tags=["runs"],
+    route_class=GuardedRoute,
+    generate_unique_id_function=operation_id,
+)
 
 
 @router.get(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorType
+from pydantic_core.core_schema import ErrorType
 
 from app.api import violations
 from app.api.run_body import RunBody

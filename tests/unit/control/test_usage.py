@@ -6,9 +6,9 @@ import pytest
 
 from app.control.budget import Budget, Dimension
 from app.control.stops import Stop, StopKind
-from app.control.usage import BudgetExceededError, ResourceUsage
+from app.control.usage import BudgetExceededError, Charge, ResourceUsage
 
-SPENT = {
+SPENT: dict[str, tuple[Charge, str]] = {
     "max_tokens": ({Dimension.TOKENS: 10}, "Token limit exceeded: 10/10"),
     "max_steps": ({Dimension.STEPS: 10}, "Step limit exceeded: 10/10"),
     "max_api_calls": ({Dimension.API_CALLS: 10}, "API call limit exceeded: 10/10"),

@@ -42,6 +42,7 @@ def test_one_branch_can_be_closed(deep: ExecutionGraph) -> None:
     assert deep.close_open("timeout", below="n000002") == ["n000004"]
     assert statuses(deep) == ["created", "created", "success", "halt", "created", "created"]
     assert deep.close_open("timeout", below="n000005") == ["n000006"]
+    assert deep.close_open("cancelled", below="n000001") == ["n000002", "n000005"]
 
 
 def test_an_empty_graph_has_nothing_to_close() -> None:

@@ -283,7 +283,14 @@ def test_an_attempt_can_be_added_with_its_real_times(
 
 
 @pytest.mark.parametrize(
-    "bad", [{"status": "running"}, {"start_ts_ms": 9, "end_ts_ms": 8}, {"kind": "memory"}]
+    "bad",
+    [
+        {"status": "running"},
+        {"start_ts_ms": 9, "end_ts_ms": 8},
+        {"kind": "memory"},
+        {"status": "halt", "error_class": "E"},
+        {"metadata": {"a": {1}}},
+    ],
 )
 def test_an_added_node_must_have_ended(
     graph: ExecutionGraph, root: str, bad: dict[str, Any]

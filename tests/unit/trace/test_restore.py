@@ -92,6 +92,15 @@ def test_a_closed_root_stays_closed(graph: ExecutionGraph, stored: Nodes) -> Non
         restored.begin_node("n000001", "llm", "late")
 
 
+def test_a_cost_is_a_float_again(stored: Nodes) -> None:
+    """A database may give back 0.0 as 0."""
+    stored["n000003"]["cost_usd"] = 0
+
+    restored = ExecutionGraph.restore("chain-1", stored.values())
+
+    assert type(restored.node("n000003")["cost_usd"]) is float
+
+
 @pytest.mark.parametrize(
     ("node_id", "change", "complaint"),
     [

@@ -77,9 +77,11 @@ def _day(value: object) -> date:
 
 
 def _names(value: object) -> frozenset[str] | None:
+    """Return the names of tools that are listed as objects with a name, or by name alone."""
     if not isinstance(value, list):
         return None
-    return frozenset(name for name in value if isinstance(name, str))
+    named = (tool.get("name") if isinstance(tool, dict) else tool for tool in value)
+    return frozenset(name for name in named if isinstance(name, str))
 
 
 def _evidence(value: object) -> tuple[Mapping[str, Any], ...]:

@@ -2,11 +2,11 @@
 
 
 def quoted(text: str, *, limit: int) -> str:
-    """Return the beginning of ``text``, on one line and without characters that do not print.
+    """Return the beginning of ``text``, on one line, with every character one that prints.
 
     Control characters, direction marks and broken surrogates would spoil logs, databases and
-    terminals further on.
+    terminals further on; each becomes a replacement character.
     """
-    shown = "".join(char if char.isprintable() else " " for char in text)
-    shown = " ".join(shown.split())
+    line = " ".join(text.split())
+    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
     return shown if len(shown) <= limit else shown[:limit].rstrip() + "..."

@@ -7,6 +7,7 @@ from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.expressions import Expressions
 from app.adapters.providers.offline.reading.formula import Binding, Formula
 from app.adapters.providers.offline.reading.frames import read_asking, read_closing, read_courtesies
+from app.adapters.providers.offline.reading.phrases import read_remainder
 from app.adapters.providers.offline.reading.proportions import read_proportion
 from app.adapters.providers.offline.reading.rounding import read_presentation
 from app.adapters.providers.offline.reading.tokens import Kind
@@ -29,8 +30,36 @@ def read_calculation(cursor: Cursor) -> Action:
     read_asking(cursor)
     first = cursor.place()
     found = cursor.attempt(lambda _: read_command(expressions)) or expressions.expression()
-    _refuse_bare_number(cursor, first, found)
-    return _finished(expressions, read_steps(expressions, found))
+    bare = cursor.place() == first + 1 and cursor.token(first).kind is Kind.NUMBER
+    asked = _presented(cursor, read_steps(expressions, found))
+    action = _closed(cursor, asked)
+    if bare and asked == found:
+        raise cursor.ambiguous("it is one number, and nothing is asked about it")
+    return action
+
+
+_LEFT_OVER: Phrases[bool] = Phrases(
+    {
+        "(what|how much) (is|will be|would be) left (over|)": True,
+        "(what's|whats) left (over|)": True,
+        "(what|how much) (remains|do you have left|do i have left)": True,
+    }
+)
+
+
+def read_left_over(cursor: Cursor) -> Action:
+    """Read ``what is left when 3 is taken from 10`` or ``… when 50 is divided by 8``."""
+    expressions = Expressions(cursor)
+    read_courtesies(cursor)
+    _LEFT_OVER.expect(cursor)
+    found = cursor.attempt(lambda _: expressions.checked(lambda: read_remainder(expressions)))
+    if found is None:
+        cursor.expect("when", "after", "if")
+        cursor.accept("you", "i", "we")
+        found = cursor.attempt(lambda _: read_command(expressions)) or expressions.expression()
+        if found.binding is not Binding.SUM:
+            raise cursor.ambiguous("only a difference or a division leaves something")
+    return _finished(expressions, found)
 
 
 _JOINED: Phrases[str] = Phrases(
@@ -40,10 +69,13 @@ _JOINED: Phrases[str] = Phrases(
         "multiplied (together|)": "product",
     }
 )
+_JOINING_WORDS = ("add", "added", "adds", "summed", "total", "combined", "altogether", "multiplied")
 
 
 def read_joined(cursor: Cursor) -> Action:
     """Read ``what do 5 and 6 add up to``, ``2, 3 and 4 multiplied together``."""
+    if not cursor.mentions(*_JOINING_WORDS):
+        raise cursor.misread()
     expressions = Expressions(cursor)
     read_asking(cursor)
     items, _ = expressions.items()
@@ -80,15 +112,16 @@ def read_comparison(cursor: Cursor) -> Action:
 
 
 def _finished(expressions: Expressions, found: Formula) -> Action:
-    cursor = expressions.cursor
+    return _closed(expressions.cursor, _presented(expressions.cursor, found))
+
+
+def _presented(cursor: Cursor, found: Formula) -> Formula:
+    """Read how the result is wanted, if the question says so."""
     while (present := cursor.attempt(read_presentation)) is not None:
         found = present(found)
+    return found
+
+
+def _closed(cursor: Cursor, found: Formula) -> Action:
     read_closing(cursor)
     return Action(CALCULATOR, {"expression": found.text})
-
-
-def _refuse_bare_number(cursor: Cursor, first: int, found: Formula) -> None:
-    """Refuse digits alone: there is nothing to work out."""
-    alone = cursor.place() == first + 1 and cursor.token(first).kind is Kind.NUMBER
-    if alone and found.binding is Binding.ATOM and cursor.here.kind is Kind.END:
-        raise cursor.ambiguous("it is one number, and nothing is asked about it")

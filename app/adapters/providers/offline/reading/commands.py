@@ -41,13 +41,15 @@ def _step(cursor: Cursor) -> Step:
     if not joined and not then:
         raise cursor.misread()
     found = STEPS.read(cursor)
-    if found is None and then:
-        operator = operators.ADDITIVE.read(cursor) or operators.MULTIPLICATIVE.read(cursor)
-        if operator is not None and not operator.swaps:
-            return _continued(operator.build)
-    if found is None:
+    if found is not None:
+        return found
+    # A comma alone leaves open what a product would be of; for a sum it makes no difference.
+    operator = operators.ADDITIVE.read(cursor)
+    if operator is None and then:
+        operator = operators.MULTIPLICATIVE.read(cursor)
+    if operator is None or operator.swaps:
         raise cursor.misread()
-    return found
+    return _continued(operator.build)
 
 
 _THEN: Phrases[bool] = Phrases({"(then|next|after that|afterwards|finally|and then)": True})

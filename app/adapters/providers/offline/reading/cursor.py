@@ -77,6 +77,10 @@ class Cursor:
         """Tell whether the next token is one of these words or signs."""
         return self.here.text in texts and self.here.kind in {Kind.WORD, Kind.SIGN}
 
+    def mentions(self, *texts: str) -> bool:
+        """Tell whether the question has one of these words anywhere."""
+        return any(text in self._texts for text in texts)
+
     def accept_all(self, words: tuple[str, ...]) -> bool:
         """Take the next tokens if they are exactly these."""
         end = self._place + len(words)

@@ -12,6 +12,7 @@ from app.adapters.providers.offline.reading.days import Day, Duration, on, relat
 from app.adapters.providers.offline.reading.durations import read_durations
 from app.adapters.providers.offline.reading.numerals import ordinal
 from app.adapters.providers.offline.reading.periods import read_month, read_year
+from app.adapters.providers.offline.reading.tokens import Kind
 from app.adapters.providers.offline.reading.written_dates import read_written
 from app.tools.dates import calculation
 from app.tools.dates.refusal import DateRefusedError
@@ -162,7 +163,8 @@ class DateTerms:
     def _goes_on(self) -> bool:
         """Tell whether a weekday is only the beginning of a whole date."""
         here = self.cursor.here
-        return here.text == "," or here.text in date_words.MONTH_NUMBERS or here.text == "the"
+        names = here.text in {",", "the"} or here.text in date_words.MONTH_NUMBERS
+        return names or here.kind in {Kind.NUMBER, Kind.ORDINAL}
 
     def _weekday_from(self, day: Day, weekday: str, *, forward: bool) -> Day:
         index, known = WEEKDAYS.index(weekday), None

@@ -57,7 +57,11 @@ EARLIER: Phrases[bool] = Phrases(
 EDGES: Phrases[int] = Phrases({"end of": -1, "(start|beginning) of": 1})
 """Days of a month or a year that have a name; -1 is the last."""
 THIS_NEXT_LAST: Phrases[int] = Phrases(
-    {"(this|the current|the present)": 0, "(next|the next|the coming)": 1, "(last|the last)": -1}
+    {
+        "(this|the|the current|the present)": 0,
+        "(next|the next|the coming)": 1,
+        "(last|the last)": -1,
+    }
 )
 
 _TENS = {"twenty": 20, "thirty": 30}

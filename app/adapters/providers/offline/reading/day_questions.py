@@ -8,7 +8,7 @@ from app.adapters.providers.offline.reading.action import Action
 from app.adapters.providers.offline.reading.calendar_action import calendar_action
 from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.date_terms import DateTerms
-from app.adapters.providers.offline.reading.days import Day, relative, shifted
+from app.adapters.providers.offline.reading.days import Day, Duration, relative, shifted
 from app.adapters.providers.offline.reading.durations import read_durations
 from app.adapters.providers.offline.reading.frames import read_courtesies
 
@@ -28,6 +28,8 @@ _NOUNS: Mapping[str, Asked] = {
     "day of (the|) week": Asked.WEEKDAY,
     "(weekday|week day)": Asked.WEEKDAY,
 }
+_NOUN: Phrases[Asked] = Phrases(_NOUNS)
+_OWNERS = ("today's", "tomorrow's", "yesterday's")
 _LEADS = (
     "(on|) (what|which)",
     "(what|which) (is|was|will be|would be|will|would) (the|) (current|exact|)",
@@ -46,6 +48,15 @@ _VERBS: Phrases[bool] = Phrases(
         "(it|that) (is|was|will be|would be)": True,
         "(of|on|for|that is|which is|that was|that will be)": True,
         "(do|will) we have": True,
+        "(do|will|would) (i|you|we) get": True,
+    }
+)
+_COMES: Phrases[int] = Phrases(
+    {
+        "(comes|is|was) (right|immediately|) after": 1,
+        "(comes|is|was) (right|immediately|) before": -1,
+        "follows": 1,
+        "precedes": -1,
     }
 )
 _FALLS: Phrases[bool] = Phrases(
@@ -57,6 +68,7 @@ _FALLS: Phrases[bool] = Phrases(
 _PLAINLY: Phrases[bool] = Phrases(
     {
         "(when|what) (is|was|will be|would be|will|would)": True,
+        "when (does|did)": True,
         "(what's|whats|when's)": True,
         "(find|calculate|compute|determine|work out)": True,
     }
@@ -68,6 +80,10 @@ def read_day_question(dates: DateTerms) -> Action:
     cursor = dates.cursor
     read_courtesies(cursor)
     asked = _ASKED.expect(cursor)
+    beside = _COMES.read(cursor)
+    if beside is not None:
+        day = shifted(cursor, dates.term(), Duration(beside, "days"))
+        return calendar_action(cursor, _asked_of(cursor, asked, day))
     while _VERBS.read(cursor):
         pass
     day = cursor.attempt(lambda _: dates.term()) or relative("today", dates.today)
@@ -80,6 +96,10 @@ def read_plain_day(dates: DateTerms) -> Action:
     cursor = dates.cursor
     read_courtesies(cursor)
     _PLAINLY.read(cursor)
+    if (owner := cursor.accept(*_OWNERS)) is not None:
+        asked = _NOUN.expect(cursor)
+        day = relative(owner.removesuffix("'s"), dates.today)
+        return calendar_action(cursor, _asked_of(cursor, asked, day))
     day = dates.term()
     if day.literal:
         raise cursor.ambiguous("it can be a date or a calculation; say what to do with the date")
@@ -109,7 +129,9 @@ def _asked_of(cursor: Cursor, asked: Asked, day: Day) -> Mapping[str, Any]:
 
 _MOVES: Phrases[int] = Phrases(
     {
-        "(add|adding|if you add|when you add)": 1,
+        "(add|adding)": 1,
+        "(if|when) (i|you|we) add": 1,
+        "(if|when) (i|you|we) (subtract|take away|deduct)": -1,
         "(subtract|subtracting|deduct|take away|take)": -1,
         "(go|count|move) (forward|forwards|ahead)": 1,
         "(go|count|move) (back|backward|backwards)": -1,
@@ -127,7 +149,8 @@ def read_move(dates: DateTerms) -> Action:
     day = dates.term()
     for duration in durations:
         day = shifted(cursor, day, duration if sign > 0 else duration.reversed())
-    return calendar_action(cursor, day.args)
+    asked = cursor.attempt(_read_asked_late) or Asked.DATE
+    return calendar_action(cursor, _asked_of(cursor, asked, day))
 
 
 _NORMALISE: Phrases[bool] = Phrases(

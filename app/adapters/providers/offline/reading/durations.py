@@ -12,6 +12,7 @@ _MONTHS = {"months": 1, "years": 12}
 
 def read_durations(cursor: Cursor) -> list[Duration]:
     """Read one length of time; in several units it becomes months, then days."""
+    cursor.accept("exactly")
     found = [_read_one(cursor)]
     while (more := cursor.attempt(_read_more)) is not None:
         found.append(more)
@@ -31,8 +32,17 @@ def _read_more(cursor: Cursor) -> Duration:
 
 
 def _read_one(cursor: Cursor) -> Duration:
-    count = "1" if cursor.accept("a", "an", "one") else read_number(cursor).text
+    if (single := cursor.attempt(_read_single)) is not None:
+        return single
+    count = read_number(cursor).text
     if not count.isdigit() or len(count) > _MAX_DIGITS:
         raise cursor.misread()
     factor, unit = date_words.UNITS.expect(cursor)
     return Duration(int(count) * factor, unit)
+
+
+def _read_single(cursor: Cursor) -> Duration:
+    """Read ``a week``, but nothing of ``a hundred weeks``."""
+    cursor.expect("a", "an")
+    factor, unit = date_words.UNITS.expect(cursor)
+    return Duration(factor, unit)

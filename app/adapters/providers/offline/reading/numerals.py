@@ -81,8 +81,8 @@ def _after_digits(cursor: Cursor, digits: str) -> Formula:
         return formula.times(value, Formula("1000"))
     if whole and cursor.at("/") and (fraction := cursor.attempt(lambda at: _share(at, value))):
         return fraction
-    if whole and cursor.here.text in _FRACTIONS:
-        return _fraction(digits, _FRACTIONS[cursor.take().text])
+    if whole and (parts := cursor.attempt(lambda at: _fraction_word(at, int(digits)))):
+        return _fraction(digits, parts)
     if whole and (part := cursor.attempt(_and_a_fraction)) is not None:
         return _mixed(value, part)
     while (group := cursor.accept(*_GROUPS)) is not None:
@@ -129,7 +129,15 @@ def _fraction_in_words(cursor: Cursor) -> Formula:
         return _fraction("1", 2)
     top = 1 if cursor.accept("a", "an") else _below_hundred(cursor)
     cursor.accept("-")
-    return _fraction(str(top), _FRACTIONS[cursor.expect(*_FRACTIONS)])
+    return _fraction(str(top), _fraction_word(cursor, top))
+
+
+def _fraction_word(cursor: Cursor, top: int) -> int:
+    """Read ``third`` after one, ``thirds`` after any other number."""
+    word = cursor.here.text
+    if word not in _FRACTIONS or word.endswith("s") == (top == 1):
+        raise cursor.misread()
+    return _FRACTIONS[cursor.take().text]
 
 
 def _and_a_fraction(cursor: Cursor) -> Formula:

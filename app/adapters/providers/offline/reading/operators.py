@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 
 from app.adapters.providers.offline.reading import formula
 from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
-from app.adapters.providers.offline.reading.formula import PERCENT, Formula, Listing
+from app.adapters.providers.offline.reading.formula import (
+    PERCENT,
+    PLAIN,
+    Formula,
+    Listing,
+    MixedQuantitiesError,
+)
 from app.adapters.providers.offline.reading.numerals import ordinal
 
 
@@ -39,6 +45,11 @@ def decreased(base: Formula, by: Formula) -> Formula:
 
 
 def _is_share(base: Formula, by: Formula) -> bool:
+    if by.fraction and by.quantity == PLAIN:
+        raise MixedQuantitiesError(
+            "a fraction more or less can mean a share of the number or the fraction itself; "
+            "say it in percent, or say plus or minus"
+        )
     return by.quantity == PERCENT and base.quantity != PERCENT
 
 

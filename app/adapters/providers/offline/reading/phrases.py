@@ -80,11 +80,12 @@ def _multiple(factor: str) -> Phrase:
     return _of_one(lambda of: formula.times(Formula(factor), of))
 
 
-def _remainder(reader: Reader) -> Formula:
-    """Read the rest of ``the remainder when 17 is divided by 5``, ``… of dividing 17 by 5``."""
+def _division(reader: Reader) -> tuple[Formula, Formula]:
+    """Read ``of 17 and 5``, ``when 17 is divided by 5``, ``of dividing 17 by 5``."""
     cursor = reader.cursor
-    cursor.expect("of", "when", "after", "from", "if")
-    cursor.accept("you")
+    cursor.accept("obtained", "left")
+    cursor.expect("of", "when", "after", "from", "if", "between")
+    cursor.accept("you", "i", "we")
     verb = cursor.accept("dividing", "divide")
     first = reader.operand()
     if verb is not None:
@@ -93,8 +94,24 @@ def _remainder(reader: Reader) -> Formula:
         cursor.accept("is")
         cursor.expect("divided")
         cursor.expect("by")
-    second = reader.operand()
+    return first, reader.operand()
+
+
+def read_remainder(reader: Reader) -> Formula:
+    """Read the rest of ``the remainder when 17 is divided by 5``."""
+    first, second = _division(reader)
     return replace(formula.divided(first, second, "%"), listing=Listing.OTHER)
+
+
+def _quotient(reader: Reader) -> Formula:
+    first, second = _division(reader)
+    whole = first.text.isdigit() and second.text.isdigit() and int(second.text) > 0
+    if whole and int(first.text) % int(second.text):
+        raise reader.cursor.ambiguous(
+            "a quotient that is not whole can be meant with decimals or with a remainder; say "
+            "divided by"
+        )
+    return replace(formula.divided(first, second), listing=Listing.OTHER)
 
 
 def _logarithm(reader: Reader) -> Formula:
@@ -153,8 +170,8 @@ PHRASES: Phrases[Phrase] = Phrases(
         "(least|lowest|smallest) common multiple": _of_many("lcm", plain=True),
         "lcm": _of_many("lcm", plain=True),
         "(positive|absolute|) difference": _of_pair(_difference, "and"),
-        "quotient": _of_pair(formula.divided, "and", "by"),
+        "quotient": _quotient,
         "ratio": _of_pair(formula.divided, "to", "and"),
-        "remainder": _remainder,
+        "remainder": read_remainder,
     }
 )

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from datetime import date
 from typing import TypeVar
 
+from app.adapters.providers.offline.quoting import quoted
 from app.adapters.providers.offline.reading.action import Action
 from app.adapters.providers.offline.reading.calculations import (
     read_calculation,
     read_comparison,
     read_joined,
+    read_left_over,
     read_share,
 )
-from app.adapters.providers.offline.quoting import quoted
 from app.adapters.providers.offline.reading.cursor import Cursor, MisreadError, new_cursor
 from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.day_questions import (
@@ -30,6 +31,7 @@ from app.adapters.providers.offline.reading.tokens import MAX_CHARS, TooLongErro
 
 _CALCULATIONS: tuple[Callable[[Cursor], Action], ...] = (
     read_calculation,
+    read_left_over,
     read_joined,
     read_share,
     read_comparison,

@@ -49,12 +49,12 @@ _WHOLE: Phrases[bool] = Phrases({"(an|the|a|) (integer|whole number)": True})
 _ROUNDED: Phrases[bool] = Phrases({"(rounded|rounding|round) (off|)": True})
 _AS_PERCENT: Phrases[bool] = Phrases(
     {
-        "(as|in) (a|) (percent|percentage|percents|percentages)": True,
+        "(as|in|to|into) (a|) (percent|percentage|percents|percentages)": True,
         "(expressed|written) (as|in) (a|) (percent|percentage)": True,
     }
 )
 _AS_DECIMAL: Phrases[bool] = Phrases(
-    {"(as|in) (a|) (decimal|decimals|decimal number|number)": True}
+    {"(as|in|to|into) (a|) (decimal|decimals|decimal number|number)": True}
 )
 
 

@@ -1,0 +1,98 @@
+"""How this process connects to Postgres, and how long it waits for it.
+
+Every wait has an end. The server ends statements, waits for locks and transactions that their
+client has forgotten, so that a frozen process holds no row for long. The client hangs up on a
+server that does not answer: TCP notices a network that is gone, and :class:`Connection` a server
+that is frozen, or a middlebox that keeps the connection open and forwards nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psycopg
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from sqlalchemy.engine import make_url
+
+Options = Mapping[str, Any]
+
+KEEPALIVE: Options = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""Seconds, and milliseconds for the last: a peer that vanished is noticed within about ten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a connection waits for what."""
+
+    connect_seconds: float = 5.0
+    lock_ms: int = 5_000
+    statement_ms: int = 20_000
+    idle_transaction_ms: int = 10_000
+    """How long a transaction may stand open while its client says nothing."""
+    answer_seconds: float = 30.0
+    """How long the server may be silent; more than a statement may take."""
+
+    @property
+    def server_settings(self) -> str:
+        """What the server is told when the connection is made."""
+        return (
+            f"-c lock_timeout={self.lock_ms} -c statement_timeout={self.statement_ms}"
+            f" -c idle_in_transaction_session_timeout={self.idle_transaction_ms}"
+        )
+
+
+class Connection(psycopg.AsyncConnection[Any]):
+    """A connection that hangs up on a server that does not answer in time."""
+
+    answer_seconds: float = 30.0
+
+    @classmethod
+    async def open(cls, url: str, patience: Patience, **options: Any) -> Self:
+        """Connect.
+
+        Raises:
+            psycopg.OperationalError: the database cannot be reached.
+        """
+        connection = await cls.connect(**connect_options(url, patience), **options)
+        connection.answer_seconds = patience.answer_seconds
+        return connection
+
+    async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """Consume one exchange with the server; every one passes through here.
+
+        Raises:
+            psycopg.OperationalError: the server was silent for too long, or is gone.
+        """
+        longest = self.answer_seconds if timeout is None else timeout
+        try:
+            return await super().wait(gen, interval, longest)
+        except psycopg.OperationalError:
+            if timeout is None and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.pgconn.finish()
+            raise
+
+
+def driver_url(url: str) -> str:
+    """Return a database URL as the driver takes it, whatever dialect name it came with."""
+    plain = make_url(url).set(drivername="postgresql")
+    return plain.render_as_string(hide_password=False)
+
+
+def connect_options(url: str, patience: Patience) -> dict[str, Any]:
+    """Return what to connect with; what the URL itself says counts more."""
+    given = conninfo_to_dict(driver_url(url))
+    settings = f"{patience.server_settings} {given.pop('options', '')}".rstrip()
+    ours = {
+        "application_name": "caseworker",
+        "connect_timeout": max(2, round(patience.connect_seconds)),
+        **KEEPALIVE,
+    }
+    return {**ours, **given, "options": settings}

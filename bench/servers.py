@@ -1,0 +1,71 @@
+"""The servers that rows over HTTP measure: this service, and floors beneath it, on one Postgres."""
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+from app.adapters.postgres.embedded import EmbeddedPostgres
+from app.adapters.postgres.migrating import upgrade
+from bench.environments import ROOT
+
+_LISTENS: Final = re.compile(r"listens on (\S+)")
+_GRACE_SECONDS: Final = 15
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    """Return the URL of a fresh, migrated Postgres of its own."""
+    with (
+        tempfile.TemporaryDirectory(prefix="caseworker-bench-") as folder,
+        EmbeddedPostgres(Path(folder) / "data") as embedded,
+    ):
+        url = embedded.start()
+        upgrade(url)
+        yield url
+
+
+@asynccontextmanager
+async def service(
+    url: str, *options: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[str]:
+    """Run the service as an operator does; return where it listens."""
+    command = (sys.executable, "-m", "app", "serve", *options)
+    variables = {"DATABASE_URL": url, "SERVER_PORT": "0", "LOGGING_LEVEL": "warning"}
+    async with _listening(command, {**variables, **(settings or {})}) as address:
+        yield address
+
+
+@asynccontextmanager
+async def floor(url: str) -> AsyncIterator[str]:
+    """Run what nothing on this stack could be faster than; see ``bench/sides/run_floor.py``."""
+    command = (sys.executable, "-m", "bench.sides.run_floor")
+    async with _listening(command, {"DATABASE_URL": url}) as address:
+        yield address
+
+
+@asynccontextmanager
+async def _listening(command: Sequence[str], variables: Mapping[str, str]) -> AsyncIterator[str]:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL, stdout=PIPE, env={**os.environ, **variables}, cwd=ROOT
+    )
+    assert process.stdout is not None
+    try:
+        while True:
+            line = await process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"{' '.join(command)} ended before it listened")
+            if found := _LISTENS.search(line.decode()):
+                yield found[1]
+                return
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        async with asyncio.timeout(_GRACE_SECONDS):
+            await process.wait()

@@ -1,0 +1,79 @@
+"""The floor of a durable run behind FastAPI: insert, run, update, two commits; and a bare echo."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from psycopg_pool import AsyncConnectionPool
+
+CREATE = """
+CREATE TABLE IF NOT EXISTS floor_runs (
+    id bigserial PRIMARY KEY, status text NOT NULL, request jsonb NOT NULL, result jsonb
+)
+"""
+INSERT = "INSERT INTO floor_runs (status, request) VALUES ('running', %s::jsonb) RETURNING id"
+UPDATE = "UPDATE floor_runs SET status = 'completed', result = %s::jsonb WHERE id = %s"
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Hold a pool of connections that commit every statement."""
+    pool = AsyncConnectionPool(
+        os.environ["DATABASE_URL"],
+        min_size=16,
+        max_size=16,
+        kwargs={"autocommit": True, "prepare_threshold": 0},
+        open=False,
+    )
+    async with pool:
+        async with pool.connection() as connection:
+            await connection.execute(CREATE)
+        app.state.pool = pool
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/echo")
+async def echo(request: Request) -> JSONResponse:
+    """Answer with what came."""
+    return JSONResponse(await request.json(), 202)
+
+
+@app.post("/runs")
+async def run(request: Request) -> JSONResponse:
+    """Insert, do nothing, update."""
+    asked = await request.body()
+    async with app.state.pool.connection() as connection:
+        cursor = await connection.execute(INSERT, (asked.decode(),))
+        row: Any = await cursor.fetchone()
+        await connection.execute(UPDATE, ('{"answer": "4"}', row[0]))
+    return JSONResponse({"id": row[0], "status": "completed"})
+
+
+class Server(uvicorn.Server):
+    """Says where it listens."""
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        print(f"listens on http://{host}:{port}", flush=True)
+
+
+if __name__ == "__main__":
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        loop="uvloop",
+        http="httptools",
+        access_log=False,
+        log_level="warning",
+    )
+    Server(config).run()

@@ -1,0 +1,476 @@
+"""What the ports of ``app.runs`` promise, asked of every implementation."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.adapters.postgres.runs import StoreLimits
+from app.runs.errors import (
+    IdempotencyMismatchError,
+    InvalidRunError,
+    QueueFullError,
+    RunConflictError,
+    TooManyIntentsError,
+)
+from app.runs.ports import (
+    JournalStore,
+    JournalWrite,
+    LateResult,
+    Permission,
+    RunFilter,
+    RunStore,
+    WorkerStore,
+)
+from app.runs.run import Run, RunKey, RunStatus, StopWish
+from app.trace.invariants import violations
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import (
+    WISH,
+    end_of,
+    graph_with_calls,
+    new_run,
+    open_stores,
+    records_of,
+)
+
+KEY = RunKey("default", "case-1")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """One implementation of all three."""
+
+    runs: RunStore
+    journal: JournalStore
+    workers: WorkerStore
+
+    async def claimed(self, run_id: str = "case-1", worker_id: str = "w1") -> Run:
+        return (await self.runs.accept(new_run(run_id), worker_id=worker_id)).run
+
+    async def queued(self, run_id: str = "case-1") -> Run:
+        return (await self.runs.accept(new_run(run_id), worker_id=None)).run
+
+    async def stored(self, key: RunKey = KEY) -> Run:
+        run = await self.runs.get(key)
+        assert run is not None
+        return run
+
+
+Open = Callable[..., AbstractAsyncContextManager[Ports]]
+NO_LIMITS = StoreLimits()
+
+
+@asynccontextmanager
+async def in_memory(limits: StoreLimits = NO_LIMITS) -> AsyncIterator[Ports]:
+    store = MemoryRuns(
+        intent_ttl_seconds=limits.intent_ttl_seconds,
+        max_early_intents=limits.max_early_intents,
+        max_queued=limits.max_queued,
+    )
+    yield Ports(store, store, store)
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def opened(request: pytest.FixtureRequest) -> Open:
+    """Opens an empty store."""
+    if request.param == "memory":
+        return in_memory
+    url = request.getfixturevalue("database_url")
+
+    @asynccontextmanager
+    async def on_postgres(limits: StoreLimits = NO_LIMITS) -> AsyncIterator[Ports]:
+        async with open_stores(url, limits) as stores:
+            yield Ports(stores.runs, stores.journal, stores.workers)
+
+    return on_postgres
+
+
+@pytest.fixture
+async def ports(opened: Open) -> AsyncIterator[Ports]:
+    """An empty store without limits that matter."""
+    async with opened() as ports:
+        yield ports
+
+
+class TestAccepting:
+    async def test_a_run_for_a_worker_is_running_under_its_first_fence(self, ports: Ports) -> None:
+        """What comes back and what is stored are the same run."""
+        accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
+        stored = await ports.stored()
+
+        assert accepted.created
+        assert replace(accepted.run, created_at=stored.created_at, started_at=None) == replace(
+            stored, started_at=None
+        )
+        assert (stored.status, stored.worker_id) == (RunStatus.RUNNING, "w1")
+        assert (stored.fence, stored.attempts) == (1, 1)
+
+    async def test_a_run_without_a_worker_is_claimed_once(self, ports: Ports) -> None:
+        """The second claim finds nothing to take."""
+        queued = await ports.queued()
+        claimed = await ports.runs.claim(KEY, "w1")
+
+        assert (queued.status, queued.fence, queued.attempts) == (RunStatus.QUEUED, 0, 0)
+        assert claimed is not None
+        assert (claimed.status, claimed.worker_id) == (RunStatus.RUNNING, "w1")
+        assert (claimed.fence, claimed.attempts) == (1, 1)
+        assert await ports.runs.claim(KEY, "w2") is None
+        assert await ports.runs.claim(RunKey("default", "nobody"), "w2") is None
+
+    async def test_the_same_request_is_the_same_run(self, ports: Ports) -> None:
+        """Whoever asks again gets the run as it stands; another body is a conflict."""
+        await ports.claimed()
+        again = await ports.runs.accept(new_run("case-1"), worker_id="w2")
+
+        assert not again.created
+        assert again.run.worker_id == "w1"
+        with pytest.raises(RunConflictError):
+            await ports.runs.accept(new_run("case-1", text="3+3?"), worker_id="w1")
+
+    @pytest.mark.req("card/s2s")
+    async def test_one_idempotency_key_is_one_run(self, ports: Ports) -> None:
+        """Another body under it is a mismatch; another named run, or another key, a conflict."""
+        first = await ports.runs.accept(new_run("case-1", key="k"), worker_id="w1")
+        again = await ports.runs.accept(new_run("case-1", key="k"), worker_id=None)
+        unnamed = await ports.runs.accept(new_run("x", key="k", named=False), worker_id=None)
+
+        assert [first.created, again.created, unnamed.created] == [True, False, False]
+        assert unnamed.run.key == KEY
+        assert await ports.runs.get(RunKey("default", "x")) is None
+        with pytest.raises(IdempotencyMismatchError):
+            await ports.runs.accept(new_run("case-1", key="k", text="3+3?"), worker_id="w1")
+        with pytest.raises(RunConflictError):
+            await ports.runs.accept(new_run("case-2", key="k"), worker_id="w1")
+        with pytest.raises(RunConflictError):
+            await ports.runs.accept(new_run("case-1", key="other"), worker_id="w1")
+
+    async def test_tenants_do_not_meet(self, ports: Ports) -> None:
+        """The same id and the same key belong to each of them alone."""
+        await ports.runs.accept(new_run("case-1", key="k"), worker_id="w1")
+        other = await ports.runs.accept(new_run("case-1", key="k", tenant="b"), worker_id="w1")
+
+        assert other.created
+        assert await ports.runs.get(RunKey("c", "case-1")) is None
+        assert [run.key.tenant for run in (await ports.runs.find("b", RunFilter())).runs] == ["b"]
+
+    async def test_a_full_queue_refuses_queued_runs_alone(self, opened: Open) -> None:
+        """A run that begins at once takes no place in it; one that exists is still found."""
+        async with opened(StoreLimits(max_queued=1)) as ports:
+            await ports.claimed("case-0")
+            await ports.queued("case-1")
+
+            with pytest.raises(QueueFullError):
+                await ports.queued("case-2")
+            assert (await ports.runs.accept(new_run("case-3"), worker_id="w1")).created
+
+
+@pytest.mark.req("card/delete")
+class TestStopping:
+    async def test_a_wish_for_a_run_that_comes_later_stops_it(self, ports: Ports) -> None:
+        """No worker ever sees the run, and its trace is a halted root alone."""
+        early = await ports.runs.cancel(KEY, WISH)
+        unseen = await ports.runs.get(KEY), (await ports.runs.find("default", RunFilter())).runs
+        accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
+        snapshot = await ports.runs.snapshot(KEY)
+
+        assert (early.run, early.already_finished, unseen) == (None, False, (None, []))
+        assert early.wish is not None
+        assert early.wish.requested_at is not None
+        assert accepted.created
+        assert accepted.run.status is RunStatus.CANCELLED
+        assert (accepted.run.fence, accepted.run.attempts) == (0, 0)
+        assert accepted.run.stop is not None
+        assert accepted.run.stop["requested_by"] == "tester"
+        assert snapshot is not None
+        assert violations(dict(snapshot)) == []
+        assert [node["status"] for node in snapshot["nodes"].values()] == ["halt"]
+        assert await ports.runs.claim(KEY, "w1") is None
+        assert [record.node["status"] for record in await ports.runs.calls(KEY)] == ["halt"]
+
+    async def test_a_wish_that_has_expired_stops_nothing(self, opened: Open) -> None:
+        """Its id is free again, and the run knows of no wish."""
+        async with opened(StoreLimits(intent_ttl_seconds=0)) as ports:
+            await ports.runs.cancel(KEY, WISH)
+            accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
+
+            assert accepted.run.status is RunStatus.RUNNING
+            assert accepted.run.wish is None
+
+    async def test_early_wishes_are_capped_for_each_tenant(self, opened: Open) -> None:
+        """The same wish again, and another tenant's, are still kept."""
+        async with opened(StoreLimits(max_early_intents=2)) as ports:
+            for n in range(2):
+                await ports.runs.cancel(RunKey("default", f"case-{n}"), WISH)
+
+            with pytest.raises(TooManyIntentsError):
+                await ports.runs.cancel(RunKey("default", "case-2"), WISH)
+            assert (await ports.runs.cancel(RunKey("other", "case-2"), WISH)).wish is not None
+            assert (await ports.runs.cancel(RunKey("default", "case-1"), WISH)).wish is not None
+            refused = await ports.runs.accept(new_run("case-2"), worker_id="w1")
+            assert refused.run.status is RunStatus.RUNNING
+
+    async def test_a_queued_run_ends_with_the_wish(self, ports: Ports) -> None:
+        """Nobody can claim it any more, and a second wish changes nothing."""
+        await ports.queued()
+        cancelled = await ports.runs.cancel(KEY, WISH)
+        again = await ports.runs.cancel(KEY, StopWish(requested_by="somebody else"))
+
+        assert cancelled.run is not None
+        assert cancelled.run.status is RunStatus.CANCELLED
+        assert cancelled.run.finished_at is not None
+        assert not cancelled.already_finished
+        assert await ports.runs.claim(KEY, "w1") is None
+        assert await ports.runs.snapshot(KEY) is not None
+        assert again.already_finished
+        assert again.wish is not None
+        assert again.wish.requested_by == "tester"
+
+    async def test_a_running_run_learns_of_the_wish_and_ends_as_cancelled(
+        self, ports: Ports
+    ) -> None:
+        """Its next barrier says so, and no other end is accepted; its result is kept."""
+        run = await ports.claimed()
+        cancelled = await ports.runs.cancel(KEY, WISH)
+        permission = await ports.journal.write(JournalWrite(key=KEY, fence=1))
+        completed = await ports.journal.settle(end_of(run))
+        settled = await ports.journal.settle(end_of(run, RunStatus.CANCELLED))
+        stored = await ports.stored()
+
+        assert cancelled.run is not None
+        assert cancelled.run.status is RunStatus.RUNNING
+        assert permission.owned
+        assert permission.wish is not None
+        assert permission.wish.requested_by == "tester"
+        assert not completed.done
+        assert completed.wish is not None
+        assert settled.done
+        assert (stored.status, stored.result) == (RunStatus.CANCELLED, {"answer": "4"})
+
+    async def test_the_first_wish_counts(self, ports: Ports) -> None:
+        """For a run, and for an id that has none yet."""
+        other = StopWish(requested_by="somebody else")
+        await ports.claimed()
+        for key in (KEY, RunKey("default", "early")):
+            await ports.runs.cancel(key, WISH)
+            again = await ports.runs.cancel(key, other)
+            assert again.wish is not None
+            assert again.wish.requested_by == "tester"
+
+    async def test_a_finished_run_stays_as_it_is(self, ports: Ports) -> None:
+        """There is no wish then, and the answer says that there was nothing to do."""
+        run = await ports.claimed()
+        await ports.journal.settle(end_of(run))
+        cancelled = await ports.runs.cancel(KEY, WISH)
+
+        assert cancelled.already_finished
+        assert cancelled.wish is None
+        assert (await ports.stored()).status is RunStatus.COMPLETED
+
+    async def test_the_receipt_names_the_calls_that_had_begun(self, ports: Ports) -> None:
+        """LLM and tool calls, not the root or a step."""
+        await ports.claimed()
+        records = records_of(graph_with_calls("case-1", llm_calls=2))
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=records))
+        cancelled = await ports.runs.cancel(KEY, WISH)
+
+        assert [record.node_id for record in cancelled.calls] == ["n000002", "n000003"]
+
+
+class TestJournaling:
+    async def test_what_is_written_is_read_in_the_order_of_the_nodes(self, ports: Ports) -> None:
+        """With everything that a replay needs to know."""
+        await ports.claimed()
+        records = records_of(
+            graph_with_calls("case-1", llm_calls=2),
+            call_key="case/1",
+            request_hash="abc",
+            charge={"tokens": 15, "cost_usd": "0.5"},
+            outcome="result",
+            value={"content": "4"},
+        )
+        permission = await ports.journal.write(
+            JournalWrite(key=KEY, fence=1, calls=tuple(reversed(records)))
+        )
+
+        assert permission == Permission(owned=True, wish=None)
+        assert list(await ports.runs.calls(KEY)) == list(records)
+
+    async def test_a_call_that_has_ended_is_not_opened_again(self, ports: Ports) -> None:
+        """An older state that comes late is dropped; what it cost after all may be added."""
+        await ports.claimed()
+        *_, ended = records_of(graph_with_calls("case-1"))
+        opened = replace(ended, node={**ended.node, "status": "running"})
+        charged = replace(ended, charge={"tokens": 7})
+        for record in (opened, ended, opened, charged):
+            await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(record,)))
+
+        assert list(await ports.runs.calls(KEY)) == [charged]
+
+    async def test_the_last_snapshot_is_the_one_that_is_read(self, ports: Ports) -> None:
+        """The one that was written with the end is the last of all."""
+        run = await ports.claimed()
+        first: dict[str, object] = {"version": 1}
+        second: dict[str, object] = {"version": 2}
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, snapshot=first))
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, snapshot=second))
+        before = await ports.runs.snapshot(KEY)
+        await ports.journal.settle(end_of(run, snapshot={"final": True}))
+
+        assert before == second
+        assert await ports.runs.snapshot(KEY) == {"final": True}
+        assert await ports.runs.snapshot(RunKey("default", "nobody")) is None
+
+    async def test_only_the_owner_writes(self, ports: Ports) -> None:
+        """Not under an older fence, not without a run, not after the end."""
+        run = await ports.claimed()
+        await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
+        again = await ports.runs.claim(KEY, "w2")
+        assert again is not None
+        (root,) = records_of(graph_with_calls("case-1", llm_calls=0))
+        old = await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(root,)))
+        nobody = await ports.journal.write(JournalWrite(key=RunKey("default", "x"), fence=1))
+        await ports.journal.settle(end_of(again))
+        ended = await ports.journal.write(JournalWrite(key=KEY, fence=2, calls=(root,)))
+
+        assert [each.owned for each in (old, nobody, ended)] == [False, False, False]
+        assert list(await ports.runs.calls(KEY)) == []
+
+
+class TestEnding:
+    async def test_a_run_ends_once(self, ports: Ports) -> None:
+        """With its result, its usage, its last calls and its snapshot, all at once."""
+        run = await ports.claimed()
+        records = records_of(graph_with_calls("case-1"))
+        end = end_of(run, calls=records)
+        first = await ports.journal.settle(end)
+        second = await ports.journal.settle(end_of(run, RunStatus.FAILED, active_seconds=9.0))
+        stored = await ports.stored()
+
+        assert first.done
+        assert not second.done
+        assert second.wish is None
+        assert (stored.status, stored.worker_id) == (RunStatus.COMPLETED, None)
+        assert (stored.result, stored.usage) == (end.result, end.usage)
+        assert stored.active_seconds == end.active_seconds
+        assert stored.finished_at is not None
+        assert list(await ports.runs.calls(KEY)) == list(records)
+        assert await ports.runs.snapshot(KEY) == end.snapshot
+
+    async def test_a_run_that_was_lost_cannot_be_ended(self, ports: Ports) -> None:
+        """The new owner's run is untouched."""
+        run = await ports.claimed()
+        await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
+        await ports.runs.claim(KEY, "w2")
+
+        assert not (await ports.journal.settle(end_of(run))).done
+        assert (await ports.stored()).status is RunStatus.RUNNING
+        assert await ports.runs.snapshot(KEY) is None
+
+    @pytest.mark.parametrize(("counted", "attempts"), [(True, 2), (False, 1)])
+    async def test_a_run_that_is_given_back_is_taken_under_a_higher_fence(
+        self, ports: Ports, counted: bool, attempts: int
+    ) -> None:
+        """What was done is kept; the attempt counts, or not."""
+        run = await ports.claimed()
+        records = records_of(graph_with_calls("case-1"))
+        await ports.runs.release(run, active_seconds=2.5, calls=records, counted=counted)
+        await ports.runs.release(run, active_seconds=9.0, calls=(), counted=counted)
+        queued = await ports.stored()
+        taken = await ports.runs.claim(KEY, "w2")
+
+        assert (queued.status, queued.worker_id) == (RunStatus.QUEUED, None)
+        assert queued.active_seconds == 2.5
+        assert list(await ports.runs.calls(KEY)) == list(records)
+        assert taken is not None
+        assert (taken.fence, taken.attempts) == (2, attempts)
+
+    async def test_a_wish_for_a_run_between_two_attempts_ends_all_of_its_calls(
+        self, ports: Ports
+    ) -> None:
+        """What the first attempt left open is closed with the root."""
+        run = await ports.claimed()
+        graph = graph_with_calls("case-1")
+        graph.begin_node("n000001", "tool", "calculator")
+        await ports.runs.release(run, active_seconds=1, calls=records_of(graph), counted=True)
+        await ports.runs.cancel(KEY, WISH)
+
+        statuses = [record.node["status"] for record in await ports.runs.calls(KEY)]
+        assert statuses == ["halt", "success", "halt"]
+
+    async def test_a_late_result_adds_what_it_cost_and_changes_nothing_else(
+        self, ports: Ports
+    ) -> None:
+        """Status and result stay as they were."""
+        run = await ports.claimed()
+        records = records_of(graph_with_calls("case-1"))
+        await ports.journal.settle(end_of(run, calls=records))
+        late = replace(records[1], node={**records[1].node, "cost_usd": 0.75})
+        await ports.runs.late(LateResult(key=KEY, calls=(late,), usage={"tokens": 99}))
+        stored = await ports.stored()
+
+        assert (stored.status, stored.result) == (RunStatus.COMPLETED, {"answer": "4"})
+        assert stored.usage == {"tokens": 99}
+        assert (await ports.runs.calls(KEY))[1].node["cost_usd"] == 0.75
+
+
+class TestBeating:
+    async def test_a_beat_tells_what_is_owned_and_what_must_stop(self, ports: Ports) -> None:
+        """Of this worker alone, and of runs that go on alone."""
+        for n in range(3):
+            await ports.claimed(f"case-{n}")
+        await ports.claimed("foreign", worker_id="w2")
+        await ports.runs.cancel(RunKey("default", "case-1"), WISH)
+        await ports.runs.cancel(RunKey("default", "foreign"), WISH)
+        ended = await ports.stored(RunKey("default", "case-2"))
+        await ports.journal.settle(end_of(ended))
+        beat = await ports.workers.beat("w1")
+
+        assert sorted(key.run_id for key in beat.owned) == ["case-0", "case-1"]
+        assert [key.run_id for key in beat.stopped] == ["case-1"]
+        assert beat.stopped[RunKey("default", "case-1")].requested_by == "tester"
+        await ports.workers.leave("w1")
+        await ports.workers.leave("w1")
+
+
+class TestListing:
+    async def test_pages_show_every_run_once_newest_first(self, ports: Ports) -> None:
+        """Also when runs are added meanwhile."""
+        for n in range(5):
+            await ports.claimed(f"case-{n}")
+        seen: list[str] = []
+        cursor = None
+        while True:
+            page = await ports.runs.find("default", RunFilter(limit=2, cursor=cursor))
+            seen += [run.key.run_id for run in page.runs]
+            await ports.claimed(f"later-{len(seen)}")
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+
+        assert seen == [f"case-{n}" for n in reversed(range(5))]
+
+    async def test_runs_are_found_by_status_and_time(self, ports: Ports) -> None:
+        """Early wishes are no runs."""
+        await ports.claimed("case-1")
+        await ports.queued("case-2")
+        await ports.runs.cancel(RunKey("default", "early"), WISH)
+        now = datetime.now(UTC)
+
+        async def found(wanted: RunFilter) -> list[str]:
+            return [run.key.run_id for run in (await ports.runs.find("default", wanted)).runs]
+
+        assert await found(RunFilter()) == ["case-2", "case-1"]
+        assert await found(RunFilter(status=RunStatus.QUEUED)) == ["case-2"]
+        assert await found(RunFilter(created_after=now + timedelta(minutes=1))) == []
+        assert len(await found(RunFilter(created_before=now + timedelta(minutes=1)))) == 2
+
+    @pytest.mark.parametrize("cursor", ["?", "e30", "WzEsMl0", "W1tbW1tb", "\u00e4", "bnVsbA"])
+    async def test_a_cursor_of_somebody_elses_making_is_refused(
+        self, ports: Ports, cursor: str
+    ) -> None:
+        """It is the caller's mistake, and named as that."""
+        with pytest.raises(InvalidRunError):
+            await ports.runs.find("default", RunFilter(cursor=cursor))

@@ -1,0 +1,244 @@
+"""Budgets under parallel work: random lanes in nested scopes, on virtual time.
+
+Each lane reserves, works for a while, and then settles at what it really used, which for tokens and
+cost may be more than it had estimated; some of the work is cancelled. Which lane goes next is the
+event loop's seed.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.control.budget import Amount, Budget, Dimension
+from app.control.ledger import Scope
+from app.control.usage import BudgetExceededError, Charge
+from tests.support.seeded_loop import run
+
+COUNTS = (Dimension.STEPS, Dimension.API_CALLS, Dimension.TOOL_CALLS)
+METERED = (Dimension.TOKENS, Dimension.COST_USD)
+EVERY = (*COUNTS, *METERED)
+
+limits = st.none() | st.integers(0, 12)
+metered = st.none() | st.integers(0, 60)
+budgets = st.builds(
+    Budget,
+    max_steps=limits,
+    max_api_calls=limits,
+    max_tool_calls=limits,
+    max_tokens=metered,
+    max_cost_dollars=st.none() | st.decimals(0, 6, places=2),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One piece of a lane's work."""
+
+    scope: int
+    estimated: dict[Dimension, Any]
+    used: dict[Dimension, Any]
+    seconds: float
+    cancelled_after: float | None
+    """When whoever does it is cancelled, in seconds; what it used is settled all the same."""
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    counted = draw(st.dictionaries(st.sampled_from(COUNTS), st.integers(1, 2)))
+    tokens, more_tokens = draw(st.integers(0, 20)), draw(st.integers(-20, 10))
+    cost, more_cost = draw(st.integers(0, 200)), draw(st.integers(-200, 100))
+    metered_at = {Dimension.TOKENS: tokens, Dimension.COST_USD: Decimal(cost) / 100}
+    really = {
+        Dimension.TOKENS: max(0, tokens + more_tokens),
+        Dimension.COST_USD: Decimal(max(0, cost + more_cost)) / 100,
+    }
+    return Work(
+        scope=draw(st.integers(0, 3)),
+        estimated={**counted, **metered_at},
+        used={**counted, **really},
+        seconds=draw(st.floats(0, 3)),
+        cancelled_after=draw(st.none() | st.floats(0, 2)),
+    )
+
+
+lanes_of_work = st.lists(st.lists(works(), min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@dataclass
+class Bank:
+    """A tree of scopes, and the books that a stranger keeps about them."""
+
+    scopes: list[Scope]
+    in_flight: Counter[str] = field(default_factory=Counter)
+    excess: dict[tuple[str, Dimension], Amount] = field(default_factory=dict)
+    """What the work in flight used above its estimate, summed up until it had settled."""
+    happened: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Hold every promise before and after a move."""
+        yield
+        for scope in self.scopes:
+            for dimension, limit in scope.budget.limits().items():
+                used, held = scope.usage.of(dimension), scope.reserved(dimension)
+                assert held >= 0
+                assert used + held <= limit + self._allowed_excess(scope, dimension)  # type: ignore[operator]
+
+    def settled(self, scope: Scope, work: Work) -> None:
+        """Note by how much a piece of work, once allowed, has passed its estimate."""
+        for dimension in METERED:
+            over = max(0, work.used[dimension] - work.estimated[dimension])
+            for around in scope.lineage():
+                place = (around.name, dimension)
+                self.excess[place] = self.excess.get(place, 0) + over
+
+    def _allowed_excess(self, scope: Scope, dimension: Dimension) -> Amount:
+        return 0 if dimension in COUNTS else self.excess.get((scope.name, dimension), 0)
+
+
+def tree(limits: list[Budget]) -> list[Scope]:
+    """Run > graph > agent, and a second agent beside the graph."""
+    top = Scope("run", limits[0])
+    graph = top.child("graph", limits[1])
+    return [top, graph, graph.child("agent", limits[2]), top.child("other", limits[3])]
+
+
+async def do(bank: Bank, work: Work) -> None:
+    scope = bank.scopes[work.scope]
+    before = [[s.reserved(d) for d in EVERY] for s in bank.scopes]
+    try:
+        with bank.watched():
+            reservation = scope.reserve(work.estimated)
+    except BudgetExceededError:
+        assert before == [[s.reserved(d) for d in EVERY] for s in bank.scopes]
+        bank.happened["refused"] += 1
+        return
+    try:
+        async with asyncio.timeout(work.cancelled_after):
+            await asyncio.sleep(work.seconds)
+        bank.happened["ended"] += 1
+    except TimeoutError:
+        bank.happened["cancelled"] += 1
+    finally:
+        bank.settled(scope, work)
+        with bank.watched():
+            reservation.settle(work.used)
+
+
+async def lane(bank: Bank, todo: list[Work]) -> None:
+    for work in todo:
+        await do(bank, work)
+
+
+def play(limits: list[Budget], lanes: list[list[Work]], seed: int) -> Bank:
+    bank = Bank(tree(limits))
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            for todo in lanes:
+                group.create_task(lane(bank, todo))
+
+    story = run(main, seed)
+    assert story.leftover == ()
+    return bank
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    limits=st.lists(budgets, min_size=4, max_size=4),
+    lanes=lanes_of_work,
+    seed=st.integers(0, 2**32),
+)
+def test_no_lane_passes_a_limit_of_its_scope_or_of_those_around_it(
+    limits: list[Budget], lanes: list[list[Work]], seed: int
+) -> None:
+    """Checked at every move; refused reservations leave nothing, and no hold outlives its work."""
+    bank = play(limits, lanes, seed)
+
+    for scope in bank.scopes:
+        assert [scope.reserved(dimension) for dimension in EVERY] == [0] * len(EVERY)
+        for dimension, limit in scope.budget.limits().items():
+            if dimension in COUNTS:
+                assert scope.usage.of(dimension) <= limit
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    limits=st.lists(budgets, min_size=4, max_size=4),
+    lanes=lanes_of_work,
+    seed=st.integers(0, 2**32),
+)
+def test_tokens_and_cost_are_overshot_by_one_call_a_lane_at_the_most(
+    limits: list[Budget], lanes: list[list[Work]], seed: int
+) -> None:
+    """Once a limit is passed, only what was in flight by then still settles."""
+    bank = Bank(tree(limits))
+    late: Counter[tuple[str, Dimension]] = Counter()
+
+    def count_late(scope: Scope) -> None:
+        for around in scope.lineage():
+            for dimension in METERED:
+                limit = around.budget.limits().get(dimension)
+                if limit is not None and around.usage.of(dimension) > limit:
+                    late[around.name, dimension] += 1
+
+    async def watched(todo: list[Work]) -> None:
+        for work in todo:
+            refused = bank.happened["refused"]
+            await do(bank, work)
+            if bank.happened["refused"] == refused:
+                count_late(bank.scopes[work.scope])
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            for todo in lanes:
+                group.create_task(watched(todo))
+
+    run(main, seed)
+
+    assert max(late.values(), default=0) <= len(lanes)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    allowed=st.integers(0, 20), lanes=st.integers(1, 8), each=st.integers(1, 6), seed=st.integers(0)
+)
+def test_a_limit_of_n_lets_exactly_n_calls_through_however_many_lanes_ask(
+    allowed: int, lanes: int, each: int, seed: int
+) -> None:
+    """Neither more nor, as long as somebody asks, fewer."""
+    one = Work(0, {Dimension.API_CALLS: 1}, {Dimension.API_CALLS: 1}, 1.0, None)
+    zero: Charge = {Dimension.TOKENS: 0, Dimension.COST_USD: Decimal(0)}
+    one.estimated.update(zero)
+    one.used.update(zero)
+
+    budget = Budget(max_api_calls=allowed)
+    bank = play([budget, *[Budget()] * 3], [[one] * each for _ in range(lanes)], seed)
+
+    assert bank.scopes[0].usage.api_calls == min(allowed, lanes * each)
+    assert bank.happened["refused"] == max(0, lanes * each - allowed)
+
+
+def test_random_lanes_do_end_are_refused_and_are_cancelled() -> None:
+    """The worlds above are not vacuous."""
+    happened: Counter[str] = Counter()
+
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
+    @given(
+        limits=st.lists(budgets, min_size=4, max_size=4),
+        lanes=lanes_of_work,
+        seed=st.integers(0, 2**32),
+    )
+    def count(limits: list[Budget], lanes: list[list[Work]], seed: int) -> None:
+        happened.update(play(limits, lanes, seed).happened)
+
+    count()
+
+    assert all(happened[outcome] > 10 for outcome in ("ended", "refused", "cancelled")), happened

@@ -1,0 +1,291 @@
+"""Several processes of the service on one database, in memory and on virtual time.
+
+The run service, the executor, the driver, the call gateway and the journal are the real ones. What
+surrounds them is played: the database, a queue that every process looks into, notifications that
+may not arrive, and an outside world that writes down every call that reaches it.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from app.control.budget import Budget, Dimension
+from app.control.retry import RetryPolicy
+from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply, Spent
+from app.engine.context import FlowContext
+from app.engine.driver import Driver
+from app.engine.node import ExecutionResult
+from app.engine.settling import Supervisor
+from app.runs.errors import StoreUnavailableError
+from app.runs.executor import ExecutorLimits, RunExecutor
+from app.runs.heartbeat import Heartbeat
+from app.runs.loops import Loops
+from app.runs.ports import Accepted
+from app.runs.run import (
+    TERMINAL,
+    NewRun,
+    RunKey,
+    RunKind,
+    RunRequest,
+)
+from app.runs.service import Receipt, RunService
+from tests.support.seeded_loop import SeededLoop
+from tests.support.virtual_database import Database, Diary, Line, Network
+
+HEARTBEAT_SECONDS = 2.0
+CANCEL_GRACE_SECONDS = 0.5
+ESTIMATE = Spent(tokens_in=10, tokens_out=10, cost_usd=Decimal("0.02"))
+DEAREST = Spent(tokens_in=15, tokens_out=15, cost_usd=Decimal("0.03"))
+"""What a call may turn out to cost, for all that was estimated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the step of a run does: calls, one after the other."""
+
+    calls: int = 2
+    external: float = 0.8
+    """The share of calls that leave the process."""
+    repeatable: float = 0.7
+    trouble: float = 0.3
+    """The share of attempts that fail, hang, or ignore their cancellation."""
+
+
+class Outside:
+    """The world outside: notes every call that reaches it."""
+
+    def __init__(self, diary: Diary, seed: int) -> None:
+        self.diary = diary
+        self._seed = seed
+        self._made = 0
+
+    async def call(self, key: RunKey, call: Call, trouble: float) -> Reply:
+        self._made += 1
+        chance = random.Random(f"{self._seed}/{call.key}/{self._made}")
+        self.diary.note("call", key, call)
+        try:
+            return await self._answer(chance, trouble)
+        finally:
+            self.diary.note("call over", key, call)
+
+    async def _answer(self, chance: random.Random, trouble: float) -> Reply:
+        seconds = chance.choice([0.0, 0.01, 0.2, 1.0])
+        draw = chance.random()
+        if draw < 0.2 * trouble:
+            await _stubbornly(chance.uniform(0.1, 2.0))
+        elif draw < 0.3 * trouble:
+            await asyncio.sleep(60)
+        else:
+            await asyncio.sleep(seconds)
+        if 0.3 * trouble <= draw < 0.9 * trouble:
+            raise AttemptError("Busy.", error_class="Busy", retryable=True)
+        if 0.9 * trouble <= draw < trouble:
+            raise AttemptError("Bad.", error_class="Bad", retryable=False, spent=Spent())
+        return Reply({"answer": 42}, chance.choice([None, ESTIMATE, DEAREST]))
+
+
+async def _stubbornly(seconds: float) -> None:
+    """Take this long, whoever cancels."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + seconds
+    while clock() < until:
+        try:
+            await asyncio.sleep(until - clock())
+        except asyncio.CancelledError:
+            continue
+
+
+class CallingNode:
+    """A node that makes calls."""
+
+    def __init__(self, outside: Outside, works: Mapping[str, Work]) -> None:
+        self._outside = outside
+        self._works = works
+
+    async def execute(
+        self, data: Mapping[str, Any], inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        key = RunKey("t", context.run_id)
+        work, answers = self._works[context.run_id], list[Any]()
+        context.keep(lambda: {"result": {"answers": list(answers)}})
+        for number in range(work.calls):
+            call = _call(work, f"{context.run_id}/{number}")
+            try:
+                answers.append(await self._perform(call, key, work, context))
+            except (CallFailedError, OutcomeUnknownError) as failed:
+                answers.append({"error": type(failed).__name__})
+        return ExecutionResult({"result": {"answers": answers}})
+
+    async def _perform(self, call: Call, key: RunKey, work: Work, context: FlowContext) -> Any:
+        async def attempt() -> Reply:
+            return await self._outside.call(key, call, work.trouble)
+
+        return await context.calls.perform(
+            call, attempt, parent=context.trace_parent, scope=context.scope
+        )
+
+
+def _call(work: Work, key: str) -> Call:
+    chance = random.Random(key)
+    external = chance.random() < work.external
+    return Call(
+        key=key,
+        kind="tool",
+        name="outside",
+        request_hash=key,
+        per_attempt={Dimension.API_CALLS: 1},
+        estimate=ESTIMATE if external else Spent(),
+        external=external,
+        repeatable=chance.random() < work.repeatable,
+        retry=RetryPolicy(),
+        timeout_seconds=3.0,
+    )
+
+
+class Process:
+    """A process that executes runs."""
+
+    def __init__(self, name: str, cluster: "Cluster", *, max_runs: int) -> None:
+        self.name = name
+        self.database = cluster.database
+        self.line = cluster.line(cluster.database)
+        self.executor = RunExecutor(
+            worker_id=name,
+            store=cluster.database,
+            journals=self.line,
+            driver=Driver({"case": CallingNode(cluster.outside, cluster.works)}),
+            supervisor=Supervisor(grace_seconds=CANCEL_GRACE_SECONDS),
+            services={},
+            limits=ExecutorLimits(max_runs=max_runs, snapshot_interval_seconds=0.3),
+            clock=cluster.loop.time,
+        )
+        self.service = RunService(cluster.database, self.executor)
+        self.heartbeat = Heartbeat(
+            workers=cluster.database,
+            store=cluster.database,
+            executor=self.executor,
+            interval_seconds=HEARTBEAT_SECONDS,
+        )
+        self.loops = Loops()
+        self.closed = False
+
+    def open(self) -> None:
+        self.database.workers.add(self.name)
+        self.loops.keep("heartbeat", self.heartbeat.run)
+        self.loops.keep("queue", self._take_runs)
+
+    async def close(self, grace_seconds: float = 0.0) -> None:
+        self.closed = True
+        self.service.stop_waiting()
+        await self.executor.drain(grace_seconds)
+        await self.loops.stop()
+        await self.heartbeat.leave()
+        await self.line.empty()
+
+    async def _take_runs(self) -> None:
+        while True:
+            await asyncio.sleep(self.database.network.chance.uniform(0.05, 0.5))
+            for key in self.database.queued():
+                await self._take(key)
+
+    async def _take(self, key: RunKey) -> None:
+        if not self.executor.reserve():
+            return
+        permitted_at = self.database.diary.loop.time()
+        try:
+            run = await self.database.claim(key, self.name)
+        finally:
+            self.executor.unreserve()
+        if run is not None:
+            self.executor.start(run, permitted_at=permitted_at)
+
+
+@dataclass
+class Cluster:
+    """Two processes that execute runs, and a replica that only answers."""
+
+    seed: int
+    max_runs: int = 2
+    slow: float = 0.1
+    lost: float = 0.0
+    database_type: type[Database] = Database
+    line: type[Line] = Line
+    works: dict[str, Work] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SeededLoop)
+        self.loop = loop
+        self.chance = random.Random(self.seed)
+        self.diary = Diary(loop)
+        self.database = self.database_type(
+            self.diary, Network(self.chance, slow=self.slow, lost=self.lost)
+        )
+        self.outside = Outside(self.diary, self.seed)
+        self.processes = [Process(name, self, max_runs=self.max_runs) for name in ("p1", "p2")]
+        self.replica = RunService(self.database, None)
+
+    async def play(self, story: Callable[["Cluster"], Awaitable[None]]) -> "Cluster":
+        """Open the processes, let a story happen, wait for every run's end, and close."""
+        with patch("app.runs.service.time", SimpleNamespace(monotonic=self.loop.time)):
+            for process in self.processes:
+                process.open()
+            rescuer = asyncio.create_task(self._rescue())
+            await story(self)
+            await self._all_ended()
+            rescuer.cancel()
+            await asyncio.wait({rescuer})
+            for process in self.processes:
+                if not process.closed:
+                    await process.close()
+            await asyncio.sleep(60)  # what was abandoned ends as well
+        return self
+
+    async def post(
+        self, run_id: str, work: Work, budget: Budget, *, to: RunService
+    ) -> Accepted | None:
+        """Post a run; None if its answer got lost."""
+        self.works[run_id] = work
+        new = NewRun(
+            key=RunKey("t", run_id),
+            request=RunRequest(kind=RunKind.CASE, input="?", budget=budget),
+            request_hash="h",
+        )
+        try:
+            return await to.accept(new)
+        except StoreUnavailableError:
+            return None
+
+    async def delete(self, run_id: str, *, to: RunService, heard: bool) -> Receipt:
+        """Delete a run; whether the processes hear of it at once is up to the caller."""
+        receipt = await to.cancel(RunKey("t", run_id), by="somebody")
+        if heard and receipt.wish is not None:
+            for process in self.processes:
+                asyncio.get_running_loop().call_later(
+                    self.chance.choice([0.0, 0.01, 0.05]),
+                    process.executor.stop,
+                    RunKey("t", run_id),
+                    receipt.wish,
+                )
+        return receipt
+
+    async def _all_ended(self) -> None:
+        for _ in range(1200):
+            runs = [row.run for row in self.database.rows.values() if row.run is not None]
+            if all(run.status in TERMINAL for run in runs):
+                return
+            await asyncio.sleep(0.5)
+        raise AssertionError([(run.key.run_id, run.status, run.worker_id) for run in runs])
+
+    async def _rescue(self) -> None:
+        """Find the runs of processes that are gone."""
+        while True:
+            await asyncio.sleep(3)
+            runs = [row.run for row in self.database.rows.values() if row.run is not None]
+            for gone in {run.worker_id for run in runs if run.worker_id} - self.database.workers:
+                self.database.lose(gone)

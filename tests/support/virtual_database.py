@@ -1,0 +1,183 @@
+"""A database in memory whose answers take their time or get lost, and a diary of what it did."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from app.runs.errors import StoreUnavailableError
+from app.runs.ports import Accepted, Beat, Cancelled, JournalWrite, LateResult, Permission, Settled
+from app.runs.run import CallRecord, NewRun, Run, RunKey, Settlement, StopWish
+from tests.support.memory_runs import MemoryRuns, Row
+from tests.support.seeded_loop import SeededLoop
+
+T = TypeVar("T")
+
+EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that an outside observer has seen."""
+
+    step: int
+    """Of the event loop: what happened first is lower."""
+    at: float
+    kind: str
+    key: RunKey
+    detail: Any = None
+
+
+class Diary:
+    """Everything that was seen, in order."""
+
+    def __init__(self, loop: SeededLoop) -> None:
+        self.loop = loop
+        self.events: list[Event] = []
+
+    def note(self, kind: str, key: RunKey, detail: Any = None) -> None:
+        self.events.append(Event(self.loop.steps, self.loop.time(), kind, key, detail))
+
+    def of(self, key: RunKey, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event.key == key and event.kind in kinds]
+
+
+@dataclass(frozen=True)
+class Network:
+    """How long statements and their answers take, and how often an answer gets lost."""
+
+    chance: random.Random
+    slow: float = 0.1
+    """The share of journeys that take up to 200 ms; most of the others take no time at all."""
+    lost: float = 0.0
+    """The share of answers that never arrive."""
+
+    async def journey(self) -> None:
+        draw = self.chance.random()
+        if draw < self.slow:
+            await asyncio.sleep(self.chance.uniform(0.01, 0.2))
+        elif draw < 3 * self.slow:
+            await asyncio.sleep(self.chance.uniform(0.0005, 0.005))
+
+    def loses_the_answer(self) -> bool:
+        return self.chance.random() < self.lost
+
+
+class Database(MemoryRuns):
+    """One database for all processes; it tells the diary what was committed when."""
+
+    def __init__(self, diary: Diary, network: Network) -> None:
+        super().__init__(now=self._instant)
+        self.diary = diary
+        self.network = network
+        self.committed: dict[datetime, tuple[int, float]] = {}
+        """When an instant of the database's clock was read, in steps and in virtual seconds."""
+        self._last = EPOCH
+
+    def wished(self, key: RunKey) -> tuple[int, float] | None:
+        """When the wish that counts was committed, if there is one."""
+        run = self.rows[key].run if key in self.rows else None
+        wish = run.wish if run else None
+        return (
+            None if wish is None or wish.requested_at is None else self.committed[wish.requested_at]
+        )
+
+    def _instant(self) -> datetime:
+        clock = EPOCH + timedelta(seconds=self.diary.loop.time())
+        self._last = max(clock, self._last + timedelta(microseconds=1))
+        self.committed[self._last] = (self.diary.loop.steps, self.diary.loop.time())
+        return self._last
+
+    async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
+        accepted = await self._travel(super().accept(new, worker_id=worker_id))
+        if self.network.loses_the_answer():
+            self.diary.note("acceptance lost", new.key)
+            raise StoreUnavailableError
+        return accepted
+
+    async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
+        return await self._travel(super().cancel(key, wish))
+
+    async def claim(self, key: RunKey, worker_id: str) -> Run | None:
+        return await self._travel(super().claim(key, worker_id))
+
+    async def release(
+        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord], counted: bool
+    ) -> None:
+        self.diary.note("release begun", run.key)
+        if self.network.loses_the_answer():
+            self.diary.note("release lost", run.key)
+            raise StoreUnavailableError
+        back = super().release(run, active_seconds=active_seconds, calls=calls, counted=counted)
+        await self._travel(back)
+
+    async def late(self, result: LateResult) -> None:
+        self.diary.note("late result", result.key)
+        await self._travel(super().late(result))
+
+    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
+        return await self._travel(super().calls(key))
+
+    async def beat(self, worker_id: str) -> Beat:
+        return await self._travel(super().beat(worker_id))
+
+    def _owned(self, key: RunKey, fence: int) -> Row | None:
+        self.diary.note("statement", key, fence)
+        return super()._owned(key, fence)
+
+    def _put(self, row: Row, run: Run) -> None:
+        self.diary.note("status", run.key, run.status)
+        super()._put(row, run)
+
+    async def _travel(self, answer: Awaitable[T]) -> T:
+        await self.network.journey()
+        given = await answer
+        await self.network.journey()
+        return given
+
+
+class Line:
+    """A process's one connection for hot writes: in the order in which they were asked for.
+
+    A caller that gives up leaves its write in line.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._turn = asyncio.Lock()
+        self._writes: set[asyncio.Task[Any]] = set()
+
+    async def write(self, write: JournalWrite) -> Permission:
+        return await self._in_turn(self._write(write))
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        self.database.diary.note("settlement begun", settlement.key)
+        return await self._in_turn(self.database.settle(settlement))
+
+    async def empty(self) -> None:
+        """Wait until everything in line is written."""
+        while self._writes:
+            await asyncio.wait(self._writes)
+
+    async def _write(self, write: JournalWrite) -> Permission:
+        permission = await self.database.write(write)
+        if permission.owned:
+            for record in write.calls:
+                if record.outcome == "result":
+                    self.database.diary.note("result stored", write.key, record.call_key)
+        return permission
+
+    async def _in_turn(self, write: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(self._when_free(write))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return await asyncio.shield(task)
+
+    async def _when_free(self, write: Awaitable[T]) -> T:
+        async with self._turn:
+            await self.database.network.journey()
+            answer = await write
+        await self.database.network.journey()
+        return answer

@@ -1,0 +1,98 @@
+"""How rows are found and measured."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench import report
+from bench.environments import own_environment, worker
+from bench.figures import Check, Figure, Samples, Target
+from bench.harness import Effort, Row, find_rows, interleaved
+from bench.machine import this_machine
+
+
+async def test_sides_take_turns_and_the_first_round_is_not_counted() -> None:
+    """A B A B: what disturbs the machine meets both."""
+    turns: list[str] = []
+
+    async def side_a() -> float:
+        turns.append("A")
+        return float(len(turns))
+
+    async def side_b() -> float:
+        turns.append("B")
+        return float(len(turns))
+
+    measured = await interleaved({"a": side_a, "b": side_b}, rounds=2)
+
+    assert "".join(turns) == "ABABAB"
+    assert measured == {"a": Samples((3.0, 5.0)), "b": Samples((4.0, 6.0))}
+
+
+def test_every_row_names_what_it_measures_and_pins_its_peers() -> None:
+    """A figure without the version of its peer could not be repeated."""
+    rows = find_rows()
+
+    assert {"callnode_life", "graph_snapshot", "graph_snapshot_large"} <= rows.keys()
+    assert all(row.title for row in rows.values())
+    assert all("==" in peer for row in rows.values() for peer in row.peers)
+
+
+def test_a_quick_effort_is_a_smaller_one() -> None:
+    """Fewer rounds, smaller sizes."""
+    assert Effort(quick=True).rounds < Effort().rounds
+    assert (Effort().choose(100, 3), Effort(quick=True).choose(100, 3)) == (100, 3)
+
+
+async def test_a_worker_answers_from_a_process_of_its_own() -> None:
+    """Question after question, until the block ends."""
+    async with worker(own_environment(), "bare_records") as floor:
+        assert float(await floor.ask("life", nodes=3)) >= 0
+        assert float(await floor.ask("snapshot", nodes=3)) >= 0
+
+
+async def test_a_worker_that_dies_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    """With the question it died of; its own words are on standard error."""
+    async with worker(own_environment(), "bare_records") as floor:
+        with pytest.raises(RuntimeError, match="bare_records died of weigh"):
+            await floor.ask("weigh")
+
+    assert "KeyError: 'weigh'" in capfd.readouterr().err
+
+
+async def test_both_call_graph_questions_run_on_this_projects_graph() -> None:
+    """Every question a row asks has an answer, also on a tiny graph."""
+    async with worker(own_environment(), "call_graph", ["app.trace.execution_graph"]) as graph:
+        for question in ("life", "snapshot", "lock_held", "changes"):
+            assert float(await graph.ask(question, nodes=5)) >= 0
+        for way in ("dict_in_thread", "json_in_thread", "parts_in_thread", "parts_on_loop"):
+            assert await graph.ask("delays", nodes=5, way=way)
+
+
+def test_a_report_says_how_each_target_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a person in a table, for a program in JSON."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    check = Check(what="against peer", value=0.5, target=Target(must=0.6, stretch=0.4))
+    sides = {"caseworker": Samples((1.0, 2.0)), "peer": Samples((2.0, 4.0))}
+    figure = Figure(title="Life", unit="us", sides=sides, checks=[check])
+
+    async def measure(effort: Effort) -> list[Figure]:
+        return [figure]
+
+    row = Row(title="CallNode life", peers=("peer==1.0",), measure=measure)
+    out = io.StringIO()
+
+    report.show_row(Console(file=out, width=100), row, [figure])
+    path = report.write_results(this_machine(), {"life": (row, [figure])})
+
+    assert "against peer: 0.5x (must <= 0.6x, stretch <= 0.4x) reached" in out.getvalue()
+    written = json.loads(path.read_text())
+    assert written["machine"]["cores"] >= 1
+    assert written["rows"]["life"]["peers"] == ["peer==1.0"]
+    assert written["rows"]["life"]["figures"][0]["checks"][0]["grade"] == "reached"
+    assert written["rows"]["life"]["figures"][0]["sides"]["peer"]["median"] == 3.0

@@ -1,0 +1,181 @@
+"""The call gateway of one run, with a journal that a test can look into."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from app.control.budget import Budget, Dimension
+from app.control.ledger import Reservation, Scope
+from app.control.retry import RetryPolicy
+from app.control.usage import NOTHING, Charge, ResourceUsage
+from app.engine.call import Call, Reply, Spent
+from app.engine.calls import Calls
+from app.engine.cancellation import CancellationToken
+from app.engine.ports import CallOutcome, Entry, Recorded
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.invariants import violations
+from app.trace.node import Node
+from tests.support.seeded_loop import SeededLoop, run
+
+ESTIMATE = Spent(tokens_in=80, tokens_out=20, cost_usd=Decimal("0.50"))
+REAL = Spent(tokens_in=70, tokens_out=5, cost_usd=Decimal("0.30"))
+
+
+def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
+    """Run a story on virtual time; nothing may be left over."""
+    story = run(main, seed)
+    assert story.leftover == ()
+    return story.result
+
+
+class MemoryJournal:
+    """Implements the engine's journal; says in ``events`` what it was told."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+        self.entries: dict[str, Entry] = {}
+        """By CallNode, the last one."""
+        self.earlier: dict[str, Recorded] = {}
+        self.at_barrier: Callable[[], Awaitable[None]] | None = None
+        self.refuses: object = None
+        """A value that cannot be stored."""
+
+    def recorded(self, call_key: str) -> Recorded | None:
+        return self.earlier.get(call_key)
+
+    def note(self, node_id: str, entry: Entry) -> None:
+        if entry.value is not None and entry.value is self.refuses:
+            raise ValueError("Only JSON can be stored.")
+        self.events.append(f"note {entry.outcome or 'in flight'}")
+        self.entries[node_id] = entry
+
+    def touch(self) -> None:
+        self.events.append("touch")
+
+    async def barrier(self, *, external: bool) -> None:
+        self.events.append("barrier" if external else "barrier inside")
+        if self.at_barrier is not None:
+            await self.at_barrier()
+
+    def remember(
+        self, key: str, outcome: CallOutcome, value: Any = None, hashed: str = "h"
+    ) -> None:
+        """Have an earlier execution left this."""
+        self.earlier[key] = Recorded(
+            node_id="n000009", outcome=outcome, request_hash=hashed, value=value
+        )
+
+
+class WatchedGraph(ExecutionGraph):
+    """Says when a node begins, runs and ends."""
+
+    def __init__(self, events: list[str], clock: Callable[[], float]) -> None:
+        super().__init__("run-1", now_ms=lambda: round(clock() * 1000))
+        self._events = events
+
+    def begin_node(self, *arguments: Any, **options: Any) -> str:
+        self._events.append("begin")
+        return super().begin_node(*arguments, **options)
+
+    def mark_running(self, node_id: str) -> bool:
+        self._events.append("running")
+        return super().mark_running(node_id)
+
+    def mark_success(self, *arguments: Any, **options: Any) -> bool:
+        self._events.append("success")
+        return super().mark_success(*arguments, **options)
+
+
+class WatchedScope(Scope):
+    """Says when something is reserved and settled."""
+
+    __slots__ = ("events",)
+    events: list[str]
+
+    def reserve(self, charge: Charge) -> Reservation:
+        self.events.append("reserve")
+        return WatchedReservation(super().reserve(charge), self.events)
+
+
+class WatchedReservation(Reservation):
+    """Says when it is settled."""
+
+    __slots__ = ("_events", "_inner")
+    _events: list[str]
+    _inner: Reservation
+
+    def __init__(self, inner: Reservation, events: list[str]) -> None:
+        self._inner = inner
+        self._events = events
+
+    def settle(self, used: Charge = NOTHING) -> None:
+        self._events.append("settle")
+        self._inner.settle(used)
+
+
+@dataclass
+class Gateway:
+    """One run's gateway; must be made inside a story."""
+
+    loop: SeededLoop
+    budget: Budget = field(default_factory=Budget)
+    draws: list[float] = field(default_factory=list)
+    """What the jitter will be, attempt by attempt; then 0."""
+    events: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        clock = self.loop.time
+        self.graph = WatchedGraph(self.events, clock)
+        self.root = self.graph.create_root("run")
+        self.graph.mark_running(self.root)
+        self.scope = WatchedScope("run", self.budget, usage=ResourceUsage(clock=clock))
+        self.scope.events = self.events
+        self.token = CancellationToken()
+        self.journal = MemoryJournal(self.events)
+        self.calls = Calls(
+            graph=self.graph,
+            journal=self.journal,
+            token=self.token,
+            jitter=lambda: self.draws.pop(0) if self.draws else 0.0,
+        )
+        self.events.clear()
+
+    async def perform(self, attempt: Callable[[], Awaitable[Reply]], **settings: Any) -> Any:
+        """Make a call below the root; ``settings`` differ from those of an ordinary LLM call."""
+        ordinary: dict[str, Any] = {
+            "key": "step/llm",
+            "kind": "llm",
+            "name": "plan",
+            "model": "m-1",
+            "request_hash": "h",
+            "once": {Dimension.LLM_CALLS_SMALL: 1},
+            "per_attempt": {Dimension.API_CALLS: 1},
+            "estimate": ESTIMATE,
+            "retry": RetryPolicy(),
+        }
+        call = Call(**(ordinary | settings))
+        return await self.calls.perform(call, attempt, parent=self.root, scope=self.scope)
+
+    def node(self, number: int = 2) -> Node:
+        """A node of the graph; the first call is the second node."""
+        return self.graph.node(f"n{number:06}")
+
+    def entry(self, number: int = 2) -> Entry:
+        """What is journaled of a node."""
+        return self.journal.entries[f"n{number:06}"]
+
+    def children(self) -> list[Node]:
+        """The attempts of the first call, in their order."""
+        nodes = self.graph.snapshot()["nodes"].values()
+        return [node for node in nodes if node["parent_id"] == "n000002"]
+
+    def spent(self) -> dict[str, Any]:
+        """What the scope has counted, without what is zero."""
+        counted = self.scope.usage.amounts.items()
+        return {dimension.value: amount for dimension, amount in counted if amount}
+
+    def settled(self) -> bool:
+        """Whether nothing is held, and the graph is sound."""
+        assert violations(self.graph.snapshot()) == []
+        return not any(self.scope.reserved(dimension) for dimension in Dimension)

@@ -1,0 +1,123 @@
+"""What a node is handed."""
+
+import pytest
+
+from app.control import stops
+from app.control.budget import Budget, Dimension
+from app.control.ledger import Scope
+from app.control.stops import HandOver
+from app.control.usage import BudgetExceededError, ResourceUsage
+from app.engine.calls import Calls
+from app.engine.cancellation import CancellationToken
+from app.engine.context import ExecutionContext, FlowContext
+from app.trace.execution_graph import ExecutionGraph
+from tests.unit.engine.gateway import MemoryJournal
+
+
+@pytest.mark.req("000/B4", "000/G5")
+def test_a_context_needs_nothing() -> None:
+    """Without budget and token, nothing is refused."""
+    context = ExecutionContext()
+
+    context.check_budget()
+    context.check_cancelled()
+    assert (context.session, context.input, context.upstream) == (None, None, {})
+
+
+@pytest.mark.req("000/B4", "000/B3")
+def test_a_budget_is_checked_before_a_further_charge() -> None:
+    """The error carries the usage, the budget and the reason, and names the dimension."""
+    budget = Budget(max_tokens=100)
+    context = ExecutionContext(budget=budget)
+    context.usage.tokens_used += 99
+    context.check_budget()
+
+    context.usage.tokens_used += 1
+    with pytest.raises(BudgetExceededError) as refused:
+        context.check_budget()
+
+    error = refused.value
+    assert (error.usage, error.budget) == (context.usage, budget)
+    assert error.reason == "Token limit exceeded: 100/100"
+    assert error.cause.dimension is Dimension.TOKENS
+
+
+@pytest.mark.req("000/B4", "000/C1")
+def test_a_cancel_is_checked() -> None:
+    """Whoever holds the token may have asked for it."""
+    token = CancellationToken()
+    context = ExecutionContext(cancellation=token)
+    context.check_cancelled()
+
+    token.cancel("enough")
+    with pytest.raises(stops.CancelledError, match="enough"):
+        context.check_cancelled()
+
+
+@pytest.mark.req("000/B4")
+def test_another_input_makes_another_context_that_shares_all_the_rest() -> None:
+    """What is spent through one counts in the other."""
+    session = object()
+    context = ExecutionContext(
+        session=session,
+        input=1,
+        upstream={"a": 1},
+        budget=Budget(max_steps=1),
+        cancellation=CancellationToken(),
+    )
+
+    other = context.with_input(2)
+    other.usage.steps_executed += 1
+
+    assert (context.input, other.input) == (1, 2)
+    assert other.session is session
+    assert other.cancellation is context.cancellation
+    assert other.upstream == {"a": 1}
+    with pytest.raises(BudgetExceededError):
+        context.check_budget()
+
+
+@pytest.mark.req("000/B4")
+def test_more_results_make_another_context_and_leave_the_old_one_alone() -> None:
+    """They are added to those known before, or take their place."""
+    context = ExecutionContext(upstream={"a": 1, "b": 1})
+
+    other = context.with_upstream({"b": 2, "c": 2})
+
+    assert other.upstream == {"a": 1, "b": 2, "c": 2}
+    assert context.upstream == {"a": 1, "b": 1}
+
+
+def test_two_contexts_do_not_share_their_defaults() -> None:
+    """Each counts for itself."""
+    one, other = ExecutionContext(), ExecutionContext()
+    one.usage.api_calls += 1
+    one.upstream["a"] = 1
+
+    assert (other.usage.api_calls, other.upstream) == (0, {})
+
+
+def flow_context(**services: object) -> FlowContext:
+    graph, token = ExecutionGraph("run-1"), CancellationToken()
+    calls = Calls(graph=graph, journal=MemoryJournal([]), token=token, jitter=lambda: 0.0)
+    return FlowContext(
+        run_id="run-1",
+        node_id="step",
+        trace_parent=graph.create_root("run"),
+        scope=Scope("run", usage=ResourceUsage()),
+        token=token,
+        calls=calls,
+        services={type(service): service for service in services.values()},
+        keep=lambda source: None,
+    )
+
+
+@pytest.mark.req("004/context")
+def test_services_are_found_by_their_type() -> None:
+    """The engine itself never looks at them."""
+    stop = HandOver("a service of some type")
+    context = flow_context(some=stop)
+
+    assert context.service(HandOver) is stop
+    with pytest.raises(LookupError, match="This run has no Budget"):
+        context.service(Budget)

@@ -1,0 +1,259 @@
+"""What must outlive a cancel, and what will not be cancelled."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from app.control import stops
+from app.control.stops import HandOver
+from app.engine.cancellation import CancellationToken
+from app.engine.settling import AbandonedError, Supervisor, settle
+from tests.support.seeded_loop import Story, run
+
+SEEDS = range(20)
+GRACE = 2.0
+
+
+def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int) -> Story[Any]:
+    story = run(main, seed)
+    assert story.leftover == ()
+    return story
+
+
+async def stubborn(seconds: float, result: str = "late") -> str:
+    """Work that ignores its cancellation."""
+    until = asyncio.get_running_loop().time() + seconds
+    while (left := until - asyncio.get_running_loop().time()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            continue
+    return result
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_write_ends_although_its_task_is_cancelled(seed: int) -> None:
+    """However often; then the cancel is passed on."""
+    written: list[float] = []
+
+    async def write() -> None:
+        await asyncio.sleep(1)
+        written.append(asyncio.get_running_loop().time())
+
+    async def main() -> None:
+        task = asyncio.create_task(settle(write(), grace_seconds=GRACE))
+        for at in (0.2, 0.2, 0.2):
+            await asyncio.sleep(at)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert written == [1.0]
+        assert asyncio.get_running_loop().time() == 1.0
+
+    play(main, seed)
+
+
+def test_a_write_that_hangs_is_waited_for_no_longer_than_its_grace() -> None:
+    """Counted from the first cancel; a second one does not begin it again."""
+
+    async def main() -> float:
+        task = asyncio.create_task(settle(asyncio.sleep(60), grace_seconds=GRACE))
+        await asyncio.sleep(1)
+        task.cancel()
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return asyncio.get_running_loop().time()
+
+    assert run(main, 0).result == 3.0
+
+
+async def test_a_write_that_is_not_disturbed_returns_or_fails_as_it_is() -> None:
+    """Settling adds nothing of its own."""
+
+    async def fails() -> None:
+        raise RuntimeError("no")
+
+    assert await settle(asyncio.sleep(0, "yes"), grace_seconds=1) == "yes"
+    with pytest.raises(RuntimeError, match="no"):
+        await settle(fails(), grace_seconds=1)
+
+
+def nobody(result: object) -> None:
+    pytest.fail(f"{result} was told of as late")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_work_that_nobody_stops_returns_its_result_or_its_failure(seed: int) -> None:
+    """The supervisor adds nothing."""
+
+    async def fails() -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("no")
+
+    async def main() -> None:
+        supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
+        assert await supervisor.run(asyncio.sleep(1, "yes"), token, late=nobody) == "yes"
+        with pytest.raises(RuntimeError, match="no"):
+            await supervisor.run(fails(), token, late=nobody)
+
+    play(main, seed)
+
+
+@pytest.mark.req("000/C3")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_reaches_work_in_flight(seed: int) -> None:
+    """At once; the work may still say what it has come to."""
+
+    async def works() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "so far"
+        return "all"
+
+    async def main() -> None:
+        supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
+        asyncio.get_running_loop().call_later(1, token.cancel)
+        assert await supervisor.run(works(), token, late=nobody) == "so far"
+        assert asyncio.get_running_loop().time() == 1.0
+
+    play(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_work_that_a_stop_ends_without_a_result_raises_the_stop(seed: int) -> None:
+    """Not asyncio's cancel, which would mean that the supervisor's own task is cancelled."""
+
+    async def main() -> None:
+        supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
+        asyncio.get_running_loop().call_later(1, token.cancel, "enough")
+        with pytest.raises(stops.CancelledError, match="enough"):
+            await supervisor.run(asyncio.sleep(60), token, late=nobody)
+
+    play(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_that_was_given_before_is_heard_as_well(seed: int) -> None:
+    """The work may not even begin."""
+
+    async def main() -> None:
+        token = CancellationToken()
+        token.cancel("early")
+        with pytest.raises(stops.CancelledError, match="early"):
+            await Supervisor(grace_seconds=GRACE).run(asyncio.sleep(60), token, late=nobody)
+        assert asyncio.get_running_loop().time() == 0
+
+    play(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_work_that_ignores_its_cancel_is_abandoned_and_its_late_result_told(seed: int) -> None:
+    """After the grace period; once."""
+    told: list[tuple[float, str]] = []
+
+    async def main() -> None:
+        clock = asyncio.get_running_loop().time
+        supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
+        asyncio.get_running_loop().call_later(1, token.cancel, "enough")
+        with pytest.raises(AbandonedError) as abandoned:
+            await supervisor.run(
+                stubborn(10), token, late=lambda result: told.append((clock(), result))
+            )
+        assert clock() == 3.0
+        assert str(abandoned.value.stop) == "enough"
+        assert told == []
+        await asyncio.sleep(20)
+        assert told == [(10.0, "late")]
+
+    play(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_abandoned_work_that_fails_at_last_is_told_to_nobody(seed: int) -> None:
+    """There is no result to be recorded, and no noise about it."""
+
+    async def fails_late() -> None:
+        await stubborn(10)
+        raise RuntimeError("at last")
+
+    async def main() -> None:
+        problems: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: problems.append(context)
+        )
+        token = CancellationToken()
+        token.cancel()
+        supervisor = Supervisor(grace_seconds=GRACE)
+        with pytest.raises((AbandonedError, stops.CancelledError)):
+            await supervisor.run(fails_late(), token, late=nobody)
+        await asyncio.sleep(20)
+        assert problems == []
+
+    play(main, seed)
+
+
+def test_a_wish_that_replaces_a_hand_over_during_the_grace_is_what_is_told() -> None:
+    """The run must not go on elsewhere."""
+
+    async def main() -> str:
+        supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
+        asyncio.get_running_loop().call_later(1, token.trip, HandOver("going"))
+        asyncio.get_running_loop().call_later(2, token.cancel, "stop it")
+        with pytest.raises(AbandonedError) as abandoned:
+            await supervisor.run(stubborn(5), token, late=lambda _: None)
+        await asyncio.sleep(5)
+        return str(abandoned.value.stop)
+
+    assert play(main, 0).result == "stop it"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cancel_from_outside_drains_the_work(seed: int) -> None:
+    """The supervisor's own task ends after the work, however often it is cancelled."""
+    ended: list[float] = []
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(1)
+            ended.append(asyncio.get_running_loop().time())
+
+    async def main() -> None:
+        supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
+        outer = asyncio.create_task(supervisor.run(cleans_up(), token, late=nobody))
+        await asyncio.sleep(1)
+        outer.cancel()
+        await asyncio.sleep(0.5)
+        outer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await outer
+        assert ended == [2.0]
+
+    play(main, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cancel_from_outside_does_not_wait_for_stubborn_work(seed: int) -> None:
+    """Longer than the grace period; also when a stop was given first. It is not lost, though."""
+    told: list[str] = []
+
+    async def main() -> None:
+        supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
+        outer = asyncio.create_task(supervisor.run(stubborn(30), token, late=told.append))
+        await asyncio.sleep(1)
+        token.cancel()
+        await asyncio.sleep(1)
+        outer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await outer
+        assert asyncio.get_running_loop().time() == 4.0
+        await asyncio.sleep(40)
+        assert told == ["late"]
+
+    play(main, seed)

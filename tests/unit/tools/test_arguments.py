@@ -1,0 +1,143 @@
+"""Arguments are checked against the tool's own schema, and messages say what to do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.tools.arguments import ArgumentChecks, UnfitSchemaError
+from app.tools.calculator import Calculator
+from app.tools.calendar import Calendar
+from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.registry import ToolRegistry
+from app.tools.respond import Respond
+
+
+class Sample:
+    """A tool with a schema of the test's choice."""
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.spec = ToolSpec(name="sample", description="A sample.", parameters=parameters)
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Return the arguments."""
+        return dict(args)
+
+
+def checks(**properties: Any) -> ArgumentChecks:
+    """Return the checks of a tool that needs all of these arguments."""
+    schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
+    return ArgumentChecks(ToolRegistry([Sample(schema)]))
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({}, "'text' is missing: add it."),
+        ({"text": "a", "more": 1}, "'more' is not known (the tool takes text): leave it out."),
+        ({"text": 5}, "'text' must be of type string: change it."),
+        ({"text": None}, "'text' must be of type string: change it."),
+        ({"text": "abcd"}, "longer than 3 characters"),
+    ],
+)
+def test_a_problem_names_the_argument_and_what_to_do(args: dict[str, Any], told: str) -> None:
+    """A model can mend its plan from the message alone."""
+    problem = checks(text={"type": "string", "maxLength": 3}).problem("sample", args)
+
+    assert problem is not None
+    assert told in problem
+
+
+def test_a_choice_is_named_with_all_its_values() -> None:
+    """And a number with its limit."""
+    both = checks(unit={"enum": ["days", "weeks"]}, amount={"type": "integer", "maximum": 5})
+    problem = both.problem("sample", {"unit": "hours", "amount": 6})
+
+    assert problem is not None
+    assert "['days', 'weeks']" in problem
+    assert "'amount'" in problem
+    assert "maximum of 5" in problem
+
+
+def test_what_fits_has_no_problem() -> None:
+    """The three first tools accept what their descriptions promise."""
+    three = ArgumentChecks(ToolRegistry([Calculator(), Calendar(), Respond()]))
+
+    assert three.problem("calculator", {"expression": "2 + 2"}) is None
+    assert three.problem("respond", {"answer": "42"}) is None
+    assert (
+        three.problem(
+            "calendar", {"operation": "add", "date": "2025-01-15", "amount": 3, "unit": "days"}
+        )
+        is None
+    )
+    assert three.problem("calendar", {"operation": "dance"}) is not None
+    assert three.problem("calculator", {"expression": "1" * 1001}) is not None
+
+
+def test_a_value_is_never_repeated() -> None:
+    """Arguments may hold what must not reach a log."""
+    secret = "sk-live-0123456789"
+    strict = checks(
+        key={"type": "string", "pattern": "^[0-9]+$", "maxLength": 4},
+        kind={"enum": ["a"]},
+        size={"type": "integer"},
+    )
+    problem = strict.problem("sample", {"key": secret, "kind": secret, "size": secret})
+
+    assert problem is not None
+    assert secret not in problem
+
+
+def test_of_many_problems_the_first_few_are_told() -> None:
+    """The message stays short."""
+    problem = checks(**{f"a{n}": {"type": "string"} for n in range(50)}).problem("sample", {})
+
+    assert problem is not None
+    assert "And 47 more." in problem
+    assert len(problem) < 300
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), "\ud800", "a\0"])
+def test_what_is_not_json_is_a_problem_and_not_a_crash(value: object) -> None:
+    """Arguments come from outside."""
+    assert checks(text={"type": "string"}).problem("sample", {"text": value}) is not None
+
+
+def test_arguments_that_are_nested_without_end_are_a_problem() -> None:
+    """The validator has a depth, and so has the answer."""
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+
+    assert checks(text={"type": "object"}).problem("sample", {"text": deep}) is not None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": "object"},
+        {"type": "object", "additionalProperties": True},
+        {"type": "object", "additionalProperties": False, "properties": {"a": {"type": "bogus"}}},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"a": {"$ref": "https://example.com/schema.json"}},
+        },
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"a": {"$ref": "file:///etc/passwd"}},
+        },
+    ],
+)
+def test_an_unfit_schema_is_refused_when_it_is_compiled(schema: dict[str, Any]) -> None:
+    """A schema that accepts anything, is broken, or would fetch another document."""
+    with pytest.raises(UnfitSchemaError, match="sample"):
+        ArgumentChecks(ToolRegistry([Sample(schema)]))
