@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from app.bootstrap.startup import StartupError, begin_logging, database, read_settings
+from app.bootstrap.errors import StartupError
 from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 from app.demo import show_demo
 
@@ -42,7 +42,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the HTTP API."""
-    from app.bootstrap.server import serve as serve_api
+    from app.bootstrap.commands import run_server  # most of the service: takes a second
 
     async def started(url: str) -> None:
         out.print(f"Caseworker listens on {url}")
@@ -50,11 +50,7 @@ def serve(
             await show_demo(url, out)
 
     with _startup_errors():
-        loaded = read_settings()
-        begin_logging(loaded)
-        executes = worker and loaded.settings.worker.enabled
-        with database(loaded.settings, migrate=migrate or demo) as url:
-            serve_api(loaded.settings, url, executes=executes, started=started)
+        run_server(executes=worker, migrate=migrate or demo, started=started)
 
 
 @cli.command()
@@ -64,13 +60,10 @@ def worker(
     ] = False,
 ) -> None:
     """Execute queued runs, without serving the API."""
-    from app.bootstrap.worker import work
+    from app.bootstrap.commands import run_worker
 
     with _startup_errors():
-        loaded = read_settings()
-        begin_logging(loaded)
-        with database(loaded.settings, migrate=migrate) as url:
-            work(loaded.settings, url)
+        run_worker(migrate=migrate)
 
 
 @cli.command()
@@ -129,21 +122,21 @@ def trace(
 @config_cli.command("check")
 def config_check() -> None:
     """Read the configuration as the service would and say whether it fits."""
+    from app.bootstrap.commands import check_configuration
+
     with _startup_errors():
-        loaded = read_settings()
-        for warning in loaded.warnings:
-            out.print(f"warning: {warning}", markup=False)
-        out.print(f"The configuration fits ({loaded.source or 'defaults and environment'}).")
+        for line in check_configuration():
+            out.print(line, markup=False)
 
 
 @db_cli.command("upgrade")
 def db_upgrade() -> None:
     """Bring the database to the newest revision."""
+    from app.bootstrap.commands import upgrade_database
+
     with _startup_errors():
-        loaded = read_settings()
-        begin_logging(loaded)
-        with database(loaded.settings, migrate=True):
-            out.print("The database is at the newest revision.")
+        upgrade_database()
+        out.print("The database is at the newest revision.")
 
 
 def main() -> None:

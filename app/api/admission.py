@@ -58,16 +58,18 @@ class Admission:
         )
 
     def _request(self, body: RunBody) -> RunRequest:
+        """Fill in the defaults of now: the run keeps them, whoever executes it and whenever."""
+        limits = self._limits
         return RunRequest(
             kind=RunKind(body.kind),
             input=body.input,
             expected_tools=tuple(body.expected_tools or ()),
             gold_answer=body.gold_answer,
-            mode=body.mode,
+            mode=body.mode or limits.default_mode,
             budget=self._budget(body.budget),
             deadline=body.deadline,
-            seed=body.seed,
-            timezone=body.timezone,
+            seed=limits.default_seed if body.seed is None else body.seed,
+            timezone=body.timezone or limits.default_timezone,
         )
 
     def _budget(self, given: BudgetBody | None) -> Budget:

@@ -22,21 +22,24 @@ class Caller:
 
 ANONYMOUS = Caller(tenant="default", name="anonymous")
 
+_OF_PROXIES = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
 _USUAL_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 def identify(request: Request, anonymous: AnonymousFrom) -> Caller:
     """Return who calls.
 
-    The peer's own address counts, never a header such as ``X-Forwarded-For``: anybody can write
-    one. A peer without an address (a Unix socket) counts as remote, because what stands behind
-    such a socket is usually a proxy.
+    A peer counts as local if its address is, and if no proxy says that it passes on what somebody
+    else sent. Nothing that such a header claims makes a caller local: anybody can write one. A peer
+    without an address (a Unix socket) counts as remote, because a proxy usually stands behind it.
 
     Raises:
         ProblemError: anonymous callers are not served from there.
     """
     if anonymous == "loopback":
         if request.client is None or not is_loopback(request.client.host):
+            raise ProblemError(ANONYMOUS_REFUSED)
+        if any(name in _OF_PROXIES for name, _ in request.headers.raw):
             raise ProblemError(ANONYMOUS_REFUSED)
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A web page somewhere makes the browser of someone on this machine call us.

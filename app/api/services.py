@@ -55,6 +55,9 @@ class ApiLimits:
     readiness_seconds: float = 5.0
     """How long a check of readiness may take before it counts as failed."""
     anonymous: AnonymousFrom = "loopback"
+    default_mode: str = "hrm_small_then_escalate"
+    default_timezone: str = "UTC"
+    default_seed: int | None = None
     default_budget: Budget = field(default_factory=Budget)
     """The limits of a case run, replaced one by one by those that its caller gives."""
     budget_ceiling: Budget = field(default_factory=Budget)

@@ -102,6 +102,9 @@ def _limits(settings: Settings) -> ApiLimits:
         max_input_chars=settings.flags.max_input_chars,
         max_wait_seconds=int(settings.server.request_timeout_seconds),
         anonymous=settings.auth.anonymous,
+        default_mode=settings.flags.mode,
+        default_timezone=settings.flags.zone_name,
+        default_seed=settings.flags.seed,
         default_budget=_budget(settings.budget),
         budget_ceiling=_budget(settings.admission),
     )

@@ -6,19 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
+from sqlalchemy.exc import OperationalError
 
 from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from app.adapters.postgres.migrating import upgrade
+from app.adapters.postgres.migrating import is_served_by, upgrade
+from app.bootstrap.errors import StartupError
 from app.observability.logs import configure_logging
 from app.settings.loader import LoadedSettings, load_settings
 from app.settings.problems import SettingsError
 from app.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
-
-
-class StartupError(Exception):
-    """The process cannot start; the message is the one line to show."""
 
 
 def read_settings() -> LoadedSettings:
@@ -47,12 +45,11 @@ def database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     Another database is migrated only with ``migrate``.
 
     Raises:
-        StartupError: the embedded database cannot be started.
+        StartupError: the database cannot be started, does not answer or is outdated.
     """
     if settings.database.url is not None:
         url = settings.database.url.get_secret_value()
-        if migrate:
-            upgrade(url)
+        _prepare(url, migrate=migrate)
         yield url
         return
     try:
@@ -64,11 +61,16 @@ def database(settings: Settings, *, migrate: bool) -> Iterator[str]:
         raise StartupError(str(error)) from error
 
 
-def migrate_database(settings: Settings) -> None:
-    """Bring the configured database to the newest revision.
-
-    Raises:
-        StartupError: the embedded database cannot be started.
-    """
-    with database(settings, migrate=True):
-        pass
+def _prepare(url: str, *, migrate: bool) -> None:
+    try:
+        if migrate:
+            upgrade(url)
+        elif not is_served_by(url):
+            raise StartupError(
+                "database.url: the database is outdated: run `caseworker db upgrade`, or start "
+                "with --migrate."
+            )
+    except OperationalError:
+        raise StartupError(
+            "database.url: the database does not answer, or refuses the user."
+        ) from None

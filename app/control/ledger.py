@@ -119,6 +119,14 @@ class Scope:
         """Return what is held in a dimension for work in flight."""
         return self._held.get(dimension, 0)
 
+    def to_dict(self) -> dict[str, int | float]:
+        """Return what was spent as JSON numbers; what is still in flight counts as reserved."""
+        spent = self.usage.fresh()
+        spent.add(self.usage.amounts)
+        spent.add(self._held)
+        seconds = round(self.usage.time_elapsed_seconds, 3)
+        return spent.to_dict() | {Dimension.SECONDS.value: seconds}
+
     def remaining_seconds(self) -> float | None:
         """Return the time that is left before a limit of seconds, here or above, interrupts."""
         return min((left for left, _ in self._times_left()), default=None)

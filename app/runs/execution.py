@@ -86,7 +86,7 @@ class Execution:
             status=conclusion.status,
             finish_reason=conclusion.finish_reason,
             result=conclusion.result,
-            usage=self.scope.usage.to_dict(),
+            usage=self.scope.to_dict(),
             stop=conclusion.stop.to_dict() if conclusion.stop else None,
             active_seconds=self.active_seconds,
             calls=self.journal.close(self.graph),
@@ -96,9 +96,7 @@ class Execution:
 
     def late(self) -> LateResult:
         """Return what the run has cost since it was settled."""
-        return LateResult(
-            key=self.run.key, calls=self.journal.close(), usage=self.scope.usage.to_dict()
-        )
+        return LateResult(key=self.run.key, calls=self.journal.close(), usage=self.scope.to_dict())
 
     def abandon(self, reason: str) -> tuple[CallRecord, ...]:
         """Close what is open, but not the run; return what is not stored yet."""

@@ -65,7 +65,7 @@ class FlagSettings(Section):
     timezone: ZoneName | None = None
     """Zone that dates are read in unless a case names its own; null is the system's."""
     seed: Seed | None = None
-    """Seed for runs that bring none; null draws one for each."""
+    """Seed for runs that bring none; null sends none to models."""
 
     @property
     def zone_name(self) -> str:

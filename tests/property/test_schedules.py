@@ -55,10 +55,15 @@ class Story:
     runs: list[Plan]
     disturbance: str
     disturbed_at: float
-    strike_before_step: int
+    strike_before_step: int | None
     """When, in steps of the loop, the first run is deleted as well."""
+    strike_at: str
+    """Or else at which of its events."""
+    strike_delay: float
 
     async def __call__(self, cluster: Cluster) -> None:
+        if self.strike_before_step is None:
+            cluster.diary.reader = self._strike(cluster)
         async with asyncio.TaskGroup() as group:
             for plan in self.runs:
                 group.create_task(self._post(cluster, plan))
@@ -83,6 +88,23 @@ class Story:
         to = [*(process.service for process in cluster.processes), cluster.replica][plan.delete_to]
         await cluster.delete(plan.run_id, to=to, heard=plan.heard)
 
+    def _strike(self, cluster: Cluster) -> Callable[[Event], None]:
+        """Delete the first run when the diary tells of the event for the first time."""
+
+        def read(event: Event) -> None:
+            if event.kind != self.strike_at or event.key.run_id != self.runs[0].run_id:
+                return
+            cluster.diary.reader = None
+            strikes.append(
+                cluster.loop.call_later(self.strike_delay, lambda: strikes.append(begin()))
+            )
+
+        def begin() -> object:
+            return cluster.loop.create_task(self.delete(cluster, self.runs[0]))
+
+        strikes: list[object] = []
+        return read
+
     async def _disturb(self, cluster: Cluster) -> None:
         await asyncio.sleep(self.disturbed_at)
         first = cluster.processes[0]
@@ -94,3 +116,205 @@ class Story:
             case "process lost":
                 for key in cluster.database.lose(first.name):
                     cluster.diary.note("lost", key)
+
+
+WORK = [Work(calls=calls, trouble=trouble) for calls in (1, 2, 3) for trouble in (0.0, 0.4, 0.8)]
+BUDGETS = [
+    Budget(),
+    Budget(max_api_calls=2),
+    Budget(max_api_calls=0),
+    Budget(max_tokens=45),
+    Budget(max_time_seconds=1.0),
+    *[Budget()] * 4,
+]
+DISTURBANCES = ["none", "hand-over", "slow hand-over", "process lost", "answers lost"]
+
+
+MOMENTS = [
+    "post",
+    "status",
+    "step",
+    "call",
+    "call over",
+    "try failed",
+    "settlement begun",
+    "release begun",
+]
+
+
+def story_of(seed: int) -> Story:
+    """Everything about a story is drawn from its seed."""
+    chance = random.Random(seed)
+    runs = [_plan(chance, f"r{number}") for number in range(chance.choice([1, 2, 4]))]
+    disturbance = chance.choices(DISTURBANCES, weights=[4, 2, 2, 2, 2])[0]
+    if disturbance in ("hand-over", "slow hand-over"):
+        runs[0] = replace(runs[0], post_to=0)
+    return Story(
+        seed=seed,
+        runs=runs,
+        disturbance=disturbance,
+        disturbed_at=chance.uniform(0, 1.5),
+        strike_before_step=chance.choice([None, chance.randrange(20, 600)]),
+        strike_at=chance.choice(MOMENTS),
+        strike_delay=chance.choice([0.0, 0.0, 0.001, 0.02, 0.1]),
+    )
+
+
+def _plan(chance: random.Random, run_id: str) -> Plan:
+    post_at = chance.uniform(0, 0.3)
+    after = chance.choice([-0.3, -0.01, 0.0, 0.01, 0.1, chance.uniform(0, 3)])
+    return Plan(
+        run_id=run_id,
+        post_at=post_at,
+        post_to=chance.randrange(3),
+        delete_at=chance.choice([None, None, max(0.0, post_at + after)]),
+        delete_to=chance.randrange(3),
+        heard=chance.random() < 0.5,
+        work=chance.choice(WORK),
+        budget=chance.choice(BUDGETS),
+    )
+
+
+def played(seed: int, **variant: Any) -> Cluster:
+    """Play the story of a seed; nothing may be left over of it."""
+    story, clusters = story_of(seed), list[Cluster]()
+
+    async def main() -> Cluster:
+        lost = 0.15 if story.disturbance == "answers lost" else 0.0
+        clusters.append(Cluster(seed, lost=lost, **variant))
+        return await clusters[0].play(story)
+
+    def strike() -> object:
+        ready = clusters and not clusters[0].over
+        return story.delete(clusters[0], story.runs[0]) if ready else None
+
+    told = run_seeded(
+        main,
+        seed,
+        interrupt=None if story.strike_before_step is None else strike,
+        before_step=story.strike_before_step or 0,
+    )
+    assert told.leftover == (), f"seed {seed}: {told.leftover}"
+    return told.result
+
+
+# -- the oracle --------------------------------------------------------------------------------
+
+
+def problems(cluster: Cluster) -> list[str]:
+    """Return one sentence for every promise that was broken."""
+    return [
+        f"{key.run_id} {problem}"
+        for key, row in cluster.database.rows.items()
+        if row.run is not None
+        for problem in [
+            *_about_its_end(cluster, row.run),
+            *_about_calls_after_the_wish(cluster, key),
+            *_about_repeated_calls(cluster, key),
+            *_about_its_budget(cluster, row.run),
+            *_about_its_records(cluster, row.run),
+        ]
+    ]
+
+
+def _about_its_end(cluster: Cluster, run: Run) -> Iterator[str]:
+    history = cluster.database.history(run.key)
+    ends = [status for status in history if status in TERMINAL]
+    if len(ends) != 1 or history[-1] not in TERMINAL:
+        yield f"has the history {history}"
+    if run.wish is not None and run.status is not RunStatus.CANCELLED:
+        yield f"was to be stopped, and is {run.status}"
+    if run.wish is None and run.status is RunStatus.CANCELLED:
+        yield "is cancelled, and nobody has wished it"
+
+
+def _about_calls_after_the_wish(cluster: Cluster, key: RunKey) -> Iterator[str]:
+    wished = cluster.database.wished(key)
+    if wished is None:
+        return
+    step, at = wished
+    for event in cluster.diary.of(key, "call", "step"):
+        if event.at > at + ALLOWED_SECONDS:
+            yield f"began a {event.kind} {event.at - at:.3f} s after the wish to stop it"
+    for event in cluster.diary.of(key, "call"):
+        permitted = event.detail.permitted_at_step
+        if event.detail.call.external and (permitted is None or permitted > step):
+            yield "passed a barrier after the wish to stop it"
+
+
+def _about_repeated_calls(cluster: Cluster, key: RunKey) -> Iterator[str]:
+    """A frozen process may send the one call that it was already allowed."""
+    stored = {event.detail: event.step for event in cluster.diary.of(key, "result stored")}
+    made = Counter[str]()
+    for event in cluster.diary.of(key, "call"):
+        call, permitted = event.detail.call, event.detail.permitted_at_step
+        made[call.key] += 1
+        if call.external and permitted > stored.get(call.key, permitted):
+            yield f"made {call.key} again, whose result was stored"
+        if call.external and not call.repeatable and made[call.key] > 1:
+            yield f"made {call.key} again, which must not be repeated"
+
+
+def _about_its_budget(cluster: Cluster, run: Run) -> Iterator[str]:
+    limits = run.request.budget
+    made = [event.detail.call for event in cluster.diary.of(run.key, "call")]
+    used: Mapping[str, Any] = run.usage or {}
+    if limits.max_api_calls is not None and len(made) > limits.max_api_calls:
+        yield f"made {len(made)} calls of {limits.max_api_calls}"
+    dearest = DEAREST.tokens_in + DEAREST.tokens_out
+    if limits.max_tokens is not None and used["tokens"] > limits.max_tokens + dearest:
+        yield f"used {used['tokens']} tokens of {limits.max_tokens}"
+    external = sum(call.external for call in made)
+    if used["api_calls"] < external:
+        yield f"is charged for {used['api_calls']} calls and has made {external}"
+    if used["tokens"] < 0 or used["cost_usd"] < 0:
+        yield f"has got something back: {used}"
+
+
+def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
+    row = cluster.database.rows[run.key]
+    for snapshot in row.snapshots:
+        yield from violations(snapshot)
+    for earlier, later in zip(row.snapshots, row.snapshots[1:], strict=False):
+        yield from regressions(earlier, later)
+    stored = ExecutionGraph.restore(run.key.run_id, [record.node for record in row.calls.values()])
+    nodes, last = stored.snapshot()["nodes"], row.snapshots[-1]["nodes"]
+    if {name: node["status"] for name, node in nodes.items()} != {
+        name: node["status"] for name, node in last.items()
+    }:
+        yield "has a journal that tells another story than its last snapshot"
+
+
+# -- what happened -------------------------------------------------------------------------------
+
+
+def moment_of_the_wish(cluster: Cluster, key: RunKey) -> str:
+    """Say what a run was doing when the wish to stop it was committed."""
+    wished = cluster.database.wished(key)
+    if wished is None:
+        return "never, or too late"
+    before = [
+        event for event in cluster.diary.events if event.key == key and event.step < wished[0]
+    ]
+    kinds = [event.kind for event in before]
+    statuses = [event.detail for event in before if event.kind == "status"]
+    if kinds.count("post") > kinds.count("post answered"):
+        return "racing the POST"
+    if not statuses:
+        return "before the POST"
+    if statuses[-1] is RunStatus.QUEUED:
+        return "in the queue" if len(statuses) == 1 else "in the queue again"
+    since = kinds[_last(kinds, "status") :]
+    if "settlement begun" in since:
+        return "at the settlement"
+    if "release begun" in since:
+        return "racing a hand-over"
+    if since.count("call") > since.count("call over"):
+        return "in a call"
+    if since[-1:] == ["call over"] and since[-2:-1] == ["try failed"]:
+        return "between two tries"
+    return "elsewhere in the run"
+
+
+def _last(kinds: list[str], kind: str) -> int:
+    return len(kinds) - 1 - kinds[::-1].index(kind)

@@ -35,7 +35,7 @@ from app.runs.run import (
 )
 from app.runs.service import Receipt, RunService
 from tests.support.seeded_loop import SeededLoop
-from tests.support.virtual_database import Database, Diary, Line, Network
+from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
 
 HEARTBEAT_SECONDS = 2.0
 CANCEL_GRACE_SECONDS = 0.5
@@ -56,6 +56,14 @@ class Work:
     """The share of attempts that fail, hang, or ignore their cancellation."""
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that has reached the outside world."""
+
+    call: Call
+    permitted_at_step: int | None
+
+
 class Outside:
     """The world outside: notes every call that reaches it."""
 
@@ -67,13 +75,16 @@ class Outside:
     async def call(self, key: RunKey, call: Call, trouble: float) -> Reply:
         self._made += 1
         chance = random.Random(f"{self._seed}/{call.key}/{self._made}")
-        self.diary.note("call", key, call)
+        self.diary.note("call", key, Made(call, PERMITTED_AT_STEP.get(None)))
         try:
-            return await self._answer(chance, trouble)
+            return await self._answer(chance, call, trouble)
+        except AttemptError as failure:
+            self.diary.note("try failed" if failure.retryable else "call failed", key, call)
+            raise
         finally:
             self.diary.note("call over", key, call)
 
-    async def _answer(self, chance: random.Random, trouble: float) -> Reply:
+    async def _answer(self, chance: random.Random, call: Call, trouble: float) -> Reply:
         seconds = chance.choice([0.0, 0.01, 0.2, 1.0])
         draw = chance.random()
         if draw < 0.2 * trouble:
@@ -83,7 +94,7 @@ class Outside:
         else:
             await asyncio.sleep(seconds)
         if 0.3 * trouble <= draw < 0.9 * trouble:
-            raise AttemptError("Busy.", error_class="Busy", retryable=True)
+            raise AttemptError("Busy.", error_class="Busy", retryable=call.repeatable)
         if 0.9 * trouble <= draw < trouble:
             raise AttemptError("Bad.", error_class="Bad", retryable=False, spent=Spent())
         return Reply({"answer": 42}, chance.choice([None, ESTIMATE, DEAREST]))
@@ -112,6 +123,7 @@ class CallingNode:
     ) -> ExecutionResult:
         key = RunKey("t", context.run_id)
         work, answers = self._works[context.run_id], list[Any]()
+        self._outside.diary.note("step", key)
         context.keep(lambda: {"result": {"answers": list(answers)}})
         for number in range(work.calls):
             call = _call(work, f"{context.run_id}/{number}")
@@ -143,7 +155,7 @@ def _call(work: Work, key: str) -> Call:
         external=external,
         repeatable=chance.random() < work.repeatable,
         retry=RetryPolicy(),
-        timeout_seconds=3.0,
+        timeout_seconds=20.0,
     )
 
 
@@ -210,7 +222,7 @@ class Cluster:
     """Two processes that execute runs, and a replica that only answers."""
 
     seed: int
-    max_runs: int = 2
+    max_runs: int = 1
     slow: float = 0.1
     lost: float = 0.0
     database_type: type[Database] = Database
@@ -229,6 +241,7 @@ class Cluster:
         self.outside = Outside(self.diary, self.seed)
         self.processes = [Process(name, self, max_runs=self.max_runs) for name in ("p1", "p2")]
         self.replica = RunService(self.database, None)
+        self.over = False
 
     async def play(self, story: Callable[["Cluster"], Awaitable[None]]) -> "Cluster":
         """Open the processes, let a story happen, wait for every run's end, and close."""
@@ -243,6 +256,7 @@ class Cluster:
             for process in self.processes:
                 if not process.closed:
                     await process.close()
+            self.over = True
             await asyncio.sleep(60)  # what was abandoned ends as well
         return self
 
@@ -256,10 +270,13 @@ class Cluster:
             request=RunRequest(kind=RunKind.CASE, input="?", budget=budget),
             request_hash="h",
         )
+        self.diary.note("post", new.key)
         try:
             return await to.accept(new)
         except StoreUnavailableError:
             return None
+        finally:
+            self.diary.note("post answered", new.key)
 
     async def delete(self, run_id: str, *, to: RunService, heard: bool) -> Receipt:
         """Delete a run; whether the processes hear of it at once is up to the caller."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ from tests.support.memory_runs import MemoryRuns, Row
 from tests.support.seeded_loop import SeededLoop
 
 T = TypeVar("T")
+
+PERMITTED_AT_STEP: ContextVar[int] = ContextVar("permitted at step")
+"""When the statement was executed with which a task has last asked for its permission to go on."""
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 
@@ -36,9 +40,14 @@ class Diary:
     def __init__(self, loop: SeededLoop) -> None:
         self.loop = loop
         self.events: list[Event] = []
+        self.reader: Callable[[Event], None] | None = None
+        """Shown every event as it happens."""
 
     def note(self, kind: str, key: RunKey, detail: Any = None) -> None:
-        self.events.append(Event(self.loop.steps, self.loop.time(), kind, key, detail))
+        event = Event(self.loop.steps, self.loop.time(), kind, key, detail)
+        self.events.append(event)
+        if self.reader is not None:
+            self.reader(event)
 
     def of(self, key: RunKey, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.key == key and event.kind in kinds]
@@ -150,7 +159,9 @@ class Line:
         self._writes: set[asyncio.Task[Any]] = set()
 
     async def write(self, write: JournalWrite) -> Permission:
-        return await self._in_turn(self._write(write))
+        permission, step = await self._in_turn(self._write(write))
+        PERMITTED_AT_STEP.set(step)
+        return permission
 
     async def settle(self, settlement: Settlement) -> Settled:
         self.database.diary.note("settlement begun", settlement.key)
@@ -161,13 +172,14 @@ class Line:
         while self._writes:
             await asyncio.wait(self._writes)
 
-    async def _write(self, write: JournalWrite) -> Permission:
+    async def _write(self, write: JournalWrite) -> tuple[Permission, int]:
         permission = await self.database.write(write)
         if permission.owned:
             for record in write.calls:
                 if record.outcome == "result":
                     self.database.diary.note("result stored", write.key, record.call_key)
-        return permission
+        statements = self.database.diary.of(write.key, "statement")
+        return permission, max(event.step for event in statements if event.detail == write.fence)
 
     async def _in_turn(self, write: Awaitable[T]) -> T:
         task = asyncio.ensure_future(self._when_free(write))

@@ -8,7 +8,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.adapters.postgres.engines import transaction
@@ -28,13 +28,27 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def is_current(engine: AsyncEngine) -> bool:
-    """Tell whether the database is at the newest revision."""
+    """Tell whether the database is where this code needs it, or further."""
     async with transaction(engine) as connection:
-        return await connection.run_sync(_at_head)
+        return await connection.run_sync(_serves)
+
+
+def is_served_by(url: str) -> bool:
+    """Tell whether the database is where this code needs it, or further.
+
+    Raises:
+        sqlalchemy.exc.OperationalError: the database does not answer.
+    """
+    engine = create_engine(_driver(url))
+    try:
+        with engine.connect() as connection:
+            return _serves(connection)
+    finally:
+        engine.dispose()
 
 
 def _migrate(url: str, migration: Callable[[Config, str], None], revision: str) -> None:
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+    engine = create_engine(_driver(url))
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
@@ -47,9 +61,16 @@ def _migrate(url: str, migration: Callable[[Config, str], None], revision: str) 
         engine.dispose()
 
 
-def _at_head(connection: Connection) -> bool:
-    current = set(MigrationContext.configure(connection).get_current_heads())
-    return current == set(ScriptDirectory.from_config(_config()).get_heads())
+def _serves(connection: Connection) -> bool:
+    """Compare revisions; one that this code does not know is of a newer release."""
+    script = ScriptDirectory.from_config(_config())
+    known = {revision.revision for revision in script.walk_revisions()}
+    there = set(MigrationContext.configure(connection).get_current_heads())
+    return bool(there) and (there == set(script.get_heads()) or not there <= known)
+
+
+def _driver(url: str) -> URL:
+    return make_url(url).set(drivername="postgresql+psycopg")
 
 
 def _config() -> Config:

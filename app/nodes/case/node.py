@@ -20,10 +20,13 @@ from app.nodes.case.result import result_of
 from app.nodes.case.state import CaseState, ModelName
 from app.nodes.case.verification import Verification
 from app.nodes.case.work import CaseWork
+from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext
 
 RESULT = "result"
 """The output handle."""
+
+MAX_REASON_CHARS = 400
 
 _HALTS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
@@ -108,12 +111,17 @@ def _settle(ruling: Ruling, work: CaseWork) -> None:
         case Reason.PASSED:
             work.state.finish_reason = FinishReason.SUCCESS
         case Reason.BIG_FAILED:
-            attempts = work.state.passes[Tier.BIG]
-            raise CaseFailedError(
-                f"No verified answer after {attempts} attempt(s) on the big tier."
-            )
+            raise CaseFailedError(_unsolved(work.state))
         case _:
             raise halt(ruling, work)
+
+
+def _unsolved(state: CaseState) -> str:
+    """Say in one line what was tried, and what was wrong with it in the end."""
+    attempts = state.passes[Tier.BIG]
+    tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
+    why = redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
+    return f"No verified answer after {tried} on the big tier. {why}".rstrip()
 
 
 def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | None:

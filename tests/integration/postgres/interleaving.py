@@ -1,19 +1,18 @@
-"""Two sessions on one database, driven statement by statement through every interleaving.
+"""Sessions on one database, driven statement by statement through every interleaving.
 
 Each exchange with the server (a statement, a BEGIN with it, a COMMIT) stops at a gate first. The
-schedule says which session may make the next one. A session whose statement waits for a lock of the
-other is found out by asking the database, and the schedule goes on with the other; it takes part
+schedule says which session may make the next one. A session whose statement waits for a lock of
+another is found out by asking the database, and the schedule goes on with the others; it takes part
 again once its answer has come.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg.abc import RV, PQGen
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -21,7 +20,7 @@ from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.json_text import dump
 from tests.support.stores import Oracle
 
-BLOCKED = "SELECT cardinality(pg_blocking_pids(pid)) > 0 FROM unnest(%s::int[]) AS pid"
+BLOCKED = "SELECT bool_or(cardinality(pg_blocking_pids(pid)) > 0) FROM unnest(%s::int[]) AS pid"
 
 
 class Gate:
@@ -33,41 +32,35 @@ class Gate:
         self._arrived = asyncio.Event()
         self._open = asyncio.Event()
 
+    @property
+    def somebody_waits(self) -> bool:
+        return self._arrived.is_set()
+
     async def pass_through(self) -> None:
-        if not self.closed:
-            return
-        self._arrived.set()
-        await self._open.wait()
-        self._open.clear()
+        if self.closed:
+            self._arrived.set()
+            await self._open.wait()
+            self._open.clear()
 
     def let_one_pass(self) -> None:
         self._arrived.clear()
         self._open.set()
 
-    @property
-    def somebody_waits(self) -> bool:
-        return self._arrived.is_set()
-
 
 class GatedConnection(Connection):
     """A connection of one session."""
 
-    gate: Gate
+    gate: Gate | None = None
 
-    @classmethod
-    async def gated(cls, url: str, gate: Gate, **options: Any) -> "GatedConnection":
-        connection = await cls.open(url, Patience(), **options)
-        connection.gate = gate
-        gate.backends.append(connection.info.backend_pid)
-        return connection
-
-    async def wait(
-        self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None
-    ) -> RV:
-        gate = getattr(self, "gate", None)
-        if gate is not None:
-            await gate.pass_through()
+    async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        if self.gate is not None:
+            await self.gate.pass_through()
         return await super().wait(gen, interval, timeout)
+
+    async def rollback(self) -> None:
+        """Roll back; without a transaction that is no exchange."""
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            await super().rollback()
 
 
 @dataclass
@@ -77,90 +70,95 @@ class Session:
     url: str
     gate: Gate = field(default_factory=Gate)
 
+    async def connect(self, **options: Any) -> GatedConnection:
+        connection = await GatedConnection.open(self.url, Patience(), **options)
+        connection.gate = self.gate
+        self.gate.backends.append(connection.info.backend_pid)
+        return connection
+
+    async def connect_for_hot_writes(self) -> GatedConnection:
+        return await self.connect(autocommit=True, row_factory=dict_row, prepare_threshold=0)
+
     def engine(self) -> AsyncEngine:
-        """Return a pool of one connection; it makes no exchange of its own accord."""
+        """Return a pool of one connection, without exchanges of its own accord."""
         return create_async_engine(
             "postgresql+psycopg://",
-            async_creator=lambda: GatedConnection.gated(self.url, self.gate),
+            async_creator=self.connect,
             pool_size=1,
             max_overflow=0,
             json_serializer=dump,
         )
 
-    async def connect(self) -> GatedConnection:
-        """Return a connection for the hot writes."""
-        return await GatedConnection.gated(
-            self.url, self.gate, autocommit=True, row_factory=dict_row, prepare_threshold=0
-        )
-
-
-@dataclass
-class Seen:
-    """What happened in the trials: whether they prove anything at all."""
-
-    trials: int = 0
-    blocked: int = 0
-    """How often a session had to wait for the other's lock."""
-    outcomes: Counter[str] = field(default_factory=Counter)
-    schedules: set[str] = field(default_factory=set)
-
 
 Work = Callable[[], Coroutine[Any, Any, object]]
 
 
+@dataclass
 class Trial:
-    """One run of two sessions under one schedule, written as the indices of who goes next."""
+    """What the sessions did under one schedule."""
 
-    def __init__(self, oracle: Oracle, sessions: Sequence[Session]) -> None:
-        self._oracle = oracle
-        self._sessions = sessions
-        self.choices: list[tuple[int, int]] = []
-        """At each point where both could go on: who did, and how many could."""
-        self.steps = ""
-        self.blocked = 0
+    steps: str = ""
+    """Who made each exchange: ``a``, ``b``, and so on."""
+    choices: list[tuple[int, int]] = field(default_factory=list)
+    """At each point where several could go on: which of them did, and how many could."""
+    blocked: bool = False
+    """True if one had to wait for another's lock."""
 
-    async def run(self, works: Sequence[Work], schedule: Sequence[int]) -> list[Any]:
-        """Run ``works`` side by side; beyond its end the schedule is all zeros."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work()) for work in works]
-            for session in self._sessions:
-                session.gate.closed = True
-            ready = [await self._settles(n, tasks) for n in range(len(tasks))]
-            while True:
-                able = [n for n, is_ready in enumerate(ready) if is_ready]
-                if not able:
-                    if all(task.done() for task in tasks):
-                        break
-                    ready = [await self._settles(n, tasks) for n in range(len(tasks))]
-                    continue
-                turn = able[0]
-                if len(able) > 1:
-                    place = len(self.choices)
-                    turn = schedule[place] if place < len(schedule) else 0
-                    self.choices.append((turn, len(able)))
-                self.steps += "ab"[turn]
-                self._sessions[turn].gate.let_one_pass()
-                ready[turn] = await self._settles(turn, tasks)
-                other = 1 - turn
-                if not ready[other]:
-                    ready[other] = await self._settles(other, tasks)
-            for session in self._sessions:
-                session.gate.closed = False
-        return [task.result() for task in tasks]
 
-    async def _settles(self, turn: int, tasks: "Sequence[asyncio.Task[object]]") -> bool:
-        """Wait until a session stands at its gate, has ended, or waits for a lock."""
-        gate = self._sessions[turn].gate
-        looked = 0
-        while True:
-            for _ in range(3):
-                await asyncio.sleep(0)
-            if tasks[turn].done():
-                return False
-            if gate.somebody_waits:
-                return True
-            looked += 1
-            rows = await self._oracle.rows(BLOCKED, gate.backends)
-            if any(value for row in rows for value in row.values()):
-                self.blocked += 1
-                return False
+async def explore(
+    oracle: Oracle, sessions: Sequence[Session], begin: Callable[[int], Sequence[Work]]
+) -> AsyncIterator[Trial]:
+    """Run ``begin(n)`` for the n-th trial under one schedule after another, until all are done."""
+    schedule: list[int] = []
+    number = 0
+    while True:
+        trial = await _run(oracle, sessions, begin(number), schedule)
+        yield trial
+        number += 1
+        choices = trial.choices
+        while choices and choices[-1][0] + 1 == choices[-1][1]:
+            choices = choices[:-1]
+        if not choices:
+            return
+        schedule = [choice for choice, _ in choices]
+        schedule[-1] += 1
+
+
+async def _run(
+    oracle: Oracle, sessions: Sequence[Session], works: Sequence[Work], schedule: Sequence[int]
+) -> Trial:
+    """Run works side by side; beyond its end the schedule lets the first that can go on."""
+    trial = Trial()
+    for session in sessions:
+        session.gate.closed = True
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work()) for work in works]
+        while not all(task.done() for task in tasks):
+            stands = zip(sessions, tasks, strict=True)
+            states = [await _settled(oracle, session, task) for session, task in stands]
+            trial.blocked |= "blocked" in states
+            able = [n for n, state in enumerate(states) if state == "ready"]
+            if not able:
+                continue
+            choice = 0
+            if len(able) > 1:
+                place = len(trial.choices)
+                choice = schedule[place] if place < len(schedule) else 0
+                trial.choices.append((choice, len(able)))
+            trial.steps += chr(ord("a") + able[choice])
+            sessions[able[choice]].gate.let_one_pass()
+    for session in sessions:
+        session.gate.closed = False
+    return trial
+
+
+async def _settled(oracle: Oracle, session: Session, task: "asyncio.Task[object]") -> str:
+    """Wait until a session stands at its gate, has ended, or waits for a lock."""
+    while True:
+        await asyncio.sleep(0)
+        if task.done():
+            return "done"
+        if session.gate.somebody_waits:
+            return "ready"
+        if await oracle.value(BLOCKED, session.gate.backends):
+            return "blocked"

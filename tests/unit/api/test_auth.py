@@ -49,6 +49,13 @@ def test_a_header_that_claims_to_be_local_is_not_believed(header: str) -> None:
         identify(request("10.0.0.1", **{header: "127.0.0.1"}), "loopback")
 
 
+@pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded", "x_real_ip", "via"])
+def test_what_a_local_proxy_passes_on_is_not_local(header: str) -> None:
+    """Whoever stands in front of the proxy could be anybody."""
+    with pytest.raises(ProblemError):
+        identify(request("127.0.0.1", **{header: "127.0.0.1"}), "loopback")
+
+
 def test_a_page_of_another_site_is_refused_although_its_browser_runs_here() -> None:
     """A page somewhere could otherwise stop the runs of whoever looks at it."""
     with pytest.raises(ProblemError):
