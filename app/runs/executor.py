@@ -31,7 +31,7 @@ from app.runs.plan import graph_for
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
 from app.runs.report import Conclusion, conclude, stopped
-from app.runs.run import CallRecord, Run, RunKey, StopWish
+from app.runs.run import CallRecord, Run, RunKey, RunStatus, StopWish, as_ended
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +55,8 @@ class _Active:
     delivered_at: datetime | None = None
     settled: bool = False
     """True once its end was stored by this process."""
+    final: Run | None = None
+    """The run as this process ended it; None where only the store can say."""
 
 
 class RunExecutor:
@@ -147,11 +149,16 @@ class RunExecutor:
         """Take no more runs; those that are executed go on."""
         self._open = False
 
-    async def ended(self, key: RunKey) -> None:
-        """Wait until a run is no longer executed here."""
+    async def ended(self, key: RunKey) -> Run | None:
+        """Wait until a run is no longer executed here.
+
+        Return it as it ended; None where only the store can say how that was.
+        """
         active = self._active.get(key)
-        if active is not None:
-            await active.ended.wait()
+        if active is None:
+            return None
+        await active.ended.wait()
+        return active.final
 
     async def drain(self, grace_seconds: float) -> None:
         """Start nothing more; let runs end for a while, then give the others back."""
@@ -231,6 +238,8 @@ class RunExecutor:
             ended = execution.settlement(conclusion, delivered_at=datetime.now(UTC))
             settled = await self._journals.settle(ended)
         active.settled = settled.done
+        if settled.finished_at is not None and conclusion.status is not RunStatus.CANCELLED:
+            active.final = as_ended(active.run, ended, settled.finished_at)
         if settled.done:
             log.info("run.settled", status=conclusion.status.value)
         else:

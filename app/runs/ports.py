@@ -148,6 +148,8 @@ class Settled:
     """What became of an end that was written."""
 
     done: bool
+    finished_at: datetime | None = None
+    """When the run ended, on the store's clock; None if it did not."""
     wish: StopWish | None = None
     """Somebody's wish to stop that came first: write the end again, as cancelled."""
 

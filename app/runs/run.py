@@ -8,7 +8,7 @@ A terminal status never changes. ``waiting`` is a run that waits for an approval
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -165,3 +165,18 @@ class Settlement:
     """What the journal does not hold yet."""
     snapshot: Mapping[str, Any]
     delivered_at: datetime | None = None
+
+
+def as_ended(run: Run, end: Settlement, finished_at: datetime) -> Run:
+    """Return a run as its store shows it once ``end`` is written."""
+    return replace(
+        run,
+        status=end.status,
+        finished_at=finished_at,
+        worker_id=None,
+        active_seconds=end.active_seconds,
+        finish_reason=end.finish_reason,
+        result=end.result,
+        usage=end.usage,
+        stop=end.stop,
+    )

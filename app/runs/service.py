@@ -115,8 +115,7 @@ class RunService:
         pause, longest = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
-            await self._until_ended_here(key, until)
-            run = await self.get(key)
+            run = await self._until_ended_here(key, until) or await self.get(key)
             left = until - time.monotonic()
             if run.finished or left <= 0 or self._closing.is_set():
                 return run
@@ -148,15 +147,16 @@ class RunService:
             executor.start(accepted.run, permitted_at=permitted_at)
         return accepted
 
-    async def _until_ended_here(self, key: RunKey, until: float) -> None:
-        """Wait for a run that this process executes, without asking the database."""
+    async def _until_ended_here(self, key: RunKey, until: float) -> Run | None:
+        """Wait for a run that this process executes; None if the store must be asked."""
         if self._executor is None:
-            return
+            return None
         ended = asyncio.ensure_future(self._executor.ended(key))
         closing = asyncio.ensure_future(self._closing.wait())
         left = max(0.0, until - time.monotonic())
         try:
             await asyncio.wait({ended, closing}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            return ended.result() if ended.done() else None
         finally:
             ended.cancel()
             closing.cancel()

@@ -10,26 +10,31 @@ against what the service promises.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import pytest
+import structlog
 
 from app.control.budget import Budget
+from app.control.ledger import Scope
 from app.runs.ports import JournalWrite, Permission, Settled
-from app.runs.run import TERMINAL, Run, RunKey, RunStatus, Settlement, StopWish
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import regressions, violations
+from app.runs.run import TERMINAL, CallRecord, Run, RunKey, RunStatus, Settlement, StopWish
+from app.trace.invariants import node_violations, regressions, violations
+from tests.support.memory_runs import Row
+from tests.support.seeded_loop import interrupted_everywhere
 from tests.support.seeded_loop import run as run_seeded
-from tests.support.virtual_cluster import DEAREST, ESTIMATE, Cluster, Process, Work
-from tests.support.virtual_database import Event, Line
+from tests.support.virtual_cluster import DEAREST, HEARTBEAT_SECONDS, Cluster, Work
+from tests.support.virtual_database import Database, Event, Line
 
 SEEDS = 2_400
+"""Each takes a few milliseconds."""
 SHARDS = 8
 ALLOWED_SECONDS = 0.1
 """How old the permission may be with which a call begins."""
+SLACK_SECONDS = 1.0
+"""What the statements of two heartbeats may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +132,8 @@ BUDGETS = [
     Budget(max_time_seconds=1.0),
     *[Budget()] * 4,
 ]
+LOST = {"answers lost": 0.2, "slow hand-over": 0.2}
+"""How often an answer of the database gets lost."""
 DISTURBANCES = ["none", "hand-over", "slow hand-over", "process lost", "answers lost"]
 
 
@@ -147,15 +154,17 @@ def story_of(seed: int) -> Story:
     chance = random.Random(seed)
     runs = [_plan(chance, f"r{number}") for number in range(chance.choice([1, 2, 4]))]
     disturbance = chance.choices(DISTURBANCES, weights=[4, 2, 2, 2, 2])[0]
+    strike_at = chance.choice(MOMENTS)
     if disturbance in ("hand-over", "slow hand-over"):
-        runs[0] = replace(runs[0], post_to=0)
+        runs[0] = replace(runs[0], post_to=0, work=WORK[-1])
+        strike_at = chance.choice([strike_at, "release begun"])
     return Story(
         seed=seed,
         runs=runs,
         disturbance=disturbance,
         disturbed_at=chance.uniform(0, 1.5),
         strike_before_step=chance.choice([None, chance.randrange(20, 600)]),
-        strike_at=chance.choice(MOMENTS),
+        strike_at=strike_at,
         strike_delay=chance.choice([0.0, 0.0, 0.001, 0.02, 0.1]),
     )
 
@@ -180,8 +189,7 @@ def played(seed: int, **variant: Any) -> Cluster:
     story, clusters = story_of(seed), list[Cluster]()
 
     async def main() -> Cluster:
-        lost = 0.15 if story.disturbance == "answers lost" else 0.0
-        clusters.append(Cluster(seed, lost=lost, **variant))
+        clusters.append(Cluster(seed, lost=LOST.get(story.disturbance, 0.0), **variant))
         return await clusters[0].play(story)
 
     def strike() -> object:
@@ -210,6 +218,7 @@ def problems(cluster: Cluster) -> list[str]:
         for problem in [
             *_about_its_end(cluster, row.run),
             *_about_calls_after_the_wish(cluster, key),
+            *_about_calls_in_flight(cluster, key),
             *_about_repeated_calls(cluster, key),
             *_about_its_budget(cluster, row.run),
             *_about_its_records(cluster, row.run),
@@ -242,6 +251,16 @@ def _about_calls_after_the_wish(cluster: Cluster, key: RunKey) -> Iterator[str]:
             yield "passed a barrier after the wish to stop it"
 
 
+def _about_calls_in_flight(cluster: Cluster, key: RunKey) -> Iterator[str]:
+    """They are cancelled at the next heartbeat, unless they are deaf to it or their process is."""
+    wished = cluster.database.wished(key)
+    if wished is None or cluster.diary.of(key, "deaf", "lost"):
+        return
+    for event in cluster.diary.of(key, "call over"):
+        if event.at > wished[1] + HEARTBEAT_SECONDS + SLACK_SECONDS:
+            yield f"had a call until {event.at - wished[1]:.3f} s after the wish to stop it"
+
+
 def _about_repeated_calls(cluster: Cluster, key: RunKey) -> Iterator[str]:
     """A frozen process may send the one call that it was already allowed."""
     stored = {event.detail: event.step for event in cluster.diary.of(key, "result stored")}
@@ -256,19 +275,19 @@ def _about_repeated_calls(cluster: Cluster, key: RunKey) -> Iterator[str]:
 
 
 def _about_its_budget(cluster: Cluster, run: Run) -> Iterator[str]:
-    limits = run.request.budget
+    """What stays inside a process and is lost with it costs nothing, and is made again."""
+    limits, used = run.request.budget, run.usage or {}
+    lost = bool(cluster.diary.of(run.key, "lost", "release lost"))
     made = [event.detail.call for event in cluster.diary.of(run.key, "call")]
-    used: Mapping[str, Any] = run.usage or {}
-    if limits.max_api_calls is not None and len(made) > limits.max_api_calls:
-        yield f"made {len(made)} calls of {limits.max_api_calls}"
+    counted = sum(call.external or not lost for call in made)
+    if limits.max_api_calls is not None and counted > limits.max_api_calls:
+        yield f"made {counted} calls of {limits.max_api_calls}"
+    charged = used.get("api_calls", 0)
+    if charged < counted or (charged > counted and not lost):
+        yield f"is charged for {charged} calls and has made {counted}"
     dearest = DEAREST.tokens_in + DEAREST.tokens_out
-    if limits.max_tokens is not None and used["tokens"] > limits.max_tokens + dearest:
+    if limits.max_tokens is not None and used.get("tokens", 0) > limits.max_tokens + dearest:
         yield f"used {used['tokens']} tokens of {limits.max_tokens}"
-    external = sum(call.external for call in made)
-    if used["api_calls"] < external:
-        yield f"is charged for {used['api_calls']} calls and has made {external}"
-    if used["tokens"] < 0 or used["cost_usd"] < 0:
-        yield f"has got something back: {used}"
 
 
 def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
@@ -277,9 +296,10 @@ def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
         yield from violations(snapshot)
     for earlier, later in zip(row.snapshots, row.snapshots[1:], strict=False):
         yield from regressions(earlier, later)
-    stored = ExecutionGraph.restore(run.key.run_id, [record.node for record in row.calls.values()])
-    nodes, last = stored.snapshot()["nodes"], row.snapshots[-1]["nodes"]
-    if {name: node["status"] for name, node in nodes.items()} != {
+    stored = {record.node_id: record.node for record in row.calls.values()}
+    yield from node_violations(stored)
+    last = row.snapshots[-1]["nodes"]
+    if {name: node["status"] for name, node in stored.items()} != {
         name: node["status"] for name, node in last.items()
     }:
         yield "has a journal that tells another story than its last snapshot"
@@ -318,3 +338,158 @@ def moment_of_the_wish(cluster: Cluster, key: RunKey) -> str:
 
 def _last(kinds: list[str], kind: str) -> int:
     return len(kinds) - 1 - kinds[::-1].index(kind)
+
+
+# -- the tests -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Thousands of runs have thousands of lines to log."""
+    with structlog.testing.capture_logs():
+        yield
+
+
+@pytest.mark.req("004/cancel-early", "000/C3", "000/B1", "000/B3", "card/delete")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_promise_holds_whenever_a_run_is_stopped(shard: int) -> None:
+    """No call after the wish, one end, no overshoot, nothing left over, sound records."""
+    for seed in range(shard, SEEDS, SHARDS):
+        found = problems(played(seed))
+        assert found == [], f"seed {seed}: {found}"
+
+
+@pytest.mark.req("004/cancel-early", "000/C3")
+@pytest.mark.parametrize("seed", range(3))
+def test_every_promise_holds_for_a_delete_before_any_step_of_a_story(seed: int) -> None:
+    """One run with three calls, two of them tried twice, deleted before each of its steps."""
+    ends = Counter[RunStatus]()
+    for step, told in interrupted_everywhere(lambda: OneRun(seed), seed):
+        assert told.leftover == (), f"seed {seed}, step {step}: {told.leftover}"
+        found = problems(told.result)
+        assert found == [], f"seed {seed}, step {step}: {found}"
+        ends.update(row.run.status for row in told.result.database.rows.values() if row.run)
+
+    assert ends[RunStatus.CANCELLED] > 100
+    assert ends[RunStatus.COMPLETED] >= 1
+
+
+class OneRun:
+    """A story of one run, to be deleted from outside."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._cluster: Cluster | None = None
+
+    async def play(self) -> Cluster:
+        self._cluster = Cluster(self._seed, slow=0.03)
+        return await self._cluster.play(self._post)
+
+    def interrupt(self) -> object:
+        cluster = self._cluster
+        if cluster is None or cluster.over:
+            return None
+        return cluster.delete("r0", to=cluster.replica, heard=False)
+
+    async def _post(self, cluster: Cluster) -> None:
+        work = Work(calls=3, trouble=0.5)
+        await cluster.post("r0", work, Budget(), to=cluster.processes[0].service)
+
+
+def test_the_stories_are_not_vacuous() -> None:
+    """Wishes are committed at every moment, heard and unheard, and every disturbance happens."""
+    moments, unheard, ends, seen = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    for seed in range(800):
+        cluster, plans = played(seed), {plan.run_id: plan for plan in story_of(seed).runs}
+        seen.update(event.kind for event in cluster.diary.events)
+        for key, row in cluster.database.rows.items():
+            moment = moment_of_the_wish(cluster, key)
+            moments[moment] += 1
+            plan = plans[key.run_id]
+            unheard[moment] += plan.delete_to == 2 and not plan.heard
+            ends[row.run.status.value if row.run else "no run"] += 1
+
+    assert all(moments[moment] >= 5 for moment in ALL_MOMENTS), moments
+    assert all(unheard[moment] >= 5 for moment in ("in a call", "elsewhere in the run")), unheard
+    assert all(ends[end] >= 50 for end in ("completed", "halted", "cancelled")), ends
+    assert all(seen[kind] >= 5 for kind in DISTURBED), seen
+
+
+ALL_MOMENTS = [
+    "before the POST",
+    "racing the POST",
+    "in the queue",
+    "in the queue again",
+    "in a call",
+    "between two tries",
+    "elsewhere in the run",
+    "at the settlement",
+    "racing a hand-over",
+    "never, or too late",
+]
+DISTURBED = ["lost", "release begun", "release lost", "acceptance lost", "late result", "deaf"]
+
+
+class DeafLine(Line):
+    """A journal whose barrier does not see wishes."""
+
+    async def write(self, write: JournalWrite) -> Permission:
+        return replace(await super().write(write), wish=None)
+
+
+class CarelessDatabase(Database):
+    """Ends runs without looking at wishes."""
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        row = self.rows[settlement.key]
+        wish, row.run = row.run.wish if row.run else None, _with_wish(row.run, None)
+        settled = await super().settle(settlement)
+        row.run = _with_wish(row.run, wish)
+        return settled
+
+
+class UnfencedDatabase(Database):
+    """Lets a worker write that has lost its run."""
+
+    def _owned(self, key: RunKey, fence: int) -> Row | None:
+        run = self.rows[key].run
+        return super()._owned(key, run.fence if run else fence)
+
+
+class ForgetfulDatabase(Database):
+    """Loses the journal between two executions."""
+
+    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
+        return (await super().calls(key))[:1]
+
+
+def _with_wish(run: Run | None, wish: StopWish | None) -> Run | None:
+    return None if run is None else replace(run, wish=wish)
+
+
+@pytest.mark.parametrize(
+    ("variant", "broken"),
+    [
+        ({"line": DeafLine}, "passed a barrier after the wish"),
+        ({"database_type": CarelessDatabase}, "was to be stopped, and is completed"),
+        ({"database_type": UnfencedDatabase}, "below a closed root"),
+        ({"database_type": ForgetfulDatabase}, "is charged for"),
+    ],
+    ids=["deaf barrier", "careless settlement", "no fences", "no memory"],
+)
+def test_the_oracle_sees_what_is_broken(variant: dict[str, Any], broken: str) -> None:
+    """Each promise is broken on purpose once."""
+    assert any(broken in problem for problem in _found_with(variant, seeds=400))
+
+
+@pytest.mark.req("000/B1")
+def test_the_oracle_sees_an_overshoot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger that lets everything through."""
+    monkeypatch.setattr(Scope, "_require_room", lambda scope, charge: None)
+
+    assert any(" calls of " in problem for problem in _found_with({}, seeds=200))
+
+
+def _found_with(variant: Mapping[str, Any], *, seeds: int) -> Iterator[str]:
+    for seed in range(seeds):
+        yield from problems(played(seed, **variant))

@@ -77,20 +77,23 @@ class Outside:
         chance = random.Random(f"{self._seed}/{call.key}/{self._made}")
         self.diary.note("call", key, Made(call, PERMITTED_AT_STEP.get(None)))
         try:
-            return await self._answer(chance, call, trouble)
+            return await self._answer(chance, key, call, trouble)
         except AttemptError as failure:
             self.diary.note("try failed" if failure.retryable else "call failed", key, call)
             raise
         finally:
             self.diary.note("call over", key, call)
 
-    async def _answer(self, chance: random.Random, call: Call, trouble: float) -> Reply:
+    async def _answer(
+        self, chance: random.Random, key: RunKey, call: Call, trouble: float
+    ) -> Reply:
         seconds = chance.choice([0.0, 0.01, 0.2, 1.0])
         draw = chance.random()
         if draw < 0.2 * trouble:
+            self.diary.note("deaf", key, call)
             await _stubbornly(chance.uniform(0.1, 2.0))
         elif draw < 0.3 * trouble:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until it is timed out
         else:
             await asyncio.sleep(seconds)
         if 0.3 * trouble <= draw < 0.9 * trouble:

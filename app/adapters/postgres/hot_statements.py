@@ -104,7 +104,7 @@ WITH ended AS MATERIALIZED (
         cancel_delivered_at = coalesce(runs.cancel_delivered_at, e.delivered_at)
     FROM ended e JOIN locked USING (tenant_id, run_id, fence)
     WHERE runs.tenant_id = e.tenant_id AND runs.run_id = e.run_id AND runs.fence = e.fence
-    RETURNING runs.tenant_id, runs.run_id, runs.fence
+    RETURNING runs.tenant_id, runs.run_id, runs.fence, runs.finished_at
 ), written AS (
     {UPSERT_CALLS.format(calls=_OWNED_CALLS.format(owner="settled"))}
 ), kept AS (
@@ -115,7 +115,8 @@ SELECT * FROM settled
 """End runs; one that is not returned is locked, is lost, or has been asked to stop."""
 
 STANDING = f"""
-SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds, {_WISH}
+SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds,
+    runs.finished_at, {_WISH}
 FROM runs JOIN {_ASKED} USING (tenant_id, run_id, fence)
 """  # noqa: S608
 """Say how the runs stand that a statement passed over; one that is not returned is lost."""

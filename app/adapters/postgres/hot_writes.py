@@ -73,9 +73,9 @@ async def settle_all(cursor: Cursor, ends: Sequence[Settlement]) -> Sequence[Set
     rows = [_end(end) for end in first.values()]
     calls = _calls((end.key, end.fence, end.calls) for end in first.values())
     await cursor.execute(SETTLE, (dump(rows), dump(calls)))
-    settled = {_ownership(row) for row in await cursor.fetchall()}
+    settled = {_ownership(row): row["finished_at"] for row in await cursor.fetchall()}
     passed_over = await _standing(cursor, [each for each in first if each not in settled])
-    return [_settled(end, (end.key, end.fence) in settled, passed_over) for end in ends]
+    return [_settled(end, settled.get((end.key, end.fence)), passed_over) for end in ends]
 
 
 async def _standing(cursor: Cursor, asked: Sequence[Ownership]) -> Mapping[Ownership, Row]:
@@ -96,14 +96,16 @@ def _permission(
     return Later.LATER
 
 
-def _settled(end: Settlement, done: bool, passed_over: Mapping[Ownership, Row]) -> Settled | Later:
+def _settled(
+    end: Settlement, finished_at: datetime | None, passed_over: Mapping[Ownership, Row]
+) -> Settled | Later:
     """Tell what became of an end; that it was written before is known by its very seconds."""
     row = passed_over.get((end.key, end.fence))
-    if done or row is None:
-        return Settled(done=done)
+    if finished_at is not None or row is None:
+        return Settled(done=finished_at is not None, finished_at=finished_at)
     if _has_no_owner(row):
         same = row["status"] == end.status and row["active_seconds"] == end.active_seconds
-        return Settled(done=same)
+        return Settled(done=same, finished_at=row["finished_at"] if same else None)
     wish = wish_from_row(row)
     if wish is not None and end.status is not RunStatus.CANCELLED:
         return Settled(done=False, wish=wish)

@@ -118,10 +118,10 @@ class Rescue:
             StoreUnavailableError: the database does not answer.
         """
         found: list[RunKey] = []
-        for take in (self._take_lost, self._take_forgotten):
+        for take in (take_lost, take_forgotten):
             while True:
                 async with transaction(self._engine) as connection:
-                    taken = await take(connection)
+                    taken = await take(connection, stale_seconds=self._stale_seconds)
                     await self._dispatch.defer(connection, taken)
                 found.extend(taken)
                 if len(taken) < AT_ONCE:
@@ -130,19 +130,21 @@ class Rescue:
             log.warning("runs.rescued", count=len(found))
         return found
 
-    async def _take_lost(self, connection: AsyncConnection) -> Sequence[RunKey]:
-        """Put runs of silent workers back into the queue."""
-        stale = {"stale_seconds": self._stale_seconds}
-        silent = list((await connection.execute(SILENT, stale)).scalars())
-        taking = {**stale, "silent": silent, "at_once": AT_ONCE}
-        lost = (await connection.execute(LOST, taking)).all()
-        if silent:
-            await connection.execute(BURY, {"silent": silent})
-        return sorted(RunKey(*row) for row in lost)
 
-    async def _take_forgotten(self, connection: AsyncConnection) -> Sequence[RunKey]:
-        """Find queued runs whose job was lost."""
-        stale = {"stale_seconds": self._stale_seconds}
-        await connection.execute(DROP_STALLED, {**stale, "queue": QUEUE})
-        forgotten = (await connection.execute(FORGOTTEN, {**stale, "at_once": AT_ONCE})).all()
-        return sorted(RunKey(*row) for row in forgotten)
+async def take_lost(connection: AsyncConnection, *, stale_seconds: float) -> Sequence[RunKey]:
+    """Put runs of silent workers back into the queue; return them, for they need jobs."""
+    stale = {"stale_seconds": stale_seconds}
+    silent = list((await connection.execute(SILENT, stale)).scalars())
+    taking = {**stale, "silent": silent, "at_once": AT_ONCE}
+    lost = (await connection.execute(LOST, taking)).all()
+    if silent:
+        await connection.execute(BURY, {"silent": silent})
+    return sorted(RunKey(*row) for row in lost)
+
+
+async def take_forgotten(connection: AsyncConnection, *, stale_seconds: float) -> Sequence[RunKey]:
+    """Return queued runs whose job was lost."""
+    stale = {"stale_seconds": stale_seconds}
+    await connection.execute(DROP_STALLED, {**stale, "queue": QUEUE})
+    forgotten = (await connection.execute(FORGOTTEN, {**stale, "at_once": AT_ONCE})).all()
+    return sorted(RunKey(*row) for row in forgotten)

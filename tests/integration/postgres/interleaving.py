@@ -7,8 +7,11 @@ again once its answer has come.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from random import Random
 from typing import Any
 
 from psycopg.abc import RV, PQGen
@@ -105,16 +108,24 @@ class Trial:
     """True if one had to wait for another's lock."""
 
 
+Begin = Callable[[int], Awaitable[Sequence[Work]]]
+Choose = Callable[[int, int], int]
+"""Given how many choices were made before, and how many sessions can go on: which one does."""
+
+
 async def explore(
-    oracle: Oracle, sessions: Sequence[Session], begin: Callable[[int], Sequence[Work]]
+    oracle: Oracle, sessions: Sequence[Session], begin: Begin, *, in_a_row: int
 ) -> AsyncIterator[Trial]:
-    """Run ``begin(n)`` for the n-th trial under one schedule after another, until all are done."""
+    """Run ``begin(n)`` for the n-th trial under one schedule after another, until all are done.
+
+    One session makes at most ``in_a_row`` exchanges while another could go on: a session that asks
+    again and again for a locked row would otherwise make the number of schedules infinite.
+    """
     schedule: list[int] = []
-    number = 0
-    while True:
-        trial = await _run(oracle, sessions, begin(number), schedule)
+    for number in itertools.count():
+        choose = partial(_as_planned, schedule)
+        trial = await _run(oracle, sessions, await begin(number), choose, in_a_row)
         yield trial
-        number += 1
         choices = trial.choices
         while choices and choices[-1][0] + 1 == choices[-1][1]:
             choices = choices[:-1]
@@ -124,10 +135,28 @@ async def explore(
         schedule[-1] += 1
 
 
+async def sample(
+    oracle: Oracle, sessions: Sequence[Session], begin: Begin, *, trials: int, draw: Random
+) -> AsyncIterator[Trial]:
+    """Run ``begin(n)`` for each of so many trials, under schedules that are drawn."""
+    for number in range(trials):
+        works = await begin(number)
+        yield await _run(oracle, sessions, works, lambda _, count: draw.randrange(count), 99)
+
+
+def _as_planned(schedule: Sequence[int], place: int, _: int) -> int:
+    """Choose by the schedule; beyond its end the first that can go on does."""
+    return schedule[place] if place < len(schedule) else 0
+
+
 async def _run(
-    oracle: Oracle, sessions: Sequence[Session], works: Sequence[Work], schedule: Sequence[int]
+    oracle: Oracle,
+    sessions: Sequence[Session],
+    works: Sequence[Work],
+    choose: Choose,
+    in_a_row: int,
 ) -> Trial:
-    """Run works side by side; beyond its end the schedule lets the first that can go on."""
+    """Run works side by side, one exchange after another."""
     trial = Trial()
     for session in sessions:
         session.gate.closed = True
@@ -137,19 +166,25 @@ async def _run(
             stands = zip(sessions, tasks, strict=True)
             states = [await _settled(oracle, session, task) for session, task in stands]
             trial.blocked |= "blocked" in states
-            able = [n for n, state in enumerate(states) if state == "ready"]
+            able = _able(states, trial.steps[-in_a_row:], in_a_row)
             if not able:
                 continue
             choice = 0
             if len(able) > 1:
-                place = len(trial.choices)
-                choice = schedule[place] if place < len(schedule) else 0
+                choice = choose(len(trial.choices), len(able))
                 trial.choices.append((choice, len(able)))
             trial.steps += chr(ord("a") + able[choice])
             sessions[able[choice]].gate.let_one_pass()
     for session in sessions:
         session.gate.closed = False
     return trial
+
+
+def _able(states: Sequence[str], last: str, in_a_row: int) -> list[int]:
+    """Return who may go on: whoever is ready, but nobody for ever."""
+    able = [n for n, state in enumerate(states) if state == "ready"]
+    tired = ord(last[0]) - ord("a") if len(last) == in_a_row and len(set(last)) == 1 else None
+    return [n for n in able if n != tired] or able
 
 
 async def _settled(oracle: Oracle, session: Session, task: "asyncio.Task[object]") -> str:

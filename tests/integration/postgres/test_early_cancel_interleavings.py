@@ -1,23 +1,37 @@
 """A stop and whatever else befalls its run, in every order in which their statements can come."""
 
 import asyncio
+import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.engines import Engines
+from app.adapters.postgres.accepting import accept_in
+from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
+from app.adapters.postgres.rows import claimed_run
 from app.adapters.postgres.runs import PostgresRuns, StoreLimits
-from app.adapters.queue.rescue import Rescue
+from app.adapters.queue.rescue import take_lost
 from app.runs.ports import Cancelled, JournalWrite
-from app.runs.run import Run, RunKey
+from app.runs.run import Run, RunKey, RunStatus
 from app.trace.invariants import violations
-from tests.integration.postgres.interleaving import Session, Trial, Work, explore
+from tests.integration.postgres.interleaving import (
+    Begin,
+    Session,
+    Trial,
+    Work,
+    explore,
+    sample,
+)
 from tests.support.stores import (
     WISH,
     Oracle,
@@ -69,25 +83,44 @@ class World:
     outcomes: Counter[str] = field(default_factory=Counter)
     orders: set[str] = field(default_factory=set)
     blocked: int = 0
-    answers: list[Cancelled] = field(default_factory=list)
 
-    async def stop(self, client: Client, key: RunKey) -> None:
-        self.answers.append(await client.runs.cancel(key, WISH))
+    async def race(self, acts: "Sequence[Act]", before: "Before", schedules: "Schedules") -> None:
+        """Race ``acts``, the last of which is a stop, and look at what became of the run."""
+        stops: list[object] = []
 
-    async def judge(self, trial: Trial, key: RunKey) -> None:
-        self.orders.add(trial.steps)
-        self.blocked += trial.blocked
-        self.outcomes[await outcome(self.watching, self.oracle, key, self.answers[-1])] += 1
+        async def stop(client: Client, key: RunKey) -> None:
+            stops.append(await acts[-1](client, key))
+
+        async def begin(number: int) -> list[Work]:
+            await before(self, key_of(number))
+            racing = zip([*acts[:-1], stop], self.clients, strict=False)
+            return [partial(act, client, key_of(number)) for act, client in racing]
+
+        sessions = [client.session for client in self.clients[: len(acts)]]
+        async for trial in schedules(self.oracle, sessions, begin):
+            key = key_of(self.trials)
+            self.orders.add(trial.steps)
+            self.blocked += trial.blocked
+            self.outcomes[await outcome(self.watching, self.oracle, key, stops[-1])] += 1
+            await self.oracle.rows("DELETE FROM runs WHERE run_id = %s", key.run_id)
+
+    @property
+    def trials(self) -> int:
+        return self.outcomes.total()
 
 
-async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: Cancelled) -> str:
+def key_of(number: int) -> RunKey:
+    return RunKey("default", f"case-{number}")
+
+
+async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -> str:
     """Say how a run stands after its stop and everything else has been answered."""
     (row,) = await oracle.rows("SELECT * FROM runs WHERE run_id = %s", key.run_id)
     match row["status"]:
         case "cancelled":
-            snapshot = await watching.runs.snapshot(key)
-            statuses = [n["status"] for n in snapshot["nodes"].values()] if snapshot else []
-            sound = statuses == ["halt"] and not violations(dict(snapshot or {}))
+            snapshot = await watching.runs.snapshot(key) or {}
+            statuses = [node["status"] for node in snapshot.get("nodes", {}).values()]
+            sound = statuses == ["halt"] and not violations(dict(snapshot))
             return "cancelled" if sound else "cancelled without a trace"
         case "running":
             permission = await watching.journal.write(JournalWrite(key=key, fence=row["fence"]))
@@ -95,9 +128,10 @@ async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: Cancelled
         case "queued":
             claimed = await watching.runs.claim(key, "w9")
             assert claimed is not None
-            return "told when it is claimed" if claimed.wish is not None else "queued, unaware"
+            return "told when it is claimed" if claimed.wish is not None else "unaware"
         case ended:
-            return f"{ended} before" if stop.already_finished else f"{ended} after its stop"
+            known = isinstance(stop, Cancelled) and stop.already_finished
+            return f"{ended} before" if known else f"{ended} after its stop"
 
 
 @asynccontextmanager
@@ -121,79 +155,181 @@ async def open_world(url: str) -> AsyncIterator[World]:
         yield World(clients, watching, oracle)
 
 
-Act = Callable[[Client, RunKey], Work]
+Act = Callable[[Client, RunKey], Coroutine[Any, Any, object]]
+Before = Callable[[World, RunKey], Coroutine[Any, Any, object]]
+Schedules = Callable[[Oracle, Sequence[Session], Begin], AsyncIterator[Trial]]
 
 
-def post_alone(client: Client, key: RunKey) -> Work:
+async def stop(client: Client, key: RunKey) -> Cancelled:
+    return await client.runs.cancel(key, WISH)
+
+
+async def post_alone(client: Client, key: RunKey) -> None:
     """Accept with the one statement that commits by itself."""
-    return lambda: client.runs.accept(new_run(key.run_id), worker_id="w1")
+    await client.runs.accept(new_run(key.run_id), worker_id="w1")
 
 
-def post_in_a_batch(client: Client, key: RunKey) -> Work:
+async def post_in_a_batch(client: Client, key: RunKey) -> None:
     """Accept in one transaction with the journal of another run."""
-
-    async def work() -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(client.journal.write(JournalWrite(key=FILLER, fence=1)))
-            group.create_task(client.runs.accept(new_run(key.run_id), worker_id="w1"))
-
-    return work
+    async with asyncio.TaskGroup() as group:
+        group.create_task(client.journal.write(JournalWrite(key=FILLER, fence=1)))
+        group.create_task(client.runs.accept(new_run(key.run_id), worker_id="w1"))
 
 
-def post_with_a_key(client: Client, key: RunKey) -> Work:
+async def post_with_a_key(client: Client, key: RunKey) -> None:
     """Accept in a transaction of several statements."""
-    new = new_run(key.run_id, key=f"key of {key.run_id}")
-    return lambda: client.runs.accept(new, worker_id="w1")
+    await client.runs.accept(new_run(key.run_id, key=f"key of {key.run_id}"), worker_id="w1")
 
 
-def post_to_the_queue(client: Client, key: RunKey) -> Work:
-    """Accept for any worker."""
-    return lambda: client.runs.accept(new_run(key.run_id), worker_id=None)
+async def post_to_the_queue(client: Client, key: RunKey) -> None:
+    await client.runs.accept(new_run(key.run_id), worker_id=None)
 
 
-def claim(client: Client, key: RunKey) -> Work:
-    return lambda: client.runs.claim(key, "w2")
+async def claim(client: Client, key: RunKey) -> None:
+    await client.runs.claim(key, "w2")
 
 
-def give_back(client: Client, key: RunKey) -> Work:
-    run = owned(key)
-    return lambda: client.runs.release(run, active_seconds=1, calls=(), counted=False)
+async def give_back(client: Client, key: RunKey) -> None:
+    await client.runs.release(owned(key), active_seconds=1, calls=(), counted=False)
 
 
-def complete(client: Client, key: RunKey) -> Work:
+async def complete(client: Client, key: RunKey) -> None:
     """End the run; where a wish came first, end it as cancelled, as an executor does."""
-
-    async def work() -> None:
-        settled = await client.journal.settle(end_of(owned(key)))
-        if settled.wish is not None:
-            cancelled = end_of(owned(key), status="cancelled")
-            assert (await client.journal.settle(cancelled)).done
-
-    return work
+    settled = await client.journal.settle(end_of(owned(key)))
+    if settled.wish is not None:
+        assert (await client.journal.settle(end_of(owned(key), RunStatus.CANCELLED))).done
 
 
-def rescue(client: Client, key: RunKey) -> Work:
-    """Take the run from a worker that never beat."""
-    look = Rescue(client.engines.work, NoDispatch(), interval_seconds=0, stale_seconds=0).look
-    return lambda: look()
+async def rescue(client: Client, _: RunKey) -> None:
+    """Take runs from workers that have no row."""
+    async with transaction(client.engines.work) as connection:
+        await take_lost(connection, stale_seconds=0)
+
+
+async def nothing(world: World, key: RunKey) -> None:
+    return
+
+
+async def a_wish_that_expired(world: World, key: RunKey) -> None:
+    await world.watching.runs.cancel(key, WISH)
+    await world.oracle.rows(
+        "UPDATE runs SET intent_expires_at = now() - interval '1 s' WHERE run_id = %s", key.run_id
+    )
+
+
+async def it_was_queued(world: World, key: RunKey) -> None:
+    await world.watching.runs.accept(new_run(key.run_id), worker_id=None)
+
+
+async def it_was_running(world: World, key: RunKey) -> None:
+    await world.watching.runs.accept(new_run(key.run_id), worker_id="w1")
 
 
 def owned(key: RunKey) -> Run:
-    return Run(**{**RUN, "key": key})
+    """Return a run as its first owner knows it."""
+    return claimed_run(new_run(key.run_id), "w1", datetime.now(UTC))
 
 
-RUN: dict[str, Any] = {}
+async def stop_in_a_table_of_its_own(client: Client, key: RunKey) -> None:
+    """Mark the run, or where there is none, leave a wish beside the table of runs."""
+    async with transaction(client.engines.control) as connection:
+        marked = await connection.execute(MARK, {"run_id": key.run_id})
+        if marked.first() is None:
+            leave = text("INSERT INTO early_wishes VALUES (:run_id)")
+            await connection.execute(leave, {"run_id": key.run_id})
 
 
-@dataclass(frozen=True)
-class Race:
-    """What races with a stop, and what had happened before."""
+async def post_that_looks_into_that_table(client: Client, key: RunKey) -> None:
+    """Look for a wish, then insert the run."""
+    async with transaction(client.engines.work) as connection:
+        look = text("SELECT FROM early_wishes WHERE run_id = :run_id")
+        wished = (await connection.execute(look, {"run_id": key.run_id})).first() is not None
+        await accept_in(connection, new_run(key.run_id), worker_id="w1", max_queued=None)
+        if wished:
+            await connection.execute(MARK, {"run_id": key.run_id})
 
-    acts: tuple[Act, ...]
-    before: str = "nothing"
-    ends: frozenset[str] = frozenset({"cancelled", "told at its barrier"})
-    """Every one of these must happen, and nothing else may."""
 
-    def __str__(self) -> str:
-        names = " and ".join(act.__name__ for act in self.acts)
-        return f"{names} after {self.before}"
+async def post_over_whatever_is_there(client: Client, key: RunKey) -> None:
+    """Insert the run, or make a run of the row that is there."""
+    async with transaction(client.engines.work) as connection:
+        await connection.execute(OVERWRITE, {"run_id": key.run_id})
+
+
+MARK = text("""
+UPDATE runs SET cancel_requested_at = now(), cancel_requested_by = 'tester'
+WHERE run_id = :run_id RETURNING run_id
+""")
+
+OVERWRITE = text("""
+INSERT INTO runs (tenant_id, run_id, kind, status, request, fence, worker_id)
+VALUES ('default', :run_id, 'case', 'running', '{}', 1, 'w1')
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET kind = 'case', status = 'running', request = '{}',
+    fence = 1, worker_id = 'w1', cancel_requested_at = NULL
+""")
+
+EARLY, TOLD, LATER = "cancelled", "told at its barrier", "told when it is claimed"
+
+
+@pytest.mark.req("card/delete", "004/cancel-early")
+@pytest.mark.parametrize(
+    ("act", "before", "ends"),
+    [
+        (post_alone, nothing, {EARLY, TOLD}),
+        (post_in_a_batch, nothing, {EARLY, TOLD}),
+        (post_with_a_key, nothing, {EARLY, TOLD}),
+        (post_to_the_queue, nothing, {EARLY}),
+        (post_alone, a_wish_that_expired, {EARLY, TOLD}),
+        (post_in_a_batch, a_wish_that_expired, {EARLY, TOLD}),
+        (post_with_a_key, a_wish_that_expired, {EARLY, TOLD}),
+        (claim, it_was_queued, {EARLY, TOLD}),
+        (give_back, it_was_running, {EARLY, LATER}),
+        (rescue, it_was_running, {EARLY, TOLD, LATER}),
+        (complete, it_was_running, {EARLY, "completed before"}),
+    ],
+)
+async def test_no_order_of_statements_lets_a_run_miss_its_stop(
+    database_url: str, act: Act, before: Before, ends: set[str]
+) -> None:
+    """Whatever happens beside the stop: each of ``ends`` comes about, and nothing else does."""
+    async with open_world(database_url) as world:
+        await world.race([act, stop], before, partial(explore, in_a_row=IN_A_ROW.get(act, 12)))
+
+        assert set(world.outcomes) == ends, world.outcomes
+        assert world.blocked > 0 or act is complete  # which passes over a locked row
+        assert len(world.orders) == world.trials >= 5
+
+
+IN_A_ROW: dict[Act, int] = {complete: 3}
+"""Ending a run asks for its locked row again and again."""
+
+
+@pytest.mark.req("card/delete", "004/cancel-early")
+async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(database_url: str) -> None:
+    """There are thousands of orders of these; some are drawn."""
+    seed = random.randrange(2**32)
+    async with open_world(database_url) as world:
+        drawn = partial(sample, trials=100, draw=Random(seed))
+        await world.race([post_alone, post_in_a_batch, stop], nothing, drawn)
+
+        assert set(world.outcomes) <= {EARLY, TOLD}, (seed, world.outcomes)
+        assert world.blocked > 0
+        assert len(world.orders) > 50
+
+
+@pytest.mark.parametrize(
+    "acts",
+    [
+        (post_that_looks_into_that_table, stop_in_a_table_of_its_own),
+        (post_over_whatever_is_there, stop),
+    ],
+)
+async def test_these_trials_find_a_store_that_loses_stops(
+    database_url: str, acts: tuple[Act, Act]
+) -> None:
+    """A wish in a table of its own, and an acceptance that does not look, are both caught."""
+    async with open_world(database_url) as world:
+        await world.oracle.rows("CREATE TABLE early_wishes (run_id text)")
+        await world.race(acts, nothing, partial(explore, in_a_row=12))
+
+        assert world.outcomes["unaware"] > 0
+        assert world.outcomes["unaware"] < world.trials
