@@ -37,7 +37,7 @@ help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
 
 serve: $(SYNC_STAMP)
-	$(BIN)/caseworker serve --demo
+	LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
 
 test: check
 	$(BIN)/pytest -n 2 $(ARGS)

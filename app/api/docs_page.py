@@ -5,6 +5,7 @@ is no such host, so this page is made here, and needs neither scripts nor the ne
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -33,7 +34,7 @@ def docs_page(document: Mapping[str, Any]) -> str:
             '<meta name="viewport" content="width=device-width">',
             f"<style>{_STYLE}</style>",
             f"<h1>{escape(info['title'])} <small>{escape(info['version'])}</small></h1>",
-            f"<p>{escape(info.get('description', ''))}</p>",
+            f"<p>{_prose(info.get('description', ''))}</p>",
             '<p>The same for programs: <a href="openapi.json">openapi.json</a>.</p>',
             *_operations(document["paths"]),
             *_schemas(document["components"]["schemas"]),
@@ -46,7 +47,7 @@ def _operations(paths: Mapping[str, Any]) -> Iterator[str]:
     for path, operations in paths.items():
         for method, operation in operations.items():
             yield f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
-            yield f"<p>{escape(operation.get('description', operation['summary']))}</p>"
+            yield f"<p>{_prose(operation.get('description', operation['summary']))}</p>"
             yield from _parameters(operation.get("parameters", []))
             body = operation.get("requestBody", {}).get("content", {}).get("application/json")
             if body is not None:
@@ -61,7 +62,7 @@ def _parameters(parameters: list[Mapping[str, Any]]) -> Iterator[str]:
         yield "<h3>Parameters</h3><table>"
         for parameter in parameters:
             name, place = escape(parameter["name"]), escape(parameter["in"])
-            meaning = escape(parameter.get("description", ""))
+            meaning = _prose(parameter.get("description", ""))
             yield f"<tr><td><code>{name}</code><td>{place}<td>{meaning}"
         yield "</table>"
 
@@ -79,7 +80,7 @@ def _answers(responses: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             f"{escape(media_type)} {_link(content['schema'])}"
             for media_type, content in response.get("content", {}).items()
         ]
-        meaning = escape(response["description"])
+        meaning = _prose(response["description"])
         yield f"<tr><td>{escape(status)}<td>{meaning}<td>{'<br>'.join(forms)}"
     yield "</table>"
 
@@ -100,3 +101,11 @@ def _link(schema: Mapping[str, Any]) -> str:
             name = escape(one["$ref"].rpartition("/")[2])
             return f'<a href="#{name}">{name}</a>'
     return escape(str(schema.get("type", "")))
+
+
+def _prose(text: str) -> str:
+    """Return a description as HTML; what stands between backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
+
+
+_CODE = re.compile(r"`{1,2}([^`]+)`{1,2}")

@@ -1,4 +1,4 @@
-"""A Postgres for tests: embedded unless DATABASE_URL names one; every test gets its own database."""
+"""A Postgres for tests: embedded unless DATABASE_URL names one; each test has its own database."""
 
 import itertools
 import os
@@ -11,8 +11,8 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.connections import driver_url
+from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.migrating import upgrade
 
 

@@ -1,0 +1,268 @@
+"""What races with a stop of a run, and how to tell what became of the run."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.adapters.postgres.accepting import accept_in
+from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.journal import PostgresJournal
+from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.rows import claimed_run, request_to_json
+from app.adapters.postgres.runs import PostgresRuns, StoreLimits
+from app.adapters.queue.rescue import take_lost
+from app.runs.ports import Cancelled, JournalWrite
+from app.runs.run import Run, RunKey, RunStatus
+from app.trace.invariants import violations
+from tests.integration.postgres.interleaving import (
+    Begin,
+    Session,
+    Trial,
+    Work,
+)
+from tests.support.stores import (
+    WISH,
+    Oracle,
+    Stores,
+    end_of,
+    new_run,
+    open_oracle,
+    open_stores,
+)
+
+EARLY, TOLD, LATER = "cancelled", "told at its barrier", "told when it is claimed"
+"""The lawful ends of a run that somebody has asked to stop."""
+
+FILLER = RunKey("default", "filler")
+
+
+class NoDispatch:
+    """No jobs: these trials are about the row of the run."""
+
+    async def defer(self, connection: AsyncConnection, keys: Sequence[RunKey]) -> None:
+        return
+
+
+class GatedJournal(PostgresJournal):
+    """The hot writes of a session."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session.url, connect_timeout_seconds=5)
+        self._session = session
+
+    async def _connect(self) -> Any:
+        return await self._session.connect_for_hot_writes()
+
+
+@dataclass
+class Client:
+    """What a session can do."""
+
+    session: Session
+    engines: Engines
+    journal: PostgresJournal
+    runs: PostgresRuns
+
+
+@dataclass
+class World:
+    """Sessions that race, and two that watch."""
+
+    clients: list[Client]
+    watching: Stores
+    oracle: Oracle
+    outcomes: Counter[str] = field(default_factory=Counter)
+    orders: set[str] = field(default_factory=set)
+    blocked: int = 0
+
+    async def race(self, acts: "Sequence[Act]", before: "Before", schedules: "Schedules") -> None:
+        """Race ``acts``, the last of which is a stop, and look at what became of the run."""
+        stops: list[object] = []
+
+        async def stop(client: Client, key: RunKey) -> None:
+            stops.append(await acts[-1](client, key))
+
+        async def begin(number: int) -> list[Work]:
+            await before(self, key_of(number))
+            racing = zip([*acts[:-1], stop], self.clients, strict=False)
+            return [partial(act, client, key_of(number)) for act, client in racing]
+
+        sessions = [client.session for client in self.clients[: len(acts)]]
+        async for trial in schedules(self.oracle, sessions, begin):
+            key = key_of(self.trials)
+            self.orders.add(trial.steps)
+            self.blocked += trial.blocked
+            self.outcomes[await outcome(self.watching, self.oracle, key, stops[-1])] += 1
+            await self.oracle.rows("DELETE FROM runs WHERE run_id = %s", key.run_id)
+
+    @property
+    def trials(self) -> int:
+        return self.outcomes.total()
+
+
+def key_of(number: int) -> RunKey:
+    return RunKey("default", f"case-{number}")
+
+
+async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -> str:
+    """Say how a run stands after its stop and everything else has been answered."""
+    (row,) = await oracle.rows("SELECT * FROM runs WHERE run_id = %s", key.run_id)
+    match row["status"]:
+        case "cancelled":
+            snapshot = await watching.runs.snapshot(key) or {}
+            statuses = [node["status"] for node in snapshot.get("nodes", {}).values()]
+            sound = statuses == ["halt"] and not violations(dict(snapshot))
+            return "cancelled" if sound else "cancelled without a trace"
+        case "running":
+            permission = await watching.journal.write(JournalWrite(key=key, fence=row["fence"]))
+            return "told at its barrier" if permission.wish is not None else "unaware"
+        case "queued":
+            claimed = await watching.runs.claim(key, "w9")
+            assert claimed is not None
+            return "told when it is claimed" if claimed.wish is not None else "unaware"
+        case ended:
+            known = isinstance(stop, Cancelled) and stop.already_finished
+            return f"{ended} before" if known else f"{ended} after its stop"
+
+
+@asynccontextmanager
+async def open_world(url: str) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        watching = await stack.enter_async_context(open_stores(url))
+        oracle = await stack.enter_async_context(open_oracle(url))
+        await watching.runs.accept(new_run("filler"), worker_id="w1")
+        clients = []
+        for _ in range(3):
+            session = Session(url)
+            engine = session.engine()
+            stack.push_async_callback(engine.dispose)
+            engines = Engines(work=engine, control=engine, pulse=engine)
+            journal = GatedJournal(session)
+            await journal.start()
+            stack.push_async_callback(journal.stop)
+            runs = PostgresRuns(engines, journal, NoDispatch(), StoreLimits())
+            await runs.get(FILLER)  # connects
+            clients.append(Client(session, engines, journal, runs))
+        yield World(clients, watching, oracle)
+
+
+Act = Callable[[Client, RunKey], Coroutine[Any, Any, object]]
+Before = Callable[[World, RunKey], Coroutine[Any, Any, object]]
+Schedules = Callable[[Oracle, Sequence[Session], Begin], AsyncIterator[Trial]]
+
+
+async def stop(client: Client, key: RunKey) -> Cancelled:
+    return await client.runs.cancel(key, WISH)
+
+
+async def post_alone(client: Client, key: RunKey) -> None:
+    """Accept with the one statement that commits by itself."""
+    await client.runs.accept(new_run(key.run_id), worker_id="w1")
+
+
+async def post_in_a_batch(client: Client, key: RunKey) -> None:
+    """Accept in one transaction with the journal of another run."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(client.journal.write(JournalWrite(key=FILLER, fence=1)))
+        group.create_task(client.runs.accept(new_run(key.run_id), worker_id="w1"))
+
+
+async def post_with_a_key(client: Client, key: RunKey) -> None:
+    """Accept in a transaction of several statements."""
+    await client.runs.accept(new_run(key.run_id, key=f"key of {key.run_id}"), worker_id="w1")
+
+
+async def post_to_the_queue(client: Client, key: RunKey) -> None:
+    await client.runs.accept(new_run(key.run_id), worker_id=None)
+
+
+async def claim(client: Client, key: RunKey) -> None:
+    await client.runs.claim(key, "w2")
+
+
+async def give_back(client: Client, key: RunKey) -> None:
+    await client.runs.release(owned(key), active_seconds=1, calls=(), counted=False)
+
+
+async def complete(client: Client, key: RunKey) -> None:
+    """End the run; where a wish came first, end it as cancelled, as an executor does."""
+    settled = await client.journal.settle(end_of(owned(key)))
+    if settled.wish is not None:
+        assert (await client.journal.settle(end_of(owned(key), RunStatus.CANCELLED))).done
+
+
+async def rescue(client: Client, _: RunKey) -> None:
+    """Take runs from workers that have no row."""
+    async with transaction(client.engines.work) as connection:
+        await take_lost(connection, stale_seconds=0)
+
+
+async def nothing(world: World, key: RunKey) -> None:
+    return
+
+
+async def a_wish_that_expired(world: World, key: RunKey) -> None:
+    await world.watching.runs.cancel(key, WISH)
+    await world.oracle.rows(
+        "UPDATE runs SET intent_expires_at = now() - interval '1 s' WHERE run_id = %s", key.run_id
+    )
+
+
+async def it_was_queued(world: World, key: RunKey) -> None:
+    await world.watching.runs.accept(new_run(key.run_id), worker_id=None)
+
+
+async def it_was_running(world: World, key: RunKey) -> None:
+    await world.watching.runs.accept(new_run(key.run_id), worker_id="w1")
+
+
+def owned(key: RunKey) -> Run:
+    """Return a run as its first owner knows it."""
+    return claimed_run(new_run(key.run_id), "w1", datetime.now(UTC))
+
+
+async def stop_in_a_table_of_its_own(client: Client, key: RunKey) -> None:
+    """Mark the run, or where there is none, leave a wish beside the table of runs."""
+    async with transaction(client.engines.control) as connection:
+        marked = await connection.execute(MARK, {"run_id": key.run_id})
+        if marked.first() is None:
+            leave = text("INSERT INTO early_wishes VALUES (:run_id)")
+            await connection.execute(leave, {"run_id": key.run_id})
+
+
+async def post_that_looks_into_that_table(client: Client, key: RunKey) -> None:
+    """Look for a wish, then insert the run."""
+    async with transaction(client.engines.work) as connection:
+        look = text("SELECT FROM early_wishes WHERE run_id = :run_id")
+        wished = (await connection.execute(look, {"run_id": key.run_id})).first() is not None
+        await accept_in(connection, new_run(key.run_id), worker_id="w1", max_queued=None)
+        if wished:
+            await connection.execute(MARK, {"run_id": key.run_id})
+
+
+async def post_over_whatever_is_there(client: Client, key: RunKey) -> None:
+    """Insert the run, or make a run of the row that is there."""
+    async with transaction(client.engines.work) as connection:
+        request = dump(request_to_json(new_run(key.run_id).request))
+        await connection.execute(OVERWRITE, {"run_id": key.run_id, "request": request})
+
+
+MARK = text("""
+UPDATE runs SET cancel_requested_at = now(), cancel_requested_by = 'tester'
+WHERE run_id = :run_id RETURNING run_id
+""")
+
+OVERWRITE = text("""
+INSERT INTO runs (tenant_id, run_id, kind, status, request, fence, worker_id)
+VALUES ('default', :run_id, 'case', 'running', CAST(:request AS jsonb), 1, 'w1')
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET kind = 'case', status = 'running',
+    request = excluded.request, fence = 1, worker_id = 'w1', cancel_requested_at = NULL
+""")

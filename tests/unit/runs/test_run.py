@@ -1,0 +1,23 @@
+"""A run and its life."""
+
+import pytest
+
+from app.runs.run import NEXT, TERMINAL, RunStatus
+
+
+def test_every_status_has_its_row() -> None:
+    """The table is whole."""
+    assert set(NEXT) == set(RunStatus)
+
+
+def test_a_terminal_status_never_changes() -> None:
+    """And every other one may still end."""
+    assert {status for status, then in NEXT.items() if not then} == TERMINAL
+    for status in set(RunStatus) - TERMINAL:
+        assert RunStatus.CANCELLED in NEXT[status]
+
+
+@pytest.mark.parametrize("end", [RunStatus.COMPLETED, RunStatus.FAILED])
+def test_what_was_never_begun_neither_completes_nor_fails(end: RunStatus) -> None:
+    """A queued run is begun, cancelled, or halted by its deadline."""
+    assert end not in NEXT[RunStatus.QUEUED]

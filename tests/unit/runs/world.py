@@ -1,0 +1,178 @@
+"""One process with a database in memory, on virtual time, and a node that a test writes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from app.control.budget import Budget, Dimension
+from app.control.retry import RetryPolicy
+from app.engine.call import Call, Reply, Spent
+from app.engine.context import FlowContext
+from app.engine.driver import Driver
+from app.engine.node import ExecutionResult
+from app.engine.settling import Supervisor
+from app.runs.executor import ExecutorLimits, RunExecutor
+from app.runs.heartbeat import Heartbeat
+from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest
+from app.runs.service import RunService
+from tests.support.memory_runs import MemoryRuns
+from tests.support.seeded_loop import SeededLoop, run
+
+EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
+KEY = RunKey("t", "r0")
+GRACE = 2.0
+
+Work = Callable[[FlowContext], Awaitable[Any]]
+
+
+def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
+    """Run a story on virtual time; nothing may be left over."""
+    story = run(main, seed)
+    assert story.leftover == ()
+    return story.result
+
+
+def loop() -> SeededLoop:
+    """The loop of the story."""
+    running = asyncio.get_running_loop()
+    assert isinstance(running, SeededLoop)
+    return running
+
+
+def database() -> MemoryRuns:
+    """A database whose clock is the loop's."""
+    clock = loop().time
+    return MemoryRuns(now=lambda: EPOCH + timedelta(seconds=clock()))
+
+
+@contextmanager
+def virtual_service_time() -> Any:
+    """Have the run service measure the loop's seconds."""
+    with patch("app.runs.service.time", SimpleNamespace(monotonic=loop().time)):
+        yield
+
+
+def new_run(
+    run_id: str = "r0", budget: Budget | None = None, deadline: datetime | None = None
+) -> NewRun:
+    request = RunRequest(
+        kind=RunKind.CASE, input="2+2?", budget=budget or Budget(), deadline=deadline
+    )
+    return NewRun(key=RunKey("t", run_id), request=request, request_hash="h")
+
+
+class ScriptedNode:
+    """A node that does what a test says."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def execute(
+        self, data: Mapping[str, Any], inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        return ExecutionResult({"result": {"value": await self._work(context)}})
+
+
+@dataclass
+class Process:
+    """A process that executes runs; must be made inside a story."""
+
+    work: Work
+    store: MemoryRuns = field(default_factory=database)
+    journals: Any = None
+    name: str = "p1"
+    limits: ExecutorLimits = field(default_factory=ExecutorLimits)
+
+    def __post_init__(self) -> None:
+        self.executor = RunExecutor(
+            worker_id=self.name,
+            store=self.store,
+            journals=self.journals or self.store,
+            driver=Driver({"case": ScriptedNode(self.work)}),
+            supervisor=Supervisor(grace_seconds=GRACE),
+            services={},
+            limits=self.limits,
+            clock=loop().time,
+        )
+        self.service = RunService(self.store, self.executor)
+        self.heartbeat = Heartbeat(
+            workers=self.store, store=self.store, executor=self.executor, interval_seconds=2
+        )
+
+    async def post(self, new: NewRun | None = None) -> Run:
+        """Accept a run and begin it."""
+        with virtual_service_time():
+            return (await self.service.accept(new or new_run())).run
+
+    async def end_of(self, key: RunKey = KEY) -> Run:
+        """Wait until a run is no longer executed here, and return it."""
+        await self.executor.ended(key)
+        return await self.service.get(key)
+
+    async def run(self, new: NewRun | None = None) -> Run:
+        """Accept a run and wait for its end."""
+        accepted = await self.post(new)
+        return await self.end_of(accepted.key)
+
+    async def take(self, key: RunKey = KEY) -> Run | None:
+        """Claim a queued run and begin it, as a job of the queue does."""
+        sent_at = loop().time()
+        claimed = await self.store.claim(key, self.name)
+        if claimed is not None:
+            self.executor.start(claimed, permitted_at=sent_at)
+        return claimed
+
+
+async def call(
+    context: FlowContext,
+    name: str,
+    attempt: Callable[[], Awaitable[Reply]],
+    **settings: Any,
+) -> Any:
+    """Make an external call of the step."""
+    ordinary: dict[str, Any] = {
+        "key": f"case/{name}",
+        "kind": "llm",
+        "name": name,
+        "request_hash": name,
+        "once": {Dimension.LLM_CALLS_SMALL: 1},
+        "per_attempt": {Dimension.API_CALLS: 1},
+        "estimate": Spent(tokens_in=80, tokens_out=20),
+        "retry": RetryPolicy(),
+    }
+    return await context.calls.perform(
+        Call(**(ordinary | settings)),
+        attempt,
+        parent=context.trace_parent,
+        scope=context.scope,
+    )
+
+
+def answering(
+    value: Any, log: list[Any] | None = None, *, seconds: float = 0.1
+) -> Callable[[], Awaitable[Reply]]:
+    """An attempt that takes a while and answers; it notes that it was made."""
+
+    async def attempt() -> Reply:
+        if log is not None:
+            log.append(value)
+        await asyncio.sleep(seconds)
+        return Reply(value, Spent(tokens_in=50, tokens_out=5))
+
+    return attempt
+
+
+async def deaf(seconds: float) -> None:
+    """Take this long, whoever cancels."""
+    clock = loop().time
+    until = clock() + seconds
+    while clock() < until:
+        try:
+            await asyncio.sleep(until - clock())
+        except asyncio.CancelledError:
+            continue
