@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from app.bootstrap.commands import check_configuration, run_server, run_worker, upgrade_database
 from app.bootstrap.errors import StartupError
 from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 from app.demo import show_demo
@@ -42,7 +43,6 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the HTTP API."""
-    from app.bootstrap.commands import run_server  # most of the service: takes a second
 
     async def started(url: str) -> None:
         out.print(f"Caseworker listens on {url}")
@@ -60,8 +60,6 @@ def worker(
     ] = False,
 ) -> None:
     """Execute queued runs, without serving the API."""
-    from app.bootstrap.commands import run_worker
-
     with _startup_errors():
         run_worker(migrate=migrate)
 
@@ -122,8 +120,6 @@ def trace(
 @config_cli.command("check")
 def config_check() -> None:
     """Read the configuration as the service would and say whether it fits."""
-    from app.bootstrap.commands import check_configuration
-
     with _startup_errors():
         for line in check_configuration():
             out.print(line, markup=False)
@@ -132,8 +128,6 @@ def config_check() -> None:
 @db_cli.command("upgrade")
 def db_upgrade() -> None:
     """Bring the database to the newest revision."""
-    from app.bootstrap.commands import upgrade_database
-
     with _startup_errors():
         upgrade_database()
         out.print("The database is at the newest revision.")

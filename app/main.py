@@ -2,10 +2,10 @@
 
 from fastapi import FastAPI
 
+from app.bootstrap.configuration import begin_logging, read_settings
 from app.bootstrap.errors import StartupError
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
-from app.bootstrap.startup import begin_logging, read_settings
 
 
 def create_app() -> FastAPI:

@@ -1,10 +1,11 @@
-"""What the command line starts. Importing this imports most of the service."""
+"""What the command line starts.
+
+Most of the service is imported only once the settings are known to fit: it takes a second or two.
+"""
 
 from collections.abc import Awaitable, Callable
 
-from app.bootstrap.server import serve
-from app.bootstrap.startup import begin_logging, database, read_settings
-from app.bootstrap.worker import work
+from app.bootstrap.configuration import begin_logging, read_settings
 
 
 def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaitable[None]]) -> None:
@@ -15,6 +16,9 @@ def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaita
     """
     loaded = read_settings()
     begin_logging(loaded)
+    from app.bootstrap.server import serve
+    from app.bootstrap.startup import database
+
     settings = loaded.settings
     with database(settings, migrate=migrate) as url:
         serve(settings, url, executes=executes and settings.worker.enabled, started=started)
@@ -28,6 +32,9 @@ def run_worker(*, migrate: bool) -> None:
     """
     loaded = read_settings()
     begin_logging(loaded)
+    from app.bootstrap.startup import database
+    from app.bootstrap.worker import work
+
     with database(loaded.settings, migrate=migrate) as url:
         work(loaded.settings, url)
 
@@ -51,5 +58,7 @@ def upgrade_database() -> None:
     """
     loaded = read_settings()
     begin_logging(loaded)
+    from app.bootstrap.startup import database
+
     with database(loaded.settings, migrate=True):
         return

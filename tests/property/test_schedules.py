@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -294,7 +295,7 @@ def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
     row = cluster.database.rows[run.key]
     for snapshot in row.snapshots:
         yield from violations(snapshot)
-    for earlier, later in zip(row.snapshots, row.snapshots[1:], strict=False):
+    for earlier, later in pairwise(row.snapshots):
         yield from regressions(earlier, later)
     stored = {record.node_id: record.node for record in row.calls.values()}
     yield from node_violations(stored)

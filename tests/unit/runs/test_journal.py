@@ -283,7 +283,11 @@ def test_what_a_cancelled_barrier_was_storing_is_stored_with_the_next_write() ->
     told(story)
 
 
-@pytest.mark.parametrize("what", [object(), float("nan"), {"deep": {1, 2}}, b"bytes"], ids=repr)
+@pytest.mark.parametrize(
+    "what",
+    [object(), float("nan"), {"deep": {1, 2}}, b"bytes"],
+    ids=["an object", "no number", "a set", "bytes"],
+)
 def test_a_value_that_cannot_be_stored_is_refused_when_it_is_noted(what: Any) -> None:
     """Not when it is too late."""
 

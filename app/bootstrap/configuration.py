@@ -1,0 +1,32 @@
+"""What a process reads before anything else, so that a mistake is told at once."""
+
+import os
+from pathlib import Path
+
+import structlog
+
+from app.bootstrap.errors import StartupError
+from app.observability.logs import configure_logging
+from app.settings.loader import LoadedSettings, load_settings
+from app.settings.problems import SettingsError
+
+log = structlog.get_logger(__name__)
+
+
+def read_settings() -> LoadedSettings:
+    """Read the settings of this process.
+
+    Raises:
+        StartupError: something does not fit; the message names the key and what is allowed.
+    """
+    try:
+        return load_settings(os.environ, Path.cwd())
+    except SettingsError as error:
+        raise StartupError(str(error)) from None
+
+
+def begin_logging(loaded: LoadedSettings) -> None:
+    """Configure logging, and log what was noticed while the settings were read."""
+    configure_logging(level=loaded.settings.logging.level, form=loaded.settings.logging.format)
+    for warning in loaded.warnings:
+        log.warning("settings.warning", detail=warning)

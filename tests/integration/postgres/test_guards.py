@@ -1,0 +1,183 @@
+"""What the database itself refuses, whatever code talks to it."""
+
+import itertools
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from app.runs.run import NEXT, TERMINAL, RunStatus
+from tests.support.stores import Oracle, open_oracle
+
+INTENT = "intent"
+AFTER_INTENT = {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
+STATUSES = [INTENT, *RunStatus]
+MOVES = list(itertools.permutations(STATUSES, 2))
+LAWFUL = {(INTENT, status) for status in AFTER_INTENT} | {
+    (before, after) for before, afters in NEXT.items() for after in afters
+}
+
+
+@pytest.fixture
+async def oracle(database_url: str) -> AsyncIterator[Oracle]:
+    """A bare connection."""
+    async with open_oracle(database_url) as oracle:
+        yield oracle
+
+
+async def insert(oracle: Oracle, status: str, run_id: str = "r") -> None:
+    """Insert a row that stands at ``status``."""
+    is_run = status != INTENT
+    await oracle.rows(
+        """INSERT INTO runs (tenant_id, run_id, status, request, fence, worker_id, finished_at,
+               cancel_requested_at)
+           VALUES ('t', %s, %s, %s, 1, 'w', %s, %s)""",
+        run_id,
+        status if is_run else None,
+        "{}" if is_run else None,
+        "2026-01-01" if status in TERMINAL else None,
+        None if is_run else "2026-01-01",
+    )
+
+
+async def move(oracle: Oracle, status: str, run_id: str = "r", *, fence: int = 2) -> None:
+    """Update a row to ``status``, with everything else that belongs to it."""
+    await oracle.rows(
+        """UPDATE runs SET status = %s, request = %s, fence = %s, finished_at = %s
+           WHERE run_id = %s""",
+        None if status == INTENT else status,
+        None if status == INTENT else "{}",
+        fence,
+        "2026-01-01" if status in TERMINAL else None,
+        run_id,
+    )
+
+
+def violated(refused: pytest.ExceptionInfo[psycopg.Error]) -> str | None:
+    return refused.value.diag.constraint_name
+
+
+@pytest.mark.req("card/persist")
+async def test_only_lawful_transitions_of_a_run_are_accepted(oracle: Oracle) -> None:
+    """Every pair of statuses is tried; what the domain allows is what the database allows."""
+    accepted = set()
+    for number, (before, after) in enumerate(MOVES):
+        run_id = f"r{number}"
+        await insert(oracle, before, run_id)
+        try:
+            await move(oracle, after, run_id)
+        except psycopg.errors.CheckViolation as error:
+            assert error.diag.constraint_name == "runs_lawful_transition", (before, after)
+        else:
+            accepted.add((before, after))
+
+    assert accepted == LAWFUL
+    assert len(MOVES) == 56
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+async def test_a_run_that_has_ended_stays_as_it_is(oracle: Oracle, status: RunStatus) -> None:
+    """No second end, not even the same one at another fence."""
+    await insert(oracle, status)
+    for other in RunStatus:
+        if other is not status:
+            with pytest.raises(psycopg.errors.CheckViolation):
+                await move(oracle, other)
+
+    assert await oracle.value("SELECT status FROM runs") == status
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "constraint"),
+    [
+        ("status", "'paused'", "runs_status_known"),
+        ("finished_at", "now()", "runs_end_has_time"),
+        ("worker_id", "NULL", "runs_running_has_worker"),
+        ("request", "NULL", "runs_intent_or_run"),
+        ("fence", "0", "runs_fence_rises"),
+    ],
+)
+async def test_a_row_that_contradicts_itself_is_refused(
+    oracle: Oracle, column: str, value: str, constraint: str
+) -> None:
+    """A running run has a worker, a request and no end, and its fence never falls."""
+    await insert(oracle, "running")
+
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        await oracle.rows(f"UPDATE runs SET {column} = {value}")  # noqa: S608
+    lawful = {constraint, "runs_lawful_transition"} if column == "status" else {constraint}
+    assert violated(refused) in lawful
+
+
+@pytest.mark.parametrize("before", ["queued", INTENT])
+async def test_nobody_claims_a_run_under_an_old_fence(oracle: Oracle, before: str) -> None:
+    """What an earlier owner writes would count otherwise."""
+    await insert(oracle, before)
+
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        await move(oracle, "running", fence=1)
+    assert violated(refused) == "runs_fence_rises"
+
+
+@pytest.mark.req("card/delete")
+@pytest.mark.parametrize("value", ["NULL", "now()"])
+async def test_a_wish_to_stop_a_run_is_not_taken_back(oracle: Oracle, value: str) -> None:
+    """It is there until the run has ended, and afterwards."""
+    await insert(oracle, "running")
+    await oracle.rows("UPDATE runs SET cancel_requested_at = '2026-01-01'")
+
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        await oracle.rows(f"UPDATE runs SET cancel_requested_at = {value}")  # noqa: S608
+    assert violated(refused) == "runs_wish_stays"
+
+
+CALL_STATUSES = ["created", "running", "success", "fail", "halt"]
+
+
+@pytest.mark.req("001/inv3")
+async def test_a_call_that_has_ended_is_not_opened_and_does_not_end_again(oracle: Oracle) -> None:
+    """What it cost after all may still be added."""
+    await insert(oracle, "running")
+    accepted = set()
+    pairs = itertools.permutations(CALL_STATUSES, 2)
+    for seq, (before, after) in enumerate(pairs):
+        await oracle.rows(
+            "INSERT INTO calls (tenant_id, run_id, seq, status, node) VALUES ('t','r',%s,%s,'{}')",
+            seq,
+            before,
+        )
+        try:
+            await oracle.rows("UPDATE calls SET status = %s WHERE seq = %s", after, seq)
+        except psycopg.errors.CheckViolation as error:
+            assert error.diag.constraint_name == "calls_terminal_is_final"
+        else:
+            accepted.add((before, after))
+    await oracle.rows("UPDATE calls SET charge = '{\"tokens\": 1}' WHERE status = 'success'")
+
+    assert {before for before, _ in accepted} == {"created", "running"}
+    assert len(accepted) == 8
+
+
+@pytest.mark.req("card/persist")
+async def test_a_run_has_one_final_snapshot(oracle: Oracle) -> None:
+    """As many others as it likes."""
+    await insert(oracle, "running")
+    statement = "INSERT INTO snapshots VALUES ('t', 'r', %s, %s, '{}')"
+    for version, final in [(1, False), (2, False), (3, True)]:
+        await oracle.rows(statement, version, final)
+
+    with pytest.raises(psycopg.errors.UniqueViolation) as refused:
+        await oracle.rows(statement, 4, True)
+    assert violated(refused) == "snapshots_one_final"
+
+
+@pytest.mark.req("card/s2s")
+async def test_an_idempotency_key_belongs_to_one_run_of_a_tenant(oracle: Oracle) -> None:
+    """Runs without a key are not in each other's way."""
+    for run_id in ("a", "b", "c"):
+        await insert(oracle, "queued", run_id)
+    await oracle.rows("UPDATE runs SET idempotency_key = 'k' WHERE run_id = 'a'")
+
+    with pytest.raises(psycopg.errors.UniqueViolation) as refused:
+        await oracle.rows("UPDATE runs SET idempotency_key = 'k' WHERE run_id = 'b'")
+    assert violated(refused) == "runs_idempotency_key"
