@@ -12,6 +12,7 @@ was lost is made again if that does no harm, and counts as the same logical call
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,12 +46,18 @@ class Calls:
         journal: Journal,
         token: CancellationToken,
         jitter: Callable[[], float],
+        deadline_in: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Open the gateway; ``jitter`` draws from [-1, 1]."""
+        """Open the gateway.
+
+        ``jitter`` draws from [-1, 1]; ``deadline_in`` tells the seconds until the run's deadline,
+        if it has one.
+        """
         self.graph = graph
         self.journal = journal
         self.token = token
         self.jitter = jitter
+        self.deadline_in = deadline_in
 
     async def perform(self, call: Call, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
@@ -184,9 +191,9 @@ class _Performance:
             retry_after_seconds=failure.retry_after_seconds,
             jitter_draw=self._calls.jitter(),
         )
-        left = self._scope.remaining_seconds()
-        too_late = delay is not None and left is not None and delay >= left
-        return None if too_late else delay
+        ends = (self._scope.remaining_seconds(), self._calls.deadline_in())
+        left = min((seconds for seconds in ends if seconds is not None), default=math.inf)
+        return None if delay is None or delay >= left else delay
 
     def _succeed(self, reply: Reply) -> Any:
         self._note(CallOutcome.RESULT, value=reply.value)

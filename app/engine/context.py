@@ -73,7 +73,7 @@ class FlowContext:
     token: CancellationToken
     calls: Calls
     state: dict[str, Any] = field(default_factory=dict)
-    """Belongs to the run and is shared by its steps."""
+    """Belongs to the run's execution and is shared by its steps."""
     services: Mapping[type, Any] = field(default_factory=dict)
     keep: Callable[[Callable[[], Mapping[str, Any]]], None]
     """Register what gives the step's partial outputs, asked for if the step is stopped or fails."""

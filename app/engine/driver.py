@@ -13,7 +13,7 @@ from typing import Any
 from app.control.budget import Dimension
 from app.control.ledger import Scope
 from app.control.stops import HandOver, Stop
-from app.control.usage import NOTHING
+from app.control.usage import NOTHING, Charge
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken, is_being_cancelled
 from app.engine.context import FlowContext
@@ -27,6 +27,8 @@ from app.kernel.scheduler import Scheduler
 from app.trace.execution_graph import ExecutionGraph
 
 Outputs = Mapping[str, Any]
+
+ONE_STEP: Charge = {Dimension.STEPS: 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class RunContext:
     journal: Journal
     calls: Calls
     services: Mapping[type, Any]
+    state: dict[str, Any] = field(default_factory=dict)
+    """What the steps of the run tell one another; it does not outlive its execution."""
 
 
 @dataclass(slots=True)
@@ -161,21 +165,17 @@ class GraphExecution:
 
     async def _execute(self, step: Step, report: StepReport) -> None:
         """Execute a step, or take its result from the journal; a stop before or after it counts."""
-        run, key = self._run, f"step:{step.id}"
-        recorded = run.journal.recorded(key)
+        run = self._run
+        recorded = run.journal.recorded(_key(step))
         if recorded is not None and recorded.outcome is CallOutcome.RESULT:
             report.become(StepStatus.COMPLETED, recorded.value)
             return
         run.token.check()
         node = run.trace.begin_node(run.root, "system", step.id, metadata={"step_type": step.type})
-        entry = Entry(
-            call_key=key,
-            request_hash="",
-            charge={Dimension.STEPS: 1} if recorded is None else NOTHING,
-        )
+        charge = ONE_STEP if recorded is None else NOTHING
         partial = self._partials[step.id] = _Partial()
         try:
-            outputs = await self._work(step, node, entry, partial)
+            outputs = await self._work(step, node, charge, partial)
         except Exception as error:
             run.trace.mark_failure(node, type(error).__name__, said_of(error))
             report.become(StepStatus.FAILED, partial.get(), error)
@@ -190,7 +190,7 @@ class GraphExecution:
             run.journal.touch()
         run.token.check()
 
-    async def _work(self, step: Step, node: str, entry: Entry, partial: "_Partial") -> Outputs:
+    async def _work(self, step: Step, node: str, charge: Charge, partial: "_Partial") -> Outputs:
         """Charge for a step, let its node work, and journal what that came to.
 
         The barrier keeps a step from beginning after a wish to stop that nobody could tell us of.
@@ -198,10 +198,10 @@ class GraphExecution:
         run = self._run
         await run.journal.barrier(external=False)
         run.token.check()
-        if entry.charge:
-            run.scope.charge(entry.charge)
+        if charge:
+            run.scope.charge(charge)
         run.trace.mark_running(node)
-        run.journal.note(node, entry)
+        run.journal.note(node, Entry(call_key=_key(step), request_hash="", charge=charge))
         self._reports[step.id].become(StepStatus.RUNNING)
         context = self._context(step, node, partial)
         try:
@@ -211,7 +211,14 @@ class GraphExecution:
                 raise
             raise StepBrokenError("The step waited for something that was cancelled.") from None
         outputs = dict(result.outputs)
-        run.journal.note(node, replace(entry, outcome=CallOutcome.RESULT, value=outputs))
+        ended = Entry(
+            call_key=_key(step),
+            request_hash="",
+            charge=charge,
+            outcome=CallOutcome.RESULT,
+            value=outputs,
+        )
+        run.journal.note(node, ended)
         return outputs
 
     def _context(self, step: Step, node: str, partial: "_Partial") -> FlowContext:
@@ -223,6 +230,7 @@ class GraphExecution:
             scope=run.scope,
             token=run.token,
             calls=run.calls,
+            state=run.state,
             services=run.services,
             keep=partial.keep,
         )
@@ -254,6 +262,10 @@ class _Partial:
             return self._source()
         except Exception:  # what went wrong before it matters more
             return {}
+
+
+def _key(step: Step) -> str:
+    return f"step:{step.id}"
 
 
 def _flow_edges_by_target(graph: Graph) -> dict[str, list[Edge]]:

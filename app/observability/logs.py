@@ -13,8 +13,12 @@ from app.observability.redaction import redact_value
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]
 
-_WORDY = ("anthropic", "httpcore", "httpx", "httpx2", "openai", "procrastinate", "sqlalchemy")
-"""Libraries that would log prompts, rows or each queue step: heard from warnings upward."""
+_WORDY = (
+    *("alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
+    *("procrastinate", "sqlalchemy"),
+)
+"""Libraries that would log prompts, rows, each queue step or each import: heard from warnings
+upward."""
 
 _SELF_HANDLED = ("uvicorn", "uvicorn.access", "uvicorn.error")
 """Loggers that bring handlers of their own."""

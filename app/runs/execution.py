@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from app.control.ledger import Scope
@@ -55,6 +55,11 @@ class Execution:
         """How long the run has been worked on, earlier executions included."""
         return self.scope.usage.time_elapsed_seconds
 
+    def deadline_in(self) -> float | None:
+        """Return the seconds until the run's deadline; None if it has none."""
+        deadline = self.run.request.deadline
+        return None if deadline is None else (deadline - datetime.now(UTC)).total_seconds()
+
     def context(self, services: Mapping[type, Any]) -> RunContext:
         """Return what the run's steps share."""
         draw = random.Random(f"{self.run.key.run_id}/{self.run.fence}")
@@ -70,6 +75,7 @@ class Execution:
                 journal=self.journal,
                 token=self.token,
                 jitter=lambda: draw.uniform(-1, 1),
+                deadline_in=self.deadline_in,
             ),
             services=services,
         )

@@ -145,6 +145,12 @@ class RunExecutor:
         active.token.cancel(wish.reason, requested_by=wish.requested_by)
         return True
 
+    def lose(self, key: RunKey) -> None:
+        """Tell a run that the database does not give it to this process any more."""
+        active = self._active.get(key)
+        if active is not None:
+            active.token.trip(LostRunError())
+
     def stop_taking(self) -> None:
         """Take no more runs; those that are executed go on."""
         self._open = False
@@ -282,9 +288,8 @@ class RunExecutor:
         left = execution.scope.remaining_seconds()
         if left is not None:
             trip_after(left, execution.scope.out_of_time)
-        deadline = active.run.request.deadline
-        if deadline is not None:
-            left = (deadline - datetime.now(UTC)).total_seconds()
+        deadline, left = active.run.request.deadline, execution.deadline_in()
+        if deadline is not None and left is not None:
             trip_after(left, lambda: DeadlineExceededError(deadline))
         return timers
 

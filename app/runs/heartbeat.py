@@ -20,7 +20,9 @@ class Heartbeat:
 
     A notification that was lost delays a stop by at most one beat. A run that the database gives to
     this process although it is executed nowhere (its acceptance was committed, but the answer of
-    the commit was lost) is given back to the queue when two beats in a row find it.
+    the commit was lost) is given back to the queue. A run that is executed here although the
+    database gives it to nobody here is stopped: it goes on elsewhere. Both must have looked so for
+    an interval, because a beat may see a run while it is being begun or ended.
     """
 
     def __init__(
@@ -35,7 +37,8 @@ class Heartbeat:
         self._store = store
         self._executor = executor
         self._interval_seconds = interval_seconds
-        self._suspects: frozenset[RunKey] = frozenset()
+        self._orphans = _Suspects(0.9 * interval_seconds)
+        self._strays = _Suspects(0.9 * interval_seconds)
 
     async def run(self) -> None:
         """Beat for ever."""
@@ -52,10 +55,10 @@ class Heartbeat:
         beat = await self._workers.beat(self._executor.worker_id)
         for key, wish in beat.stopped.items():
             self._executor.stop(key, wish)
-        orphans = beat.owned - self._executor.active
-        for key in sorted(orphans & self._suspects):
+        for key in self._strays.confirmed(self._executor.active - beat.owned):
+            self._executor.lose(key)
+        for key in self._orphans.confirmed(beat.owned - self._executor.active):
             await self._give_back(key)
-        self._suspects = orphans
 
     async def leave(self) -> None:
         """Say that this process ends."""
@@ -69,3 +72,17 @@ class Heartbeat:
             return
         log.warning("run.orphaned", tenant=key.tenant, run_id=key.run_id)
         await self._store.release(run, active_seconds=run.active_seconds, calls=(), counted=True)
+
+
+class _Suspects:
+    """Runs that have looked wrong in every beat for some time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: dict[RunKey, float] = {}
+
+    def confirmed(self, looking_wrong: frozenset[RunKey]) -> list[RunKey]:
+        """Remember what looks wrong now; return what has for long enough, in order."""
+        now = asyncio.get_running_loop().time()
+        self._since = {key: self._since.get(key, now) for key in looking_wrong}
+        return sorted(key for key, since in self._since.items() if now - since >= self._seconds)

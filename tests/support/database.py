@@ -14,6 +14,23 @@ from sqlalchemy.engine import make_url
 from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.migrating import upgrade
+from tests.support.fault_proxy import FaultProxy, Upstream
+
+
+def proxied(url: str, proxy: FaultProxy) -> str:
+    """Return the URL of a database, by way of a proxy in front of its server."""
+    host, port = proxy.address
+    through = make_url(url).set(host=host, port=port, query={})
+    return through.render_as_string(hide_password=False)
+
+
+def upstream_of(url: str) -> Upstream:
+    """Return where the server of a database listens."""
+    parsed = make_url(url)
+    folder = parsed.query.get("host")
+    if isinstance(folder, str):
+        return Path(folder) / f".s.PGSQL.{parsed.query.get('port', 5432)}"
+    return parsed.host or "localhost", parsed.port or 5432
 
 
 class TestServer:

@@ -1,6 +1,7 @@
 """The real stores on a real database, opened and closed for a test, and what to put into them."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +48,13 @@ async def open_stores(
     url: str, limits: StoreLimits | None = None, *, sizes: PoolSizes | None = None
 ) -> AsyncIterator[Stores]:
     """Open the stores as a process does."""
-    engines = open_engines(url, sizes or PoolSizes())
-    journal = PostgresJournal(url, connect_timeout_seconds=5)
+    sizes = sizes or PoolSizes()
+    engines = open_engines(url, sizes)
+    journal = PostgresJournal(
+        url,
+        connect_timeout_seconds=sizes.connect_timeout_seconds,
+        answer_timeout_seconds=sizes.answer_timeout_seconds,
+    )
     dispatch = QueueDispatch(url)
     await journal.start()
     runs = PostgresRuns(engines, journal, dispatch, limits or StoreLimits())
@@ -84,6 +90,19 @@ async def open_oracle(url: str) -> AsyncIterator[Oracle]:
     )
     async with connection:
         yield Oracle(connection)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 20) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        TimeoutError: it does not come about.
+    """
+    async with asyncio.timeout(seconds):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.005)
 
 
 def new_run(

@@ -150,7 +150,7 @@ class Database(MemoryRuns):
 class Line:
     """A process's one connection for hot writes: in the order in which they were asked for.
 
-    A caller that gives up leaves its write in line.
+    A caller that gives up leaves its write in line, or takes it out, or loses the answer alone.
     """
 
     def __init__(self, database: Database) -> None:
@@ -159,13 +159,13 @@ class Line:
         self._writes: set[asyncio.Task[Any]] = set()
 
     async def write(self, write: JournalWrite) -> Permission:
-        permission, step = await self._in_turn(self._write(write))
+        permission, step = await self._in_turn(lambda: self._write(write))
         PERMITTED_AT_STEP.set(step)
         return permission
 
     async def settle(self, settlement: Settlement) -> Settled:
         self.database.diary.note("settlement begun", settlement.key)
-        return await self._in_turn(self.database.settle(settlement))
+        return await self._in_turn(lambda: self.database.settle(settlement))
 
     async def empty(self) -> None:
         """Wait until everything in line is written."""
@@ -181,15 +181,20 @@ class Line:
         statements = self.database.diary.of(write.key, "statement")
         return permission, max(event.step for event in statements if event.detail == write.fence)
 
-    async def _in_turn(self, write: Awaitable[T]) -> T:
+    async def _in_turn(self, write: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.ensure_future(self._when_free(write))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self.database.network.chance.random() < 0.5:
+                task.cancel()
+            raise
 
-    async def _when_free(self, write: Awaitable[T]) -> T:
+    async def _when_free(self, write: Callable[[], Awaitable[T]]) -> T:
         async with self._turn:
             await self.database.network.journey()
-            answer = await write
+            answer = await write()
         await self.database.network.journey()
         return answer

@@ -1,14 +1,15 @@
 """Pools of connections: one for work, and small ones of their own for what must not wait."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.failures import is_passing
@@ -16,20 +17,70 @@ from app.adapters.postgres.json_text import dump
 from app.runs.errors import StoreUnavailableError
 
 
+class Pool:
+    """Connections that are kept for the next time, at most so many of them in use at once.
+
+    Whoever has to wait for one waits here. In the line of the query builder's own pool they would
+    be forgotten when the database goes away, and stand there until their time is up although there
+    are connections again; so that pool is not bounded, and nobody ever waits in it.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]],
+        *,
+        size: int,
+        wait_seconds: float,
+        ping: bool = True,
+    ) -> None:
+        """Use ``connect`` when a connection is needed; ``ping`` looks at each before its use."""
+        self._wait_seconds = wait_seconds
+        self._free = asyncio.Semaphore(size)
+        self._engine = create_async_engine(
+            "postgresql+psycopg://",
+            async_creator=connect,
+            pool_size=size,
+            max_overflow=-1,
+            pool_pre_ping=ping,
+            json_serializer=dump,
+        )
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that commits when the block ends.
+
+        Raises:
+            TimeoutError: all connections were in use for too long.
+            sqlalchemy.exc.SQLAlchemyError: what the database had to say.
+            psycopg.Error: no connection could be made.
+        """
+        async with asyncio.timeout(self._wait_seconds):
+            await self._free.acquire()
+        try:
+            async with self._engine.begin() as connection:
+                yield connection
+        finally:
+            self._free.release()
+
+    async def dispose(self) -> None:
+        """Close all connections."""
+        await self._engine.dispose()
+
+
 @dataclass(frozen=True, slots=True)
 class Engines:
     """The pools of this process."""
 
-    work: AsyncEngine
-    control: AsyncEngine
+    work: Pool
+    control: Pool
     """For stops, health and readiness, so that a busy pool never blocks a stop."""
-    pulse: AsyncEngine
+    pulse: Pool
     """One connection for the heartbeat, so that a flood of stops never silences the process."""
 
     async def dispose(self) -> None:
         """Close all connections."""
-        for engine in (self.work, self.control, self.pulse):
-            await engine.dispose()
+        for pool in (self.work, self.control, self.pulse):
+            await pool.dispose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +92,30 @@ class PoolSizes:
     connect_timeout_seconds: float = 5.0
     """To make a connection, and to be given one."""
     lock_timeout_ms: int = 5000
+    answer_timeout_seconds: float = 30.0
+    """For a server that keeps a connection open and says nothing."""
 
 
 def open_engines(url: str, sizes: PoolSizes) -> Engines:
     """Return the pools; connections are made when they are first needed."""
-    return Engines(
-        work=_engine(url, sizes.work, sizes),
-        control=_engine(url, sizes.control, sizes),
-        pulse=_engine(url, 1, sizes),
+    patience = Patience(
+        connect_seconds=sizes.connect_timeout_seconds,
+        lock_ms=sizes.lock_timeout_ms,
+        answer_seconds=sizes.answer_timeout_seconds,
     )
+
+    def pool(size: int) -> Pool:
+        return Pool(
+            lambda: Connection.open(url, patience),
+            size=size,
+            wait_seconds=sizes.connect_timeout_seconds,
+        )
+
+    return Engines(work=pool(sizes.work), control=pool(sizes.control), pulse=pool(1))
 
 
 @asynccontextmanager
-async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+async def transaction(pool: Pool) -> AsyncIterator[AsyncConnection]:
     """Open a transaction that commits when the block ends.
 
     Raises:
@@ -61,9 +123,9 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             went away while the transaction was being committed, nobody knows whether it was.
     """
     try:
-        async with engine.begin() as connection:
+        async with pool.begin() as connection:
             yield connection
-    except (PoolTimeoutError, OSError) as error:
+    except OSError as error:  # a TimeoutError among them
         raise StoreUnavailableError from error
     except DBAPIError as error:
         if error.connection_invalidated or _is_passing(error.orig):
@@ -75,10 +137,10 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         raise
 
 
-async def answers(engine: AsyncEngine) -> bool:
+async def answers(pool: Pool) -> bool:
     """Tell whether the database answers."""
     try:
-        async with transaction(engine) as connection:
+        async with transaction(pool) as connection:
             await connection.execute(text("SELECT 1"))
     except StoreUnavailableError:
         return False
@@ -87,18 +149,3 @@ async def answers(engine: AsyncEngine) -> bool:
 
 def _is_passing(error: BaseException | None) -> bool:
     return error is not None and is_passing(error)
-
-
-def _engine(url: str, size: int, sizes: PoolSizes) -> AsyncEngine:
-    patience = Patience(
-        connect_seconds=sizes.connect_timeout_seconds, lock_ms=sizes.lock_timeout_ms
-    )
-    return create_async_engine(
-        "postgresql+psycopg://",
-        async_creator=lambda: Connection.open(url, patience),
-        pool_size=size,
-        max_overflow=0,
-        pool_timeout=sizes.connect_timeout_seconds,
-        pool_pre_ping=True,
-        json_serializer=dump,
-    )

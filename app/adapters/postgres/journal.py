@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import psycopg
+from psycopg.errors import LockNotAvailable
 from psycopg.rows import dict_row
 
 from app.adapters.postgres.connections import Connection, Patience
@@ -15,6 +16,9 @@ from app.adapters.postgres.hot_writes import ClaimedInsert, insert_all, settle_a
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import JournalWrite, Permission, Settled
 from app.runs.run import Settlement
+
+LOCK_MS = 200
+"""How long a batch waits for a row that somebody is just inserting; other locks it passes over."""
 
 HotWrite = ClaimedInsert | JournalWrite | Settlement
 HotAnswer = datetime | None | Permission | Settled | Later
@@ -25,9 +29,15 @@ Kind = TypeVar("Kind", ClaimedInsert, JournalWrite, Settlement)
 class PostgresJournal:
     """Implements the journal port over one connection that all runs share."""
 
-    def __init__(self, url: str, *, connect_timeout_seconds: float) -> None:
+    def __init__(
+        self, url: str, *, connect_timeout_seconds: float, answer_timeout_seconds: float = 30.0
+    ) -> None:
         self._url = url
-        self._patience = Patience(connect_seconds=connect_timeout_seconds)
+        self._patience = Patience(
+            connect_seconds=connect_timeout_seconds,
+            lock_ms=LOCK_MS,
+            answer_seconds=answer_timeout_seconds,
+        )
         self._commits: GroupCommit[HotWrite, HotAnswer] = GroupCommit(self._connect, commit)
 
     async def start(self) -> None:
@@ -77,6 +87,17 @@ async def commit(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[HotWrite]
 ) -> Sequence[HotAnswer]:
     """Write a batch in one transaction; answer in its order."""
+    try:
+        return await _commit(connection, writes)
+    except LockNotAvailable:
+        if len(writes) == 1 and isinstance(writes[0], ClaimedInsert):
+            return [None]  # somebody is just making the row; it is sorted out apart
+        raise
+
+
+async def _commit(
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[HotWrite]
+) -> Sequence[HotAnswer]:
     inserts = _places(writes, ClaimedInsert)
     journals = _places(writes, JournalWrite)
     ends = _places(writes, Settlement)

@@ -9,9 +9,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.engines import Pool, transaction
 
 LOCK = 0x43617365
 """The advisory lock that lets one process migrate at a time."""
@@ -27,9 +26,9 @@ def downgrade(url: str, revision: str) -> None:
     _migrate(url, command.downgrade, revision)
 
 
-async def is_current(engine: AsyncEngine) -> bool:
+async def is_current(pool: Pool) -> bool:
     """Tell whether the database is where this code needs it, or further."""
-    async with transaction(engine) as connection:
+    async with transaction(pool) as connection:
         return await connection.run_sync(_serves)
 
 

@@ -24,7 +24,7 @@ class PostgresWorkers:
     """Implements the heartbeat port, over a connection that nothing else uses."""
 
     def __init__(self, engines: Engines) -> None:
-        self._engine = engines.pulse
+        self._pool = engines.pulse
 
     async def beat(self, worker_id: str) -> Beat:
         """Say that this worker lives; learn what it must stop.
@@ -32,7 +32,7 @@ class PostgresWorkers:
         Raises:
             StoreUnavailableError: the database does not answer.
         """
-        async with transaction(self._engine) as connection:
+        async with transaction(self._pool) as connection:
             await connection.execute(BEAT, {"worker_id": worker_id})
             rows = (await connection.execute(OWNED, {"worker_id": worker_id})).mappings().all()
         wishes = {RunKey(row["tenant_id"], row["run_id"]): wish_from_row(row) for row in rows}
@@ -41,5 +41,5 @@ class PostgresWorkers:
 
     async def leave(self, worker_id: str) -> None:
         """Say that this worker ends."""
-        async with transaction(self._engine) as connection:
+        async with transaction(self._pool) as connection:
             await connection.execute(LEAVE, {"worker_id": worker_id})

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import structlog
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.engines import Pool, transaction
 from app.adapters.postgres.ports import Dispatch
 from app.adapters.queue.dispatch import QUEUE
 from app.runs.errors import StoreUnavailableError
@@ -90,14 +90,14 @@ class Rescue:
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        pool: Pool,
         dispatch: Dispatch,
         *,
         interval_seconds: float,
         stale_seconds: float,
     ) -> None:
         """Take runs from workers that have been silent for ``stale_seconds``."""
-        self._engine = engine
+        self._pool = pool
         self._dispatch = dispatch
         self._interval_seconds = interval_seconds
         self._stale_seconds = stale_seconds
@@ -120,7 +120,7 @@ class Rescue:
         found: list[RunKey] = []
         for take in (take_lost, take_forgotten):
             while True:
-                async with transaction(self._engine) as connection:
+                async with transaction(self._pool) as connection:
                     taken = await take(connection, stale_seconds=self._stale_seconds)
                     await self._dispatch.defer(connection, taken)
                 found.extend(taken)

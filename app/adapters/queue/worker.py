@@ -8,15 +8,15 @@ import procrastinate
 from procrastinate.jobs import DeleteJobCondition
 from procrastinate.manager import get_channel_for_queues
 from psycopg_pool import AsyncConnectionPool
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.adapters.postgres.connections import Connection, Patience, connect_options
+from app.adapters.postgres.engines import Pool
 from app.adapters.postgres.listener import listen
 from app.adapters.postgres.ports import Dispatch
 from app.adapters.queue.attentive_jobs import AttentiveJobs
 from app.adapters.queue.dispatch import EXECUTE, QUEUE
+from app.adapters.queue.ports import Executor
 from app.adapters.queue.rescue import Rescue
-from app.runs.executor import RunExecutor
 from app.runs.ports import RunStore
 from app.runs.run import RunKey
 
@@ -45,8 +45,8 @@ class QueueWorker:
         url: str,
         *,
         store: RunStore,
-        executor: RunExecutor,
-        engine: AsyncEngine,
+        executor: Executor,
+        engine: Pool,
         dispatch: Dispatch,
         times: QueueTimes,
     ) -> None:

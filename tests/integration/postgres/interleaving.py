@@ -17,10 +17,9 @@ from typing import Any
 from psycopg.abc import RV, PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from app.adapters.postgres.connections import Connection, Patience
-from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.engines import Pool
 from tests.support.stores import Oracle
 
 BLOCKED = "SELECT bool_or(cardinality(pg_blocking_pids(pid)) > 0) FROM unnest(%s::int[]) AS pid"
@@ -82,15 +81,9 @@ class Session:
     async def connect_for_hot_writes(self) -> GatedConnection:
         return await self.connect(autocommit=True, row_factory=dict_row, prepare_threshold=0)
 
-    def engine(self) -> AsyncEngine:
+    def pool(self) -> Pool:
         """Return a pool of one connection, without exchanges of its own accord."""
-        return create_async_engine(
-            "postgresql+psycopg://",
-            async_creator=self.connect,
-            pool_size=1,
-            max_overflow=0,
-            json_serializer=dump,
-        )
+        return Pool(self.connect, size=1, wait_seconds=60, ping=False)
 
 
 Work = Callable[[], Coroutine[Any, Any, object]]

@@ -142,9 +142,9 @@ async def open_world(url: str) -> AsyncIterator[World]:
         clients = []
         for _ in range(3):
             session = Session(url)
-            engine = session.engine()
-            stack.push_async_callback(engine.dispose)
-            engines = Engines(work=engine, control=engine, pulse=engine)
+            pool = session.pool()
+            stack.push_async_callback(pool.dispose)
+            engines = Engines(work=pool, control=pool, pulse=pool)
             journal = GatedJournal(session)
             await journal.start()
             stack.push_async_callback(journal.stop)

@@ -172,6 +172,22 @@ def test_late_costs_are_counted_whatever_the_limit_says() -> None:
     assert run.usage.of(Dimension.COST_USD) == 3
 
 
+def test_what_is_still_in_flight_is_shown_as_if_it_were_spent() -> None:
+    """Nobody waits for abandoned work, but it may cost what was reserved for it."""
+    clock = SetClock()
+    scope = Scope("run", usage=ResourceUsage(api_calls=1, before_seconds=2, clock=clock))
+    reservation = scope.reserve({Dimension.API_CALLS: 1, Dimension.COST_USD: Decimal("0.5")})
+    clock.now += 1
+
+    shown = scope.to_dict()
+    assert (shown["api_calls"], shown["cost_usd"], shown["seconds"]) == (2, 0.5, 3)
+    assert scope.usage.api_calls == 1
+
+    reservation.settle({Dimension.API_CALLS: 1, Dimension.COST_USD: Decimal("0.1")})
+    shown = scope.to_dict()
+    assert (shown["api_calls"], shown["cost_usd"]) == (2, 0.1)
+
+
 def test_before_a_further_charge_one_can_ask_whether_anything_is_left() -> None:
     """The scope's own limits and those around it, seconds included."""
     clock = SetClock()

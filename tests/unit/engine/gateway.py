@@ -1,15 +1,23 @@
 """The call gateway of one run, with a journal that a test can look into."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Reservation, Scope
 from app.control.retry import RetryPolicy
 from app.control.usage import NOTHING, Charge, ResourceUsage
-from app.engine.call import Call, Reply, Spent
+from app.engine.call import (
+    AttemptError,
+    Call,
+    Reply,
+    Spent,
+)
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.ports import CallOutcome, Entry, Recorded
@@ -19,6 +27,8 @@ from app.trace.node import Node
 from tests.support.seeded_loop import SeededLoop, run
 
 ESTIMATE = Spent(tokens_in=80, tokens_out=20, cost_usd=Decimal("0.50"))
+
+
 REAL = Spent(tokens_in=70, tokens_out=5, cost_usd=Decimal("0.30"))
 
 
@@ -179,3 +189,61 @@ class Gateway:
         """Whether nothing is held, and the graph is sound."""
         assert violations(self.graph.snapshot()) == []
         return not any(self.scope.reserved(dimension) for dimension in Dimension)
+
+
+Story = Callable[[Gateway], Coroutine[Any, Any, None]]
+
+
+def told(story: Story, **settings: Any) -> Gateway:
+    """Let a story happen at a gateway; return it as it was left."""
+    made: list[Gateway] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SeededLoop)
+        made.append(Gateway(loop, **settings))
+        await story(made[0])
+        assert made[0].settled()
+
+    play(main)
+    return made[0]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def answers() -> Reply:
+    """An attempt that succeeds at once."""
+    return Reply({"text": "four"}, REAL)
+
+
+async def must_not_be_made() -> Reply:
+    """An attempt that nobody may make."""
+    pytest.fail("the call was made")
+
+
+class Attempts:
+    """Fails as often as it is told and then answers; notes when it was made."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.made_at: list[float] = []
+
+    async def __call__(self) -> Reply:
+        self.made_at.append(now())
+        await asyncio.sleep(0.1)
+        if self.failures:
+            raise self.failures.pop(0)
+        return Reply({"text": "four"}, REAL)
+
+
+def busy(retry_after: float | None = None, spent: Spent | None = None) -> AttemptError:
+    """The provider asks for patience."""
+    return AttemptError(
+        "The provider is busy.",
+        error_class="ProviderBusy",
+        retryable=True,
+        retry_after_seconds=retry_after,
+        spent=spent,
+    )

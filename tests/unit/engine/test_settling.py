@@ -1,6 +1,7 @@
 """What must outlive a cancel, and what will not be cancelled."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -195,6 +196,27 @@ def test_abandoned_work_that_fails_at_last_is_told_to_nobody(seed: int) -> None:
         assert problems == []
 
     play(main, seed)
+
+
+async def test_abandoned_work_is_not_forgotten_by_the_garbage_collector() -> None:
+    """The loop itself holds its tasks only weakly."""
+
+    async def waits_for_nobody() -> None:
+        for _ in range(2):
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                continue
+
+    token, supervisor = CancellationToken(), Supervisor(grace_seconds=0)
+    asyncio.get_running_loop().call_later(0.001, token.cancel)
+    with pytest.raises(AbandonedError):
+        await supervisor.run(waits_for_nobody(), token, late=lambda _: None)
+    gc.collect()
+
+    [left] = [task for task in asyncio.all_tasks() if task.get_name() == "run"]
+    left.cancel()
+    await asyncio.wait({left})
 
 
 def test_a_wish_that_replaces_a_hand_over_during_the_grace_is_what_is_told() -> None:

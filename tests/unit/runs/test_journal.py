@@ -1,10 +1,7 @@
 """The durable memory of one run while it is executed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,98 +10,11 @@ import structlog
 from app.control import stops
 from app.control.budget import Dimension
 from app.control.stops import HandOver
-from app.engine.cancellation import CancellationToken
-from app.engine.ports import CallOutcome, Entry
-from app.runs.journal import ASKS, LostRunError, RunJournal
-from app.runs.ports import JournalWrite, Permission, Settled
-from app.runs.run import CallRecord, RunKey, Settlement, StopWish
-from app.trace.execution_graph import ExecutionGraph
-from tests.unit.runs.world import loop, play
-
-KEY = RunKey("t", "r0")
-YES = Permission(owned=True, wish=None)
-
-
-@dataclass
-class Store:
-    """A journal store that answers what a test says, after a while."""
-
-    seconds: float = 0.01
-    answers: list[Permission | BaseException] = field(default_factory=list)
-    """One for each write; then yes."""
-    writes: list[JournalWrite] = field(default_factory=list)
-    arrived: list[float] = field(default_factory=list)
-
-    async def write(self, write: JournalWrite) -> Permission:
-        self.writes.append(write)
-        self.arrived.append(loop().time())
-        await asyncio.sleep(self.seconds)
-        answer = self.answers.pop(0) if self.answers else YES
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    async def settle(self, settlement: Settlement) -> Settled:
-        raise AssertionError
-
-    def names(self, index: int = -1) -> list[str]:
-        """The nodes of a write."""
-        return [record.node["name"] for record in self.writes[index].calls]
-
-
-@dataclass
-class Open:
-    """An open journal and what it stands on."""
-
-    store: Store = field(default_factory=Store)
-    earlier: Sequence[CallRecord] = ()
-    graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
-    snapshot_interval_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        self.token = CancellationToken()
-        if self.graph.root_id is None:
-            self.graph.create_root("run")
-        self.root = self.graph.root_id or ""
-        self.journal = RunJournal(
-            key=KEY,
-            fence=1,
-            graph=self.graph,
-            token=self.token,
-            store=self.store,
-            earlier=self.earlier,
-            permitted_at=loop().time(),
-            snapshot_interval_seconds=self.snapshot_interval_seconds,
-            clock=loop().time,
-        )
-
-    def begin(self, name: str, **entry: Any) -> str:
-        """Begin a call and note it."""
-        node = self.graph.begin_node(self.root, "tool", name)
-        self.note(node, name, **entry)
-        return node
-
-    def note(self, node: str, name: str, **entry: Any) -> None:
-        self.journal.note(node, Entry(**({"call_key": name, **HASH, "charge": {}} | entry)))
-
-    def end(self, node: str, name: str, value: Any = "value") -> None:
-        """End a call well and note it."""
-        self.note(node, name, outcome=CallOutcome.RESULT, value=value)
-        self.graph.mark_success(node, 0)
-
-
-HASH = {"request_hash": "h"}
-
-
-def told(story: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await story()
-        await asyncio.sleep(10)
-
-    play(main)
-
-
-# -- the barrier -------------------------------------------------------------------------------
+from app.engine.ports import CallOutcome
+from app.runs.journal import ASKS, LostRunError
+from app.runs.ports import Permission
+from app.runs.run import StopWish
+from tests.unit.runs.opened import KEY, Open, Store, told
 
 
 def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
@@ -143,6 +53,19 @@ def test_a_call_inside_the_process_relies_on_a_permission_of_a_tenth_of_a_second
         await asyncio.sleep(0.09)
         await run.journal.barrier(external=False)
         assert len(run.store.writes) == 1
+
+    told(story)
+
+
+def test_a_permission_ages_from_when_it_was_asked_for() -> None:
+    """The statement may have been executed at any moment since."""
+
+    async def story() -> None:
+        run = Open(Store(seconds=0.09))
+        await run.journal.barrier(external=True)
+        await asyncio.sleep(0.02)
+        await run.journal.barrier(external=False)
+        assert len(run.store.writes) == 2
 
     told(story)
 
@@ -196,9 +119,6 @@ def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
         assert isinstance(run.token.stop, LostRunError)
 
     told(story)
-
-
-# -- what happens without a barrier ------------------------------------------------------------
 
 
 def test_a_change_is_stored_soon() -> None:
@@ -310,182 +230,5 @@ def test_what_was_noted_does_not_change_with_what_its_owner_does() -> None:
         run.end(node, "first", answer)
         answer["rows"].append(2)
         assert run.journal.close()[1].value == {"rows": [1]}
-
-    told(story)
-
-
-# -- the end -----------------------------------------------------------------------------------
-
-
-def test_the_end_brings_what_may_not_be_stored_yet() -> None:
-    """Also what is on its way: nobody waits for its answer any more."""
-
-    async def story() -> None:
-        run = Open(Store(seconds=1))
-        run.begin("first")
-        await asyncio.sleep(0.2)
-        run.begin("second")
-        records = run.journal.close()
-        assert [record.node["name"] for record in records] == ["run", "first", "second"]
-
-        run.graph.mark_halt(run.root)
-        run.journal.touch()
-        await asyncio.sleep(5)
-        assert len(run.store.writes) == 1
-
-    told(story)
-
-
-def test_what_is_stored_is_not_brought_again() -> None:
-    """The end is as small as it can be."""
-
-    async def story() -> None:
-        run = Open()
-        run.begin("first")
-        await run.journal.barrier(external=True)
-        assert run.journal.close() == ()
-
-    told(story)
-
-
-def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None:
-    """Abandoned work asks after the run was settled; its costs are added all the same."""
-
-    async def story() -> None:
-        run = Open()
-        node = run.begin("first")
-        run.journal.close()
-        run.store.answers = [Permission(owned=False, wish=None)]
-        run.note(node, "first", charge={Dimension.TOKENS: 5})
-        with pytest.raises(LostRunError):
-            await run.journal.barrier(external=True)
-        [record] = run.journal.close()
-        assert record.charge == {"tokens": 5}
-
-    told(story)
-
-
-def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
-    """With what was noted of its nodes before."""
-
-    async def story() -> None:
-        run = Open()
-        run.end(run.begin("first"), "first")
-        await run.journal.barrier(external=True)
-        nodes = run.graph.snapshot()["nodes"].values()
-        again = ExecutionGraph.restore("r0", [dict(node) for node in nodes])
-        again.mark_halt(again.root_id or "", "cancelled")
-        records = run.journal.close(again)
-        assert [(record.node["status"], record.value) for record in records] == [
-            ("halt", None),
-            ("success", "value"),
-        ]
-
-    told(story)
-
-
-def test_snapshots_are_rare_and_become_rarer() -> None:
-    """At the interval first, and at a tenth of the run's age later."""
-
-    async def story() -> None:
-        run, taken = Open(snapshot_interval_seconds=2), []
-        for number in range(100):
-            run.begin(str(number))
-            await run.journal.barrier(external=True)
-            if run.store.writes[-1].snapshot is not None:
-                taken.append(round(loop().time()))
-            await asyncio.sleep(1)
-        gaps = [later - sooner for sooner, later in pairwise(taken)]
-        assert gaps[:3] == [2, 2, 2]
-        assert min(gaps[-2:]) >= 8
-
-    told(story)
-
-
-# -- earlier executions ------------------------------------------------------------------------
-
-
-def record(graph: ExecutionGraph, node: str, **noted: Any) -> CallRecord:
-    return CallRecord(node=graph.node(node), **({"call_key": None} | noted))
-
-
-def lost_run() -> tuple[ExecutionGraph, list[CallRecord]]:
-    """A run with one call that has ended and one that was in flight."""
-    graph = ExecutionGraph("r0")
-    root = graph.create_root("run")
-    graph.mark_running(root)
-    ended = graph.begin_node(root, "tool", "ended")
-    graph.mark_success(ended, 0)
-    flying = graph.begin_node(root, "tool", "flying")
-    graph.mark_running(flying)
-    return graph, [
-        record(graph, root),
-        record(
-            graph,
-            ended,
-            call_key="ended",
-            request_hash="h",
-            charge={"cost_usd": "0.10"},
-            outcome="result",
-            value={"rows": [1]},
-        ),
-        record(graph, flying, call_key="flying", request_hash="h", charge={"tokens": 7}),
-    ]
-
-
-def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
-    """Or a second loss of a worker would make every call again."""
-
-    async def story() -> None:
-        graph, earlier = lost_run()
-        graph.mark_halt("n000003", "worker_lost")
-        run = Open(earlier=earlier, graph=graph)
-        run.begin("new")
-        await run.journal.barrier(external=True)
-
-        written = {record.node["name"]: record for record in run.store.writes[0].calls}
-        assert set(written) == {"run", "flying", "new"}
-        flying = written["flying"]
-        assert (flying.call_key, flying.request_hash, flying.charge) == (
-            "flying",
-            "h",
-            {"tokens": 7},
-        )
-        assert flying.node["status"] == "halt"
-
-    told(story)
-
-
-def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago() -> None:
-    """Every row is written then."""
-
-    async def story() -> None:
-        graph, earlier = lost_run()
-        run = Open(earlier=earlier, graph=graph)
-        again = ExecutionGraph.restore("r0", [dict(record.node) for record in earlier])
-        records = {record.node["name"]: record for record in run.journal.close(again)}
-        assert records["ended"].value == {"rows": [1]}
-        assert records["ended"].outcome == "result"
-        assert records["ended"].charge == {"cost_usd": "0.10"}
-
-    told(story)
-
-
-def test_the_last_try_that_began_is_what_is_known_of_a_call() -> None:
-    """One that was refused before it began leaves nothing."""
-
-    async def story() -> None:
-        graph, earlier = lost_run()
-        refused = graph.begin_node("n000001", "tool", "flying")
-        graph.mark_halt(refused, "enough")
-        earlier.append(record(graph, refused, call_key="flying", outcome="not_made"))
-        run = Open(earlier=earlier, graph=graph)
-
-        flying, ended = run.journal.recorded("flying"), run.journal.recorded("ended")
-        assert flying is not None
-        assert ended is not None
-        assert (flying.outcome, flying.node_id) == (CallOutcome.UNKNOWN, "n000003")
-        assert (ended.outcome, ended.value) == (CallOutcome.RESULT, {"rows": [1]})
-        assert run.journal.recorded("other") is None
 
     told(story)

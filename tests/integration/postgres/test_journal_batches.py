@@ -1,0 +1,285 @@
+"""Writers of many runs share a batch, and each is told its own truth."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from psycopg.rows import dict_row
+
+from app.adapters.postgres.connections import Connection, Patience
+from app.adapters.postgres.group_commit import Later
+from app.adapters.postgres.hot_writes import ClaimedInsert
+from app.adapters.postgres.journal import HotAnswer, HotWrite, commit
+from app.runs.ports import JournalWrite, LateResult, Permission, Settled
+from app.runs.run import CallRecord, Run, RunKey, RunStatus
+from tests.support.stores import (
+    WISH,
+    Oracle,
+    Stores,
+    end_of,
+    graph_with_calls,
+    new_run,
+    open_stores,
+    records_of,
+)
+
+OWNED = Permission(owned=True, wish=None)
+LOST = Permission(owned=False, wish=None)
+
+
+class Batch:
+    """One transaction of the hot writes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __call__(self, *writes: HotWrite) -> Sequence[HotAnswer]:
+        options: dict[str, Any] = {"autocommit": True, "row_factory": dict_row}
+        async with await Connection.open(self._url, Patience(), **options) as connection:
+            return await commit(connection, writes)
+
+
+@pytest.fixture
+def batch(database_url: str) -> Batch:
+    return Batch(database_url)
+
+
+def was_done(answer: HotAnswer) -> bool:
+    return isinstance(answer, Settled) and answer.done and answer.finished_at is not None
+
+
+def root_of(run_id: str) -> CallRecord:
+    return records_of(graph_with_calls(run_id, llm_calls=0))[0]
+
+
+async def claimed(stores: Stores, run_id: str) -> Run:
+    return (await stores.runs.accept(new_run(run_id), worker_id="w1")).run
+
+
+async def claimed_again(stores: Stores, run: Run) -> Run:
+    """Return the run as its next owner has it; ``run`` is the old owner's."""
+    await stores.runs.release(run, active_seconds=1.0, calls=(), counted=True)
+    again = await stores.runs.claim(run.key, "w2")
+    assert again is not None
+    return again
+
+
+async def test_each_writer_of_a_mixed_batch_is_told_its_own_truth(
+    stores: Stores, batch: Batch
+) -> None:
+    """New, known, owned, lost, wished to stop, ended, ended elsewhere: side by side."""
+    mine, wished, ending = [await claimed(stores, name) for name in ("mine", "wished", "ending")]
+    lost = await claimed(stores, "lost")
+    await claimed_again(stores, lost)
+    await stores.runs.cancel(wished.key, WISH)
+
+    answers = await batch(
+        JournalWrite(key=lost.key, fence=lost.fence),
+        end_of(ending),
+        ClaimedInsert(new_run("new"), "w1"),
+        JournalWrite(key=mine.key, fence=mine.fence),
+        end_of(lost),
+        ClaimedInsert(new_run("mine"), "w1"),
+        JournalWrite(key=wished.key, fence=wished.fence),
+        end_of(wished),
+        JournalWrite(key=RunKey("default", "nobody"), fence=1),
+    )
+
+    assert isinstance(answers[2], datetime)
+    told = answers[6]
+    assert isinstance(told, Permission)
+    assert told.wish is not None
+    refused = answers[7]
+    assert isinstance(refused, Settled)
+    assert not refused.done
+    assert refused.wish == told.wish
+    assert [answers[n] for n in (0, 3, 5, 8)] == [LOST, OWNED, None, LOST]
+    assert was_done(answers[1])
+    assert answers[4] == Settled(done=False)
+
+
+async def test_an_old_and_a_new_owner_in_one_batch_are_told_apart(
+    stores: Stores, batch: Batch
+) -> None:
+    """The old one is refused and writes nothing, whichever comes first."""
+    old = await claimed(stores, "r")
+    new = await claimed_again(stores, old)
+    root = root_of("r")
+    ours = replace(root, call_key="new owner")
+    theirs = replace(root, call_key="old owner")
+    by_old = JournalWrite(key=old.key, fence=1, calls=(theirs,), snapshot={"by": "old"})
+    by_new = JournalWrite(key=new.key, fence=2, calls=(ours,), snapshot={"by": "new"})
+
+    assert await batch(by_old, by_new, by_old) == [LOST, OWNED, LOST]
+    assert [record.call_key for record in await stores.runs.calls(new.key)] == ["new owner"]
+    assert await stores.runs.snapshot(new.key) == {"by": "new"}
+    ends = await batch(end_of(old), end_of(new, RunStatus.FAILED))
+    assert ends[0] == Settled(done=False)
+    assert was_done(ends[1])
+
+
+@pytest.mark.req("card/executor")
+async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle: Oracle) -> None:
+    """Not by journaling, ending, giving back or a late result."""
+    old = await claimed(stores, "r")
+    new = await claimed_again(stores, old)
+    state = "SELECT r, (SELECT count(*) FROM calls), (SELECT count(*) FROM snapshots) FROM runs r"
+    before = await oracle.rows(state)
+    root = (root_of("r"),)
+
+    await stores.journal.write(JournalWrite(key=old.key, fence=1, calls=root, snapshot={}))
+    await stores.journal.settle(end_of(old, calls=root))
+    await stores.runs.release(old, active_seconds=9, calls=root, counted=True)
+    await stores.runs.late(LateResult(key=old.key, calls=root, usage={"tokens": 9}))
+
+    assert await oracle.rows(state) == before
+    assert (await stores.journal.write(JournalWrite(key=new.key, fence=2))).owned
+
+
+async def test_a_journal_and_an_end_in_one_batch_keep_their_order(
+    stores: Stores, batch: Batch
+) -> None:
+    """What is written before the end is accepted, and the end has the last word."""
+    run = await claimed(stores, "r")
+    graph = graph_with_calls("r")
+    opened = records_of(graph)
+    graph.mark_halt("n000001", "over")
+    closed = records_of(graph)
+
+    answers = await batch(
+        JournalWrite(key=run.key, fence=1, calls=opened, snapshot={"version": 1}),
+        end_of(run, calls=closed, snapshot={"version": 2}),
+    )
+
+    assert answers[0] == OWNED
+    assert was_done(answers[1])
+    assert [r.node["status"] for r in await stores.runs.calls(run.key)] == ["halt", "success"]
+    assert await stores.runs.snapshot(run.key) == {"version": 2}
+
+
+async def test_of_two_writes_of_one_run_the_later_state_is_kept(
+    stores: Stores, batch: Batch
+) -> None:
+    """Both are told the same, and only one snapshot is stored."""
+    run = await claimed(stores, "r")
+    first = replace(root_of("r"), charge={"tokens": 1})
+    second = replace(root_of("r"), charge={"tokens": 2})
+
+    answers = await batch(
+        JournalWrite(key=run.key, fence=1, calls=(first,), snapshot={"version": 1}),
+        JournalWrite(key=run.key, fence=1, calls=(second,), snapshot={"version": 2}),
+    )
+
+    assert answers == [OWNED, OWNED]
+    assert [record.charge for record in await stores.runs.calls(run.key)] == [{"tokens": 2}]
+    assert await stores.runs.snapshot(run.key) == {"version": 2}
+
+
+async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, batch: Batch) -> None:
+    """The first one's; the other is told that it came second, and looks at what is there."""
+    first, second = new_run("r"), new_run("r", text="3+3?")
+
+    answers = await batch(ClaimedInsert(first, "w1"), ClaimedInsert(second, "w1"))
+
+    stored = await stores.runs.get(first.key)
+    assert isinstance(answers[0], datetime)
+    assert answers[1] is None
+    assert stored is not None
+    assert stored.request.input == first.request.input
+
+
+async def test_a_write_that_was_made_before_is_made_once(
+    stores: Stores, batch: Batch, oracle: Oracle
+) -> None:
+    """As after a commit whose answer was lost: every answer is the same, and nothing is added."""
+    run = await claimed(stores, "r")
+    journal = JournalWrite(key=run.key, fence=1, calls=(root_of("r"),))
+    end = end_of(run, calls=records_of(graph_with_calls("r")))
+    counts = "SELECT (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM snapshots) AS s"
+
+    assert [await batch(journal), await batch(journal)] == [[OWNED], [OWNED]]
+    first, second = await batch(end), await batch(end)
+    assert was_done(first[0])
+    assert second == first
+    assert await oracle.rows(counts) == [{"calls": 2, "s": 1}]
+    other = replace(end, status=RunStatus.FAILED)
+    assert await batch(other) == [Settled(done=False)]
+
+
+async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
+    stores: Stores, oracle: Oracle, batch: Batch
+) -> None:
+    """Somebody's forgotten transaction stalls one run, not all runs of a process."""
+    locked, ending, free = [await claimed(stores, name) for name in ("locked", "ending", "free")]
+    async with oracle.connection.transaction():
+        await oracle.rows("SELECT FROM runs WHERE run_id IN ('locked', 'ending') FOR UPDATE")
+        answers = await batch(
+            JournalWrite(key=locked.key, fence=1, calls=(root_of("locked"),)),
+            JournalWrite(key=free.key, fence=1, calls=(root_of("free"),)),
+            end_of(ending),
+        )
+        waiting = asyncio.create_task(stores.journal.settle(end_of(ending)))
+        assert (await stores.journal.write(JournalWrite(key=free.key, fence=1))).owned
+        assert not waiting.done()
+        assert list(await stores.runs.calls(locked.key)) == []
+
+    assert answers == [Later.LATER, OWNED, Later.LATER]
+    assert was_done(await waiting)
+    assert len(await stores.runs.calls(free.key)) == 1
+
+
+async def test_an_acceptance_waits_for_a_wish_that_is_just_being_stored(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """Alone: the runs beside it go on, and the wish wins."""
+    run = await claimed(stores, "other")
+    async with oracle.connection.transaction():
+        await oracle.rows(
+            """INSERT INTO runs (tenant_id, run_id, cancel_requested_at, cancel_requested_by,
+                   intent_expires_at)
+               VALUES ('default', 'r', now(), 'tester', now() + interval '1 hour')"""
+        )
+        waiting = asyncio.create_task(stores.runs.accept(new_run("r"), worker_id="w1"))
+        await asyncio.sleep(0)
+        for _ in range(5):
+            write = JournalWrite(key=run.key, fence=1)
+            assert await stores.journal.write(write) == OWNED
+        assert not waiting.done()
+
+    assert (await waiting).run.status is RunStatus.CANCELLED
+
+
+async def test_runs_that_are_accepted_at_once_share_commits(stores: Stores, oracle: Oracle) -> None:
+    """Each transaction leaves its number in the rows it made."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(200):
+            group.create_task(claimed(stores, f"r{number}"))
+
+    counts = await oracle.rows("SELECT count(*), count(DISTINCT xmin::text) AS commits FROM runs")
+    assert counts[0]["count"] == 200
+    assert counts[0]["commits"] <= 5
+
+
+async def test_two_processes_that_accept_the_same_ids_do_not_wait_for_one_another(
+    database_url: str, oracle: Oracle
+) -> None:
+    """Whatever the order in which they were asked: each id is one run, at once."""
+    names = [f"r{n}" for n in range(20)]
+    async with open_stores(database_url) as one, open_stores(database_url) as two:
+        for number in range(10):
+            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+                for stores, order in ((one, names), (two, names[::-1])):
+                    for name in order:
+                        new = new_run(f"{name}-{number}")
+                        group.create_task(stores.runs.accept(new, worker_id="w1"))
+
+    assert await oracle.value("SELECT count(*) FROM runs") == 200
+    assert (
+        await oracle.value(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        )
+        == 0
+    )

@@ -1,0 +1,338 @@
+"""A database that goes away: in the middle of a statement, after a commit, for a while, silently.
+
+A proxy stands between the stores and Postgres; an oracle asks Postgres past it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.engines import PoolSizes
+from app.adapters.postgres.runs import StoreLimits
+from app.runs.errors import StoreUnavailableError
+from app.runs.ports import JournalWrite
+from app.runs.run import Run, RunKey, RunStatus
+from tests.support.database import proxied, upstream_of
+from tests.support.fault_proxy import FaultProxy
+from tests.support.stores import (
+    WISH,
+    Oracle,
+    Stores,
+    end_of,
+    eventually,
+    graph_with_calls,
+    new_run,
+    open_oracle,
+    open_stores,
+    records_of,
+)
+
+KEY = RunKey("default", "case-1")
+TERMINATE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    stores: Stores
+    proxy: FaultProxy
+    oracle: Oracle
+
+    async def claimed(self, run_id: str = "case-1") -> Run:
+        return (await self.stores.runs.accept(new_run(run_id), worker_id="w1")).run
+
+    async def count(self, table: str) -> int:
+        return int(await self.oracle.value(f"SELECT count(*) FROM {table}"))  # noqa: S608
+
+
+@asynccontextmanager
+async def open_world(
+    url: str, limits: StoreLimits | None = None, *, sizes: PoolSizes | None = None
+) -> AsyncIterator[World]:
+    async with FaultProxy(upstream_of(url)) as proxy, open_oracle(url) as oracle:
+        through = proxied(url, proxy)
+        async with open_stores(through, limits, sizes=sizes) as stores:
+            yield World(stores, proxy, oracle)
+
+
+async def refusal(call: Coroutine[Any, Any, object]) -> Exception | None:
+    try:
+        await call
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.req("card/s2s")
+async def test_an_acceptance_whose_answer_was_lost_is_one_run(database_url: str) -> None:
+    """It was stored; made again, it is found there."""
+    async with open_world(database_url) as world:
+        world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
+        run = await world.claimed()
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert (run.status, run.fence, run.worker_id) == (RunStatus.RUNNING, 1, "w1")
+        assert await world.count("runs") == 1
+
+
+async def test_an_acceptance_in_a_batch_whose_commit_was_lost_is_one_run(
+    database_url: str,
+) -> None:
+    """With everything else that was in the batch."""
+    async with open_world(database_url) as world:
+        await world.claimed("other")
+        records = records_of(graph_with_calls("other"))
+        journal = JournalWrite(key=RunKey("default", "other"), fence=1, calls=records)
+        world.proxy.lose_answer()
+        async with asyncio.TaskGroup() as group:
+            written = group.create_task(world.stores.journal.write(journal))
+            accepted = group.create_task(world.claimed())
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert written.result().owned
+        assert accepted.result().key == KEY
+        assert (await world.count("runs"), await world.count("calls")) == (2, 2)
+
+
+@pytest.mark.req("card/s2s")
+async def test_a_post_with_a_key_whose_commit_was_lost_may_be_repeated(database_url: str) -> None:
+    """The caller is told that nobody knows, and finds the run when it asks again."""
+    async with open_world(database_url) as world:
+        world.proxy.lose_answer()
+        with pytest.raises(StoreUnavailableError):
+            await world.stores.runs.accept(new_run("case-1", key="k"), worker_id=None)
+        again = await world.stores.runs.accept(new_run("case-1", key="k"), worker_id=None)
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert not again.created
+        assert (await world.count("runs"), await world.count("procrastinate_jobs")) == (1, 1)
+
+
+async def test_what_was_journaled_is_stored_once_although_the_answer_was_lost(
+    database_url: str,
+) -> None:
+    """The writer is told that the run may go on."""
+    async with open_world(database_url) as world:
+        run = await world.claimed()
+        records = records_of(graph_with_calls("case-1"))
+        world.proxy.lose_answer(request=b"small-model", answer=b"SELECT 1")
+        permission = await world.stores.journal.write(
+            JournalWrite(key=run.key, fence=1, calls=records)
+        )
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert permission.owned
+        assert list(await world.stores.runs.calls(KEY)) == list(records)
+
+
+async def test_an_end_whose_answer_was_lost_is_reported_as_done(database_url: str) -> None:
+    """It was written, once."""
+    async with open_world(database_url) as world:
+        run = await world.claimed()
+        world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
+        settled = await world.stores.journal.settle(end_of(run))
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert settled.done
+        assert await world.count("snapshots") == 1
+
+
+@pytest.mark.req("card/delete")
+async def test_a_stop_whose_answer_was_lost_is_stored(database_url: str) -> None:
+    """Asked again, the first wish counts."""
+    async with open_world(database_url) as world:
+        run = await world.claimed()
+        world.proxy.lose_answer()
+        with pytest.raises(StoreUnavailableError):
+            await world.stores.runs.cancel(KEY, WISH)
+        permission = await world.stores.journal.write(JournalWrite(key=run.key, fence=1))
+        again = await world.stores.runs.cancel(KEY, WISH)
+
+        assert permission.wish is not None
+        assert again.wish == permission.wish
+
+
+async def test_no_acknowledged_run_is_lost_while_connections_break(database_url: str) -> None:
+    """Nor is one doubled; whatever was refused may be asked for again."""
+    async with open_world(database_url) as world:
+        acknowledged: set[str] = set()
+        refused = 0
+
+        async def post(number: int) -> None:
+            nonlocal refused
+            run_id = f"case-{number}"
+            key = f"key {number}" if number % 3 == 0 else None
+            worker = "w1" if number % 2 else None
+            try:
+                await world.stores.runs.accept(new_run(run_id, key=key), worker_id=worker)
+            except StoreUnavailableError:
+                refused += 1
+            else:
+                acknowledged.add(run_id)
+            if number % 10 == 0:
+                world.proxy.cut()
+            if number % 25 == 0:
+                await world.oracle.rows(TERMINATE)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(200):
+                group.create_task(post(number))
+                if number % 8 == 0:
+                    await asyncio.sleep(0)
+        stored = {row["run_id"] for row in await world.oracle.rows("SELECT run_id FROM runs")}
+
+        assert acknowledged <= stored
+        assert len(acknowledged) + refused == 200
+        assert len(acknowledged) > 20
+        assert world.proxy.counts.cut > 5
+        queued = "SELECT count(*) FROM runs WHERE status = 'queued'"
+        assert await world.oracle.value(queued) == await world.count("procrastinate_jobs")
+        assert (await world.claimed("afterwards")).status is RunStatus.RUNNING
+
+
+async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> None:
+    """And go on when it is back, without anybody's doing."""
+    async with open_world(database_url) as world:
+        runs = [await world.claimed(f"case-{n}") for n in range(20)]
+        world.proxy.refuse()
+        world.proxy.cut()
+        async with asyncio.TaskGroup() as group:
+            journal = world.stores.journal
+            writes = [
+                group.create_task(journal.write(JournalWrite(key=run.key, fence=1)))
+                for run in runs[:10]
+            ]
+            ends = [group.create_task(journal.settle(end_of(run))) for run in runs[10:]]
+
+            async def refused() -> bool:
+                return world.proxy.counts.refused > 2
+
+            await eventually(refused)
+            assert not any(task.done() for task in (*writes, *ends))
+            world.proxy.refuse(False)
+
+        assert all(task.result().owned for task in writes)
+        assert all(task.result().done for task in ends)
+
+
+async def test_a_post_that_was_refused_is_not_stored_afterwards(database_url: str) -> None:
+    """Nobody waits for it any more, so it left the line; memory does not fill with such posts."""
+    limits = StoreLimits(accept_timeout_seconds=0.05)
+    async with open_world(database_url, limits) as world:
+        world.proxy.refuse()
+        world.proxy.cut()
+        with pytest.raises(StoreUnavailableError):
+            await world.claimed("refused")
+        world.proxy.refuse(False)
+        world.stores.runs._limits = StoreLimits()
+        await world.claimed("accepted")
+
+        assert await world.oracle.rows("SELECT run_id FROM runs") == [{"run_id": "accepted"}]
+
+
+async def test_a_read_after_a_restart_of_the_database_does_not_fail(database_url: str) -> None:
+    """Connections are looked at before they are used."""
+    async with open_world(database_url) as world:
+        await world.claimed()
+        await world.stores.runs.get(KEY)
+        await world.stores.workers.beat("w1")
+        await world.oracle.rows(TERMINATE)
+
+        assert await world.stores.runs.get(KEY) is not None
+        assert (await world.stores.workers.beat("w1")).owned == {KEY}
+        assert (await world.stores.runs.cancel(KEY, WISH)).run is not None
+
+
+async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_url: str) -> None:
+    """Whoever waits is given a new connection; a minute's patience is not used up."""
+    sizes = PoolSizes(work=2, connect_timeout_seconds=60)
+    async with open_world(database_url, sizes=sizes) as world:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            world.proxy.refuse()
+            reads = [group.create_task(refusal(world.stores.runs.get(KEY))) for _ in range(100)]
+            await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+            world.proxy.refuse(False)
+        broken = [task.result() for task in reads if task.result() is not None]
+
+        assert all(isinstance(error, StoreUnavailableError) for error in broken)
+        assert 0 < len(broken) < 50
+
+
+async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
+    """A read, a stop and a beat fail; a journal write is made over a new connection."""
+    sizes = PoolSizes(answer_timeout_seconds=0.2, connect_timeout_seconds=2)
+    async with open_world(database_url, sizes=sizes) as world:
+        run = await world.claimed()
+        await world.stores.runs.get(KEY)
+        await world.stores.workers.beat("w1")
+        world.proxy.silence()
+        before = world.proxy.counts.accepted
+        async with asyncio.TaskGroup() as group:
+            journal = world.stores.journal
+            write = group.create_task(journal.write(JournalWrite(key=run.key, fence=1)))
+            calls = [
+                group.create_task(refusal(call))
+                for call in (
+                    world.stores.runs.get(KEY),
+                    world.stores.runs.cancel(KEY, WISH),
+                    world.stores.workers.beat("w1"),
+                )
+            ]
+            await asyncio.wait(calls)
+            assert all(isinstance(call.result(), StoreUnavailableError) for call in calls)
+            assert not write.done()
+            world.proxy.resume()
+
+        assert write.result().owned
+        assert world.proxy.counts.accepted > before
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_process_can_end_although_the_database_is_away(
+    database_url: str, silent: bool
+) -> None:
+    """Whoever still waits is told; nothing waits for ever."""
+    async with open_world(database_url) as world:
+        run = await world.claimed()
+        if silent:
+            world.proxy.silence()
+        else:
+            world.proxy.refuse()
+            world.proxy.cut()
+        write = asyncio.create_task(world.stores.journal.write(JournalWrite(key=run.key, fence=1)))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await world.stores.journal._commits.stop(grace_seconds=0.05)
+
+        with pytest.raises(StoreUnavailableError):
+            await write
+        with pytest.raises(StoreUnavailableError):
+            await world.stores.journal.write(JournalWrite(key=run.key, fence=1))
+        world.proxy.resume()
+
+
+async def test_a_process_that_ends_writes_what_is_in_line(database_url: str) -> None:
+    """All of it, before the connection is closed."""
+    async with open_world(database_url) as world:
+        runs = [await world.claimed(f"case-{n}") for n in range(5)]
+        async with asyncio.TaskGroup() as group:
+            ends = [group.create_task(world.stores.journal.settle(end_of(run))) for run in runs]
+            await asyncio.sleep(0)
+            await world.stores.journal.stop()
+
+        assert all(task.result().done for task in ends)
+
+
+async def test_a_process_does_not_start_without_its_database(database_url: str) -> None:
+    """And says so in words of its own."""
+    async with FaultProxy(upstream_of(database_url)) as proxy:
+        proxy.refuse()
+        with pytest.raises(StoreUnavailableError):
+            async with open_stores(proxied(database_url, proxy)):
+                pass

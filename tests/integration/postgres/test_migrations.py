@@ -1,0 +1,136 @@
+"""The schema: made by migrations, undone by them, and the same as the tables in the code."""
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
+
+from app.adapters.postgres.connections import driver_url
+from app.adapters.postgres.engines import PoolSizes, open_engines
+from app.adapters.postgres.migrating import downgrade, is_current, upgrade
+from app.adapters.postgres.tables import metadata
+from tests.support.database import TestServer
+
+OBJECTS = """
+SELECT 'relation ' || relname || ' ' || relkind::text FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace
+UNION ALL SELECT 'function ' || oid::regprocedure::text FROM pg_proc
+    WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT 'type ' || typname FROM pg_type WHERE typnamespace = 'public'::regnamespace
+UNION ALL SELECT 'trigger ' || tgname FROM pg_trigger WHERE NOT tgisinternal
+UNION ALL SELECT 'extension ' || extname FROM pg_extension
+ORDER BY 1
+"""
+
+SHAPES = """
+SELECT conrelid::regclass::text, pg_get_constraintdef(oid)
+    FROM pg_constraint WHERE conrelid::regclass::text = ANY(%(tables)s)
+UNION ALL SELECT tablename, indexdef FROM pg_indexes WHERE tablename = ANY(%(tables)s)
+UNION ALL SELECT table_name, concat_ws(' ', column_name, data_type, is_nullable, column_default)
+    FROM information_schema.columns WHERE table_name = ANY(%(tables)s)
+ORDER BY 1, 2
+"""
+
+ALEMBIC_S_OWN = "alembic_version"
+
+
+def objects(url: str) -> set[str]:
+    """Return everything that is in a database and was not there when it was made."""
+    with psycopg.connect(url) as connection:
+        found = {row[0] for row in connection.execute(OBJECTS)}
+    return {name for name in found if ALEMBIC_S_OWN not in name}
+
+
+def shapes(url: str) -> list[tuple[str, str]]:
+    """Return the columns, constraints and indexes of our tables."""
+    with psycopg.connect(url) as connection:
+        return connection.execute(SHAPES, {"tables": list(metadata.tables)}).fetchall()
+
+
+def revisions() -> list[str]:
+    """Return all revisions, the oldest first."""
+    scripts = ScriptDirectory(str(files("migrations")))
+    return [script.revision for script in reversed(list(scripts.walk_revisions()))]
+
+
+@pytest.fixture
+def empty_url(postgres: TestServer) -> Iterator[str]:
+    with postgres.empty_database() as url:
+        yield url
+
+
+def test_every_revision_can_be_undone_and_done_again(empty_url: str) -> None:
+    """Going back leaves exactly what was there before, going forth the same as the first time."""
+    before, bases = objects(empty_url), ["base", *revisions()]
+    seen = [before]
+    for base, revision in itertools.pairwise(bases):
+        upgrade(empty_url, revision)
+        after = objects(empty_url)
+        downgrade(empty_url, base)
+        assert objects(empty_url) == seen[-1], revision
+        upgrade(empty_url, revision)
+        assert objects(empty_url) == after
+        assert after > seen[-1]
+        seen.append(after)
+    downgrade(empty_url, "base")
+
+    assert objects(empty_url) == before
+    assert len(seen) > 2
+
+
+def test_the_tables_in_the_code_are_those_of_the_migrations(
+    database_url: str, empty_url: str
+) -> None:
+    """Columns, defaults, constraints and indexes."""
+    engine = create_engine(make_url(empty_url).set(drivername="postgresql+psycopg"))
+    metadata.create_all(engine)
+    engine.dispose()
+
+    assert shapes(driver_url(database_url)) == shapes(empty_url)
+    assert len(shapes(empty_url)) > 50
+
+
+def test_the_migration_tool_sees_no_difference_either(database_url: str) -> None:
+    """So that a new revision can be generated from a change of the tables."""
+    engine = create_engine(make_url(database_url).set(drivername="postgresql+psycopg"))
+    with engine.connect() as connection:
+        options = {"include_name": lambda name, kind, _: kind != "table" or name in metadata.tables}
+        context = MigrationContext.configure(connection, opts=options)
+        differences = compare_metadata(context, metadata)
+    engine.dispose()
+
+    assert differences == []
+
+
+async def test_processes_that_migrate_at_once_wait_for_one_another(empty_url: str) -> None:
+    """All of them find the database at the newest revision afterwards."""
+    code = f"from app.adapters.postgres.migrating import upgrade; upgrade({empty_url!r})"
+    migrations = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", code) for _ in range(3)
+    ]
+    codes = [await migration.wait() for migration in migrations]
+
+    assert codes == [0, 0, 0]
+    assert any("procrastinate_jobs" in name for name in objects(empty_url))
+
+
+async def test_a_database_that_is_behind_is_noticed(empty_url: str) -> None:
+    """Empty, behind by one revision, and where it should be."""
+    engines = open_engines(empty_url, PoolSizes())
+    standing = []
+    for revision in ("base", *revisions()):
+        if revision != "base":
+            await asyncio.to_thread(upgrade, empty_url, revision)
+        standing.append(await is_current(engines.control))
+    await engines.dispose()
+
+    assert standing == [*[False] * len(revisions()), True]

@@ -1,0 +1,177 @@
+"""What the database will not take fails alone, and is not taken for a database that is away."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.failures import is_away, is_contended, is_passing
+from app.adapters.postgres.json_text import dump
+from app.runs.errors import InvalidRunError, StoreUnavailableError
+from app.runs.ports import JournalWrite, RunFilter
+from app.runs.run import CallRecord, RunKey
+from tests.support.stores import (
+    WISH,
+    Stores,
+    end_of,
+    graph_with_calls,
+    new_run,
+    records_of,
+)
+
+KEY = RunKey("default", "case-1")
+
+
+def call_with(value: Any) -> CallRecord:
+    *_, call = records_of(graph_with_calls("case-1"))
+    return replace(call, value=value)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(float("nan"), id="not a number"),
+        pytest.param(10**5000, id="an integer that nobody reads back"),
+        pytest.param(nested(100_000), id="deeper than can be written"),
+        pytest.param({1, 2}, id="not JSON"),
+    ],
+)
+async def test_a_write_that_cannot_be_stored_fails_alone(stores: Stores, value: Any) -> None:
+    """The writes beside it are made, and so is the next one of the same run."""
+    run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
+    other = (await stores.runs.accept(new_run("other"), worker_id="w1")).run
+    bad = JournalWrite(key=run.key, fence=1, calls=(call_with(value),))
+    async with asyncio.TaskGroup() as group:
+        journal = stores.journal
+        refused = group.create_task(refusal(journal.write(bad)))
+        accepted = group.create_task(stores.runs.accept(new_run("third"), worker_id="w1"))
+        settled = group.create_task(journal.settle(end_of(other)))
+
+    assert isinstance(refused.result(), ValueError | TypeError | RecursionError)
+    assert accepted.result().created
+    assert settled.result().done
+    good = JournalWrite(key=run.key, fence=1, calls=(call_with("fine"),))
+    assert (await stores.journal.write(good)).owned
+
+
+async def test_an_id_that_is_too_long_for_an_index_is_refused(stores: Stores) -> None:
+    """Alone, at once, and not as a database that is away."""
+    long = new_run("".join(f"{n:x}" for n in range(10_000)))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        refused = group.create_task(refusal(stores.runs.accept(long, worker_id="w1")))
+        accepted = group.create_task(stores.runs.accept(new_run("case-1"), worker_id="w1"))
+    queued = await refusal(stores.runs.accept(long, worker_id=None))
+    early = await refusal(stores.runs.cancel(long.key, WISH))
+
+    assert isinstance(refused.result(), psycopg.errors.ProgramLimitExceeded)
+    assert accepted.result().created
+    for error in (queued, early):
+        assert isinstance(error, DBAPIError)
+        assert isinstance(error.orig, psycopg.errors.ProgramLimitExceeded)
+
+
+async def test_what_a_provider_wrote_is_stored_with_marks_for_what_cannot_be(
+    stores: Stores,
+) -> None:
+    """NUL and halves of surrogate pairs, in values and keys, in the journal and in the end."""
+    written = {
+        "a\x00b": ["\ud800", "x\udc00y", "\U0001f600", "\\u0000", "\ufeff", {"\udfff": None}]
+    }
+    stored = {
+        "a\ufffdb": ["\ufffd", "x\ufffdy", "\U0001f600", "\\u0000", "\ufeff", {"\ufffd": None}]
+    }
+    run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
+    await stores.journal.write(JournalWrite(key=KEY, fence=1, calls=(call_with(written),)))
+    await stores.journal.write(JournalWrite(key=KEY, fence=1, snapshot=written))
+    assert await stores.runs.snapshot(KEY) == stored
+
+    await stores.journal.settle(end_of(run, result=written, snapshot=written))
+    ended = await stores.runs.get(KEY)
+    assert ended is not None
+    assert ended.result == stored
+    assert await stores.runs.snapshot(KEY) == stored
+    assert [record.value for record in await stores.runs.calls(KEY)] == [stored]
+
+
+async def test_what_a_run_was_accepted_with_comes_back_as_it_was(stores: Stores) -> None:
+    """Every character that JSON can hold, and every key."""
+    metadata = {"\u00e4\u2028\x7f\x1f": ["\U0001f600", 1.5, -0.0, 2**60, None, True, {"": []}]}
+    for worker_id, name in (("w1", "claimed"), (None, "queued")):
+        new = replace(new_run(name, text="\u0130 \U0001f600"), metadata=metadata)
+        await stores.runs.accept(new, worker_id=worker_id)
+        stored = await stores.runs.get(new.key)
+
+        assert stored is not None
+        assert (stored.metadata, stored.request) == (metadata, new.request)
+
+
+def test_plain_values_are_written_as_they_are() -> None:
+    """Without a second look at them."""
+    assert dump({"a": [1, 2.5, None, "\u00e4"]}) == '{"a":[1,2.5,null,"\\u00e4"]}'
+
+
+@pytest.mark.parametrize(
+    ("code", "away", "contended", "passing"),
+    [
+        ("08006", True, False, True),
+        ("57P01", True, False, True),
+        ("57P03", True, False, True),
+        ("53300", True, False, True),
+        ("53100", True, False, True),
+        ("25006", True, False, True),
+        ("53200", False, False, True),
+        ("40001", False, True, True),
+        ("40P01", False, True, True),
+        ("55P03", False, True, True),
+        ("57014", False, False, True),
+        ("54000", False, False, False),
+        ("22P05", False, False, False),
+        ("23505", False, False, False),
+        ("42P01", False, False, False),
+    ],
+)
+async def test_an_error_tells_whether_to_try_again(
+    stores: Stores, code: str, away: bool, contended: bool, passing: bool
+) -> None:
+    """By its SQLSTATE, as the server raises it; the store's callers see only what they can use."""
+    statement = text(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END $$")
+    with pytest.raises(StoreUnavailableError if passing else DBAPIError) as raised:
+        async with transaction(stores.engines.work) as connection:
+            await connection.execute(statement)
+
+    error = raised.value.__cause__ if passing else raised.value
+    assert isinstance(error, DBAPIError)
+    assert error.orig is not None
+    judged = is_away(error.orig), is_contended(error.orig), is_passing(error.orig)
+    assert judged == (away, contended, passing)
+
+
+@pytest.mark.parametrize(
+    "cursor", ["WyIyMDI1LTAxLTAxIiwgIlx1MDAwMCJd", "WyIyMDI1LTAxLTAxIiwgIlx1ZDgwMCJd"]
+)
+async def test_a_cursor_holds_nothing_that_the_database_refuses(
+    stores: Stores, cursor: str
+) -> None:
+    """NUL, or half of a surrogate pair: it is the caller's mistake."""
+    with pytest.raises(InvalidRunError):
+        await stores.runs.find("default", RunFilter(cursor=cursor))
+
+
+async def refusal(call: Any) -> Exception | None:
+    try:
+        await call
+    except Exception as error:
+        return error
+    return None

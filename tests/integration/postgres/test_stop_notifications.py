@@ -1,0 +1,140 @@
+"""Hearing at once that a run must stop."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from app.adapters.postgres import listener
+from app.adapters.postgres.cancelling import STOP_CHANNEL
+from app.adapters.postgres.listener import StopListener
+from app.runs.run import RunKey, StopWish
+from tests.support.database import proxied, upstream_of
+from tests.support.fault_proxy import FaultProxy
+from tests.support.stores import WISH, eventually, new_run, open_oracle, open_stores
+
+KEY = RunKey("default", "case-1")
+
+
+class Ear:
+    """A listener at work, and what it heard."""
+
+    def __init__(self, url: str) -> None:
+        self.heard: asyncio.Queue[tuple[RunKey, StopWish]] = asyncio.Queue()
+        self.listens = asyncio.Event()
+        self._listener = StopListener(url, heard=self._hear, connected=self._connected)
+
+    def _hear(self, key: RunKey, wish: StopWish) -> None:
+        self.heard.put_nowait((key, wish))
+
+    async def _connected(self) -> None:
+        self.listens.set()
+
+    async def run(self) -> None:
+        await self._listener.run()
+
+    async def next(self) -> tuple[RunKey, StopWish]:
+        async with asyncio.timeout(20):
+            return await self.heard.get()
+
+
+@asynccontextmanager
+async def listening(url: str) -> AsyncIterator[tuple[Ear, "asyncio.Task[None]"]]:
+    ear = Ear(url)
+    task = asyncio.create_task(ear.run())
+    try:
+        await ear.listens.wait()
+        yield ear, task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@pytest.mark.req("card/delete")
+async def test_a_stop_of_a_running_run_is_heard(database_url: str) -> None:
+    """With who wants it and why, on whatever replica it was stored."""
+    async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
+        await stores.runs.accept(new_run("case-1"), worker_id="w1")
+        await stores.runs.cancel(KEY, WISH)
+        key, wish = await ear.next()
+
+        assert key == KEY
+        assert (wish.requested_by, wish.reason) == (WISH.requested_by, WISH.reason)
+
+
+@pytest.mark.parametrize("character", ["\U0001f600", "\x01", "\\", '"'])
+async def test_a_long_reason_fits_into_a_notification(database_url: str, character: str) -> None:
+    """Whatever it is made of; Postgres takes 8,000 bytes."""
+    wish = StopWish(requested_by=character * 300, reason=character * 1000)
+    async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
+        await stores.runs.accept(new_run("case-1"), worker_id="w1")
+        cancelled = await stores.runs.cancel(KEY, wish)
+        key, heard = await ear.next()
+
+        assert key == KEY
+        assert wish.reason is not None
+        assert heard.reason is not None
+        assert wish.reason.startswith(heard.reason)
+        assert cancelled.wish is not None
+        assert cancelled.wish.reason == wish.reason
+
+
+async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
+    """Anybody who may connect may notify; the next stop is still heard."""
+    async with open_oracle(database_url) as oracle, listening(database_url) as (ear, _):
+        stop = json.dumps({"tenant": "default", "run_id": "case-1", "by": "x", "reason": None})
+        for payload in ("", "{", "[]", "null", '{"tenant": 1}', stop):
+            await oracle.rows("SELECT pg_notify(%s, %s)", STOP_CHANNEL, payload)
+
+        assert (await ear.next())[0] == KEY
+        assert ear.heard.empty()
+
+
+async def test_a_listener_that_loses_its_connection_says_so(database_url: str) -> None:
+    """Whoever supervises it starts it again."""
+    async with open_oracle(database_url) as oracle, listening(database_url) as (_, task):
+        await oracle.rows(
+            """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+        )
+        with pytest.raises(psycopg.OperationalError):
+            await task
+
+
+async def test_a_connection_that_died_silently_is_noticed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes for a while, and then no answer to a question."""
+    monkeypatch.setattr(listener, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "ANSWER_SECONDS", 0.2)
+    async with FaultProxy(upstream_of(database_url)) as proxy:
+        async with listening(proxied(database_url, proxy)) as (_, task):
+            proxy.silence()
+            async with asyncio.timeout(20):
+                with pytest.raises(psycopg.OperationalError):
+                    await task
+        proxy.resume()
+
+
+async def test_a_quiet_connection_is_kept(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked from time to time, and hears what comes afterwards."""
+    monkeypatch.setattr(listener, "QUIET_SECONDS", 0.01)
+    async with open_oracle(database_url) as oracle, listening(database_url) as (ear, task):
+
+        async def asked() -> bool:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT 1'"
+            return bool(await oracle.value(query))
+
+        await eventually(asked)
+        stop = json.dumps({"tenant": "default", "run_id": "case-1"})
+        for _ in range(20):
+            await oracle.rows("SELECT pg_notify(%s, %s)", STOP_CHANNEL, stop)
+        keys = [(await ear.next())[0] for _ in range(20)]
+
+        assert keys == [KEY] * 20
+        assert not task.done()

@@ -1,0 +1,151 @@
+"""A stop is stored promptly, whatever else the process and the database are busy with."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import psycopg
+import pytest
+
+from app.adapters.postgres.cancelling import RECEIPT_CALLS
+from app.adapters.postgres.connections import Connection, Patience
+from app.adapters.postgres.engines import PoolSizes, transaction
+from app.adapters.postgres.runs import StoreLimits
+from app.runs.errors import StoreUnavailableError
+from app.runs.ports import JournalWrite
+from app.runs.run import RunKey, RunStatus
+from tests.support.stores import (
+    WISH,
+    Oracle,
+    Stores,
+    eventually,
+    graph_with_calls,
+    new_run,
+    open_stores,
+    records_of,
+)
+
+KEY = RunKey("default", "case-1")
+
+
+@pytest.mark.req("card/delete")
+async def test_the_receipt_names_calls_that_may_have_taken_effect(stores: Stores) -> None:
+    """A call that is journaled as created had passed its barrier, or was about to ask."""
+    await stores.runs.accept(new_run("case-1"), worker_id="w1")
+    graph = graph_with_calls("case-1")
+    graph.begin_node("n000001", "tool", "calculator")
+    graph.begin_node("n000001", "system", "plan")
+    await stores.journal.write(JournalWrite(key=KEY, fence=1, calls=records_of(graph)))
+    cancelled = await stores.runs.cancel(KEY, WISH)
+
+    told = [(call.node["kind"], call.node["status"]) for call in cancelled.calls]
+    assert told == [("llm", "success"), ("tool", "created")]
+
+
+@pytest.mark.req("card/delete")
+async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
+    """The receipt names the last calls; a run between two attempts is closed as a whole."""
+    run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
+    graph = graph_with_calls("case-1", llm_calls=7000)
+    graph.begin_node("n000001", "llm", "plan")
+    await stores.runs.release(run, active_seconds=1, calls=records_of(graph), counted=True)
+    cancelled = await stores.runs.cancel(KEY, WISH)
+
+    assert cancelled.run is not None
+    assert cancelled.run.status is RunStatus.CANCELLED
+    assert len(cancelled.calls) == RECEIPT_CALLS
+    assert cancelled.calls[-1].node_id == "n007002"
+    journal = await stores.runs.calls(KEY)
+    assert {journal[0].node["status"], journal[-1].node["status"]} == {"halt"}
+
+
+@pytest.mark.req("card/delete")
+async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: str) -> None:
+    """All connections for work are taken, and whoever waits for one waits on."""
+    sizes = PoolSizes(work=2, connect_timeout_seconds=60)
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(open_stores(database_url, sizes=sizes))
+        await stores.runs.accept(new_run("case-1"), worker_id="w1")
+        for _ in range(sizes.work):
+            held = transaction(stores.engines.work)
+            _ = await stack.enter_async_context(held)
+        waiting = asyncio.create_task(stores.runs.get(KEY))
+        async with asyncio.timeout(20):
+            cancelled = await stores.runs.cancel(KEY, WISH)
+        assert cancelled.run is not None
+        assert not waiting.done()
+        waiting.cancel()
+
+
+async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) -> None:
+    """Its heartbeat has a connection of its own."""
+    sizes = PoolSizes(control=1, connect_timeout_seconds=60)
+    async with open_stores(database_url, sizes=sizes) as stores:
+        await stores.runs.accept(new_run("case-1"), worker_id="w1")
+        async with transaction(stores.engines.control), asyncio.timeout(20):
+            assert (await stores.workers.beat("w1")).owned == {KEY}
+
+
+async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
+    """The caller may try again; the connection that comes free is not lost."""
+    sizes = PoolSizes(work=1, connect_timeout_seconds=0.05)
+    async with open_stores(database_url, sizes=sizes) as stores:
+        async with transaction(stores.engines.work):
+            with pytest.raises(StoreUnavailableError):
+                await stores.runs.get(KEY)
+
+        assert await stores.runs.get(KEY) is None
+
+
+async def test_waiting_for_a_lock_has_an_end(database_url: str, oracle: Oracle) -> None:
+    """A stop of a run whose row somebody holds is refused in time, and nothing is half done."""
+    async with open_stores(database_url, sizes=PoolSizes(lock_timeout_ms=50)) as stores:
+        await stores.runs.accept(new_run("case-1"), worker_id="w1")
+        async with oracle.connection.transaction():
+            await oracle.rows("SELECT FROM runs FOR UPDATE")
+            with pytest.raises(StoreUnavailableError):
+                await stores.runs.cancel(KEY, WISH)
+
+        assert (await stores.runs.cancel(KEY, WISH)).wish is not None
+
+
+async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while_only(
+    database_url: str, stores: Stores, oracle: Oracle
+) -> None:
+    """The server ends the transaction; until then the frozen one's run alone has to wait."""
+    await stores.runs.accept(new_run("case-1"), worker_id="w1")
+    frozen = await Connection.open(database_url, Patience(idle_transaction_ms=50))
+    await frozen.execute("SELECT FROM runs FOR UPDATE")
+
+    async def is_free() -> bool:
+        return bool(await oracle.rows("SELECT 1 FROM runs FOR UPDATE SKIP LOCKED"))
+
+    assert not await is_free()
+    await eventually(is_free)
+    with pytest.raises(psycopg.Error):
+        await frozen.execute("SELECT 1")
+    await frozen.close()
+
+
+@pytest.mark.req("card/delete")
+async def test_expired_wishes_make_way_for_new_ones(database_url: str, oracle: Oracle) -> None:
+    """The table does not grow with the ids that people make up."""
+    limits = StoreLimits(intent_ttl_seconds=0, max_early_intents=10)
+    async with open_stores(database_url, limits) as stores:
+        for number in range(50):
+            await stores.runs.cancel(RunKey("default", f"case-{number}"), WISH)
+
+    assert await oracle.value("SELECT count(*) FROM runs") <= 2
+
+
+async def test_what_the_url_says_counts_more_than_what_we_would(database_url: str) -> None:
+    """Except that nothing may wait for ever by mistake: what it leaves out is ours."""
+    separator = "&" if "?" in database_url else "?"
+    dialect = database_url.replace("postgresql://", "postgresql+psycopg://")
+    url = f"{dialect}{separator}options=-c%20lock_timeout%3D77&application_name=mine"
+    async with await Connection.open(url, Patience(statement_ms=4321)) as connection:
+        shown = [
+            await (await connection.execute(f"SHOW {name}")).fetchone()
+            for name in ("lock_timeout", "statement_timeout", "application_name")
+        ]
+
+    assert shown == [("77ms",), ("4321ms",), ("mine",)]

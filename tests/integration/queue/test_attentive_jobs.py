@@ -1,0 +1,92 @@
+"""The queue's worker is woken, whatever the moment, and is given no job without room."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from procrastinate import PsycopgConnector
+from procrastinate.jobs import Notification
+
+from app.adapters.postgres.connections import driver_url
+from app.adapters.queue.attentive_jobs import AttentiveJobs
+from app.adapters.queue.dispatch import QUEUE
+from tests.support.stores import new_run, open_stores
+
+
+class HookedConnector(PsycopgConnector):
+    """Lets something happen between the database's answer and its arrival."""
+
+    before_answer: Callable[[], Awaitable[None]] | None = None
+
+    async def execute_query_one_async(self, query: Any, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await super().execute_query_one_async(query, **arguments)
+        if self.before_answer is not None:
+            hook, self.before_answer = self.before_answer, None
+            await hook()
+        return answer
+
+
+@asynccontextmanager
+async def opened(
+    url: str, *, has_room: Callable[[], bool] = lambda: True
+) -> AsyncIterator[tuple[HookedConnector, AttentiveJobs, int]]:
+    connector = HookedConnector(conninfo=driver_url(url), min_size=1, max_size=1)
+    await connector.open_async()
+    try:
+        jobs = AttentiveJobs(connector, has_room=has_room)
+        yield connector, jobs, await jobs.register_worker()
+    finally:
+        await connector.close_async()
+
+
+async def test_a_job_that_comes_while_the_answer_is_on_its_way_is_found(database_url: str) -> None:
+    """The database had looked before; the announcement arrives before its answer does."""
+    async with open_stores(database_url) as stores, opened(database_url) as (hooked, jobs, worker):
+
+        async def announce_a_run() -> None:
+            await stores.runs.accept(new_run("case-1"), worker_id=None)
+            await jobs.wake()
+
+        hooked.before_answer = announce_a_run
+        job = await jobs.fetch_job([QUEUE], worker)
+
+        assert job is not None
+        assert job.task_kwargs == {"tenant": "default", "run_id": "case-1"}
+
+
+async def test_an_empty_queue_is_asked_once(database_url: str) -> None:
+    """Nobody woke anybody: there is nothing to look for again."""
+    async with opened(database_url) as (_, jobs, worker):
+        assert await jobs.fetch_job([QUEUE], worker) is None
+
+
+async def test_without_room_no_job_is_taken(database_url: str) -> None:
+    """It stays where others find it, and it is known that somebody might have had one."""
+    room = [False]
+    async with (
+        open_stores(database_url) as stores,
+        opened(database_url, has_room=lambda: room[0]) as (_, jobs, worker),
+    ):
+        await stores.runs.accept(new_run("case-1"), worker_id=None)
+        assert await jobs.fetch_job([QUEUE], worker) is None
+        assert jobs.refused.is_set()
+
+        room[0] = True
+        assert await jobs.fetch_job([QUEUE], worker) is not None
+
+
+async def test_a_wake_up_reaches_the_worker(database_url: str) -> None:
+    """As the announcement of a job would; before the worker listens, it looks by itself."""
+    heard: list[str] = []
+
+    async def hear(*, channel: str, notification: Notification) -> None:
+        heard.append(notification["type"])
+
+    async with opened(database_url) as (_, jobs, _worker):
+        await jobs.wake()
+        listening = jobs.listen_for_jobs(on_notification=hear)
+        listening.send(None)  # until it has nothing to do but wait
+        await jobs.wake()
+        listening.close()
+
+    assert heard == ["job_inserted", "job_inserted"]

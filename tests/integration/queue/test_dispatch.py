@@ -1,0 +1,78 @@
+"""Jobs are part of the transaction that queues their run."""
+
+import pytest
+
+from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.runs import StoreLimits
+from app.runs.errors import QueueFullError, StoreUnavailableError
+from app.runs.run import RunKey
+from tests.support.database import proxied, upstream_of
+from tests.support.fault_proxy import FaultProxy
+from tests.support.stores import new_run, open_oracle, open_stores
+
+JOBS = "SELECT queue_name, task_name, queueing_lock, args FROM procrastinate_jobs ORDER BY id"
+
+
+async def test_a_queued_run_has_one_job(database_url: str) -> None:
+    """That names it; asking again adds none."""
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        for _ in range(2):
+            await stores.runs.accept(new_run("case-1", tenant="a"), worker_id=None)
+
+        assert await oracle.rows(JOBS) == [
+            {
+                "queue_name": "runs",
+                "task_name": "execute_run",
+                "queueing_lock": "a/case-1",
+                "args": {"tenant": "a", "run_id": "case-1"},
+            }
+        ]
+
+
+async def test_a_transaction_that_is_undone_leaves_no_job(database_url: str) -> None:
+    """Not even one that was deferred beside one that waits already."""
+    keys = [RunKey("default", f"case-{n}") for n in range(3)]
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        async with transaction(stores.engines.work) as connection:
+            await stores.dispatch.defer(connection, keys[1:2])
+
+        async with transaction(stores.engines.work) as connection:
+            await stores.dispatch.defer(connection, keys)
+            await connection.rollback()
+        assert len(await oracle.rows(JOBS)) == 1
+
+        async with transaction(stores.engines.work) as connection:
+            await stores.dispatch.defer(connection, keys)
+            await stores.dispatch.defer(connection, [])
+        assert len(await oracle.rows(JOBS)) == 3
+
+
+async def test_a_refused_run_leaves_no_job(database_url: str) -> None:
+    """A full queue stays as it is."""
+    limits = StoreLimits(max_queued=1)
+    async with open_stores(database_url, limits) as stores, open_oracle(database_url) as oracle:
+        await stores.runs.accept(new_run("case-1"), worker_id=None)
+        with pytest.raises(QueueFullError):
+            await stores.runs.accept(new_run("case-2"), worker_id=None)
+
+        assert len(await oracle.rows(JOBS)) == 1
+
+
+@pytest.mark.parametrize("statement", [b"defer_jobs", b"RELEASE", b"COMMIT"])
+async def test_a_database_that_goes_away_while_a_job_is_deferred_is_named_as_that(
+    database_url: str, statement: bytes
+) -> None:
+    """At whichever statement; what is stored then is a run with its job, or neither."""
+    async with FaultProxy(upstream_of(database_url)) as proxy, open_oracle(database_url) as oracle:
+        async with open_stores(proxied(database_url, proxy)) as stores:
+            await stores.runs.accept(new_run("before"), worker_id=None)
+            proxy.lose_answer(request=statement, answer=b"")
+            with pytest.raises(StoreUnavailableError):
+                await stores.runs.accept(new_run("case-1"), worker_id=None)
+
+        assert proxy.counts.answers_dropped == 1
+        runs = await oracle.rows("SELECT tenant_id || '/' || run_id AS queueing_lock FROM runs")
+        jobs = await oracle.rows("SELECT queueing_lock FROM procrastinate_jobs")
+        assert sorted(row["queueing_lock"] for row in runs) == sorted(
+            row["queueing_lock"] for row in jobs
+        )

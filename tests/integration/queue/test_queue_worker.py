@@ -1,0 +1,168 @@
+"""A process takes queued runs as long as it has room, and is told of them."""
+
+import asyncio
+
+import pytest
+
+from app.runs.run import RunKey, RunStatus
+from tests.integration.queue.world import QUIET, NotingExecutor, working
+from tests.support.database import proxied, upstream_of
+from tests.support.fault_proxy import FaultProxy
+from tests.support.stores import WISH, Oracle, eventually, new_run, open_oracle, open_stores
+
+KEY = RunKey("default", "case-1")
+JOBS = "SELECT count(*) FROM procrastinate_jobs"
+
+
+def key_of(number: int) -> RunKey:
+    return RunKey("default", f"case-{number}")
+
+
+async def ready(oracle: Oracle) -> None:
+    """Wait until a worker listens and has looked for jobs."""
+
+    async def listens() -> bool:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"
+        workers = "SELECT count(*) FROM procrastinate_workers"
+        return bool(await oracle.value(query)) and bool(await oracle.value(workers))
+
+    await eventually(listens)
+
+
+async def test_a_queued_run_is_claimed_and_begun(database_url: str) -> None:
+    """Whether it was queued before the worker came or afterwards; its job is gone then."""
+    executor = NotingExecutor()
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        await stores.runs.accept(new_run("case-1"), worker_id=None)
+        async with working(database_url, stores, executor):
+            first = await executor.has(KEY)
+            await stores.runs.accept(new_run("case-2"), worker_id=None)
+            second = await executor.has(key_of(2))
+
+            assert (first.status, first.worker_id) == (RunStatus.RUNNING, "w1")
+            assert second.fence == 1
+
+            async def no_jobs() -> bool:
+                return int(await oracle.value(JOBS)) == 0
+
+            await eventually(no_jobs)
+
+
+async def test_every_run_is_announced(database_url: str) -> None:
+    """There are no polls here: a hundred runs, each queued when the one before was taken."""
+    executor = NotingExecutor()
+    async with open_stores(database_url) as stores, working(database_url, stores, executor):
+        for number in range(100):
+            await stores.runs.accept(new_run(f"case-{number}"), worker_id=None)
+            await executor.has(key_of(number))
+
+
+async def test_runs_are_shared_among_processes(database_url: str) -> None:
+    """Each is taken by one of them."""
+    one, two = NotingExecutor("w1"), NotingExecutor("w2")
+    async with (
+        open_stores(database_url) as stores,
+        working(database_url, stores, one),
+        working(database_url, stores, two),
+    ):
+        for number in range(40):
+            await stores.runs.accept(new_run(f"case-{number}"), worker_id=None)
+
+        async def all_taken() -> bool:
+            return len(one.runs) + len(two.runs) == 40
+
+        await eventually(all_taken)
+        assert not one.runs.keys() & two.runs.keys()
+
+
+async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
+    """Not even one is held back; when there is room again, it takes the next at once."""
+    full, other = NotingExecutor("w1", slots=1), NotingExecutor("w2")
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        async with working(database_url, stores, full):
+            await stores.runs.accept(new_run("case-0"), worker_id=None)
+            await full.has(key_of(0))
+            for number in range(1, 4):
+                await stores.runs.accept(new_run(f"case-{number}"), worker_id=None)
+            waiting = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'"
+            assert await oracle.value(waiting) == 3
+
+            full.end(key_of(0))
+            await full.has(key_of(1))
+            async with working(database_url, stores, other):
+                await other.has(key_of(2))
+                await other.has(key_of(3))
+
+        assert len(full.runs) == 1
+
+
+async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: str) -> None:
+    """Its job finds nothing to do."""
+    executor = NotingExecutor()
+    async with open_stores(database_url) as stores:
+        await stores.runs.accept(new_run("case-1"), worker_id=None)
+        await stores.runs.cancel(KEY, WISH)
+        await stores.runs.accept(new_run("case-2"), worker_id=None)
+        async with working(database_url, stores, executor):
+            await executor.has(key_of(2))
+
+        assert list(executor.runs) == [key_of(2)]
+
+
+@pytest.mark.parametrize("kind", ["cut", "refused for a while"])
+async def test_the_worker_comes_back_with_the_database(database_url: str, kind: str) -> None:
+    """Whatever was queued meanwhile is taken, and what comes later is announced again."""
+    executor = NotingExecutor()
+    async with (
+        FaultProxy(upstream_of(database_url)) as proxy,
+        open_stores(database_url) as stores,
+        open_oracle(database_url) as oracle,
+        working(proxied(database_url, proxy), stores, executor),
+    ):
+        await ready(oracle)
+        proxy.refuse(kind != "cut")
+        proxy.cut()
+        await stores.runs.accept(new_run("case-1"), worker_id=None)
+        if kind != "cut":
+
+            async def refused() -> bool:
+                return proxy.counts.refused > 1
+
+            await eventually(refused)
+            proxy.refuse(False)
+        await executor.has(KEY)
+        await stores.runs.accept(new_run("case-2"), worker_id=None)
+        await executor.has(key_of(2))
+
+        assert proxy.counts.cut > 0
+
+
+async def test_a_worker_that_is_stopped_leaves_no_trace(database_url: str) -> None:
+    """Neither a worker's row nor a connection."""
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        async with working(database_url, stores, NotingExecutor(), QUIET):
+            await ready(oracle)
+
+        async def gone() -> bool:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"
+            return int(await oracle.value(query)) == 0
+
+        await eventually(gone)
+        assert await oracle.value("SELECT count(*) FROM procrastinate_workers") == 0
+
+
+async def test_a_worker_that_cannot_start_is_started_again(database_url: str) -> None:
+    """The database may come later than the process."""
+    executor = NotingExecutor()
+    async with FaultProxy(upstream_of(database_url)) as proxy, open_stores(database_url) as stores:
+        proxy.refuse()
+        async with working(proxied(database_url, proxy), stores, executor):
+
+            async def refused() -> bool:
+                return proxy.counts.refused > 0
+
+            await eventually(refused)
+            await stores.runs.accept(new_run("case-1"), worker_id=None)
+            proxy.refuse(False)
+            async with asyncio.timeout(20):
+                await executor.has(KEY)

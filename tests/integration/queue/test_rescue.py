@@ -1,0 +1,322 @@
+"""Runs of processes that fell silent, and runs that nobody was told of."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from app.adapters.postgres.engines import transaction
+from app.adapters.queue.rescue import AT_ONCE, Rescue, take_lost
+from app.runs.run import Run, RunKey, RunStatus
+from tests.integration.queue.world import QUIET, NotingExecutor, working
+from tests.support.stores import (
+    WISH,
+    Oracle,
+    Stores,
+    end_of,
+    graph_with_calls,
+    new_run,
+    open_oracle,
+    open_stores,
+    records_of,
+)
+
+KEY = RunKey("default", "case-1")
+STALE = 10.0
+WAITING = "SELECT queueing_lock FROM procrastinate_jobs WHERE status = 'todo' ORDER BY 1"
+
+
+@dataclass(frozen=True)
+class World:
+    stores: Stores
+    oracle: Oracle
+
+    def rescue(self) -> Rescue:
+        return Rescue(
+            self.stores.engines.work,
+            self.stores.dispatch,
+            interval_seconds=3600,
+            stale_seconds=STALE,
+        )
+
+    async def claimed(self, run_id: str = "case-1", worker_id: str = "dead") -> Run:
+        return (await self.stores.runs.accept(new_run(run_id), worker_id=worker_id)).run
+
+    async def stored(self, key: RunKey = KEY) -> Run:
+        run = await self.stores.runs.get(key)
+        assert run is not None
+        return run
+
+    async def beat(self, worker_id: str, *, seconds_ago: float = 0) -> None:
+        await self.stores.workers.beat(worker_id)
+        await self.oracle.rows(
+            """UPDATE workers SET beat_at = now() - make_interval(secs => %s)
+               WHERE worker_id = %s""",
+            seconds_ago,
+            worker_id,
+        )
+
+    async def age(self, *, seconds: float) -> None:
+        """Have every run been claimed, or queued, longer ago."""
+        await self.oracle.rows(
+            """UPDATE runs SET claimed_at = claimed_at - make_interval(secs => %s),
+                   queued_at = queued_at - make_interval(secs => %s)""",
+            seconds,
+            seconds,
+        )
+
+    async def jobs(self) -> list[str]:
+        return [row["queueing_lock"] for row in await self.oracle.rows(WAITING)]
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        yield World(stores, oracle)
+
+
+@pytest.mark.req("003/resume")
+async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World) -> None:
+    """The time that was worked on them counts; those of a living process are left alone."""
+    await world.beat("dead", seconds_ago=15)
+    await world.beat("alive", seconds_ago=5)
+    await world.claimed()
+    await world.claimed("case-2", worker_id="alive")
+    await world.age(seconds=45)
+
+    assert await world.rescue().look() == [KEY]
+    rescued = await world.stored()
+    assert (rescued.status, rescued.worker_id, rescued.fence) == (RunStatus.QUEUED, None, 1)
+    assert rescued.active_seconds == pytest.approx(30, abs=2)
+    assert (await world.stored(RunKey("default", "case-2"))).status is RunStatus.RUNNING
+    assert await world.jobs() == ["default/case-1"]
+    assert await world.oracle.rows("SELECT worker_id FROM workers") == [{"worker_id": "alive"}]
+    assert await world.rescue().look() == []
+
+    again = await world.stores.runs.claim(KEY, "alive")
+    assert again is not None
+    assert (again.fence, again.attempts) == (2, 2)
+
+
+async def test_a_run_that_waits_is_rescued_as_well(world: World) -> None:
+    """Whoever takes it waits on."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    await world.oracle.rows("UPDATE runs SET status = 'waiting'")
+
+    assert await world.rescue().look() == [KEY]
+    assert (await world.stored()).status is RunStatus.QUEUED
+
+
+async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:
+    """It may just have come back from a long silence, and accepted the run before its next beat."""
+    await world.claimed(worker_id="unknown")
+    assert await world.rescue().look() == []
+
+    await world.age(seconds=STALE + 1)
+    assert await world.rescue().look() == [KEY]
+
+
+async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
+    """As if it had died, and without its row."""
+    await world.beat("dead")
+    await world.claimed()
+    await world.age(seconds=STALE + 1)
+    await world.stores.workers.leave("dead")
+
+    assert await world.rescue().look() == [KEY]
+
+
+async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
+    """And what it still writes changes nothing."""
+    await world.beat("dead", seconds_ago=15)
+    frozen = await world.claimed()
+    await world.rescue().look()
+
+    beat = await world.stores.workers.beat("dead")
+    assert beat.owned == frozenset()
+    assert not (await world.stores.journal.settle(end_of(frozen))).done
+    assert (await world.stored()).status is RunStatus.QUEUED
+
+
+@pytest.mark.req("card/delete")
+async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
+    database_url: str, world: World
+) -> None:
+    """Whoever takes the run next is told before it does anything."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    await world.stores.runs.cancel(KEY, WISH)
+    await world.rescue().look()
+    executor = NotingExecutor("alive")
+    async with working(database_url, world.stores, executor):
+        run = await executor.has(KEY)
+
+    assert run.wish is not None
+    assert run.wish.requested_by == "tester"
+
+
+@pytest.mark.req("card/delete")
+async def test_a_stop_of_a_rescued_run_ends_it_at_once(world: World) -> None:
+    """With everything that the dead process had left open."""
+    await world.beat("dead", seconds_ago=15)
+    run = await world.claimed()
+    graph = graph_with_calls("case-1")
+    graph.begin_node("n000001", "llm", "plan")
+    records = records_of(graph)
+    await world.stores.runs.release(run, active_seconds=1, calls=records, counted=True)
+    await world.stores.runs.claim(KEY, "dead")
+    await world.rescue().look()
+    cancelled = await world.stores.runs.cancel(KEY, WISH)
+
+    assert cancelled.run is not None
+    assert cancelled.run.status is RunStatus.CANCELLED
+    assert len(cancelled.calls) == 2
+    statuses = [record.node["status"] for record in await world.stores.runs.calls(KEY)]
+    assert statuses == ["halt", "success", "halt"]
+
+
+async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> None:
+    """One that waits for its turn does not, however long it waits."""
+    for name in ("case-1", "case-2"):
+        await world.stores.runs.accept(new_run(name), worker_id=None)
+    await world.oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock LIKE '%%case-1'")
+    assert await world.rescue().look() == []
+
+    await world.age(seconds=STALE + 1)
+    assert await world.rescue().look() == [KEY]
+    assert await world.jobs() == ["default/case-1", "default/case-2"]
+
+
+@pytest.mark.parametrize("worker", ["silent", "pruned"])
+async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, worker: str) -> None:
+    """The run was not claimed; a job of a living worker, or of another queue, is left alone."""
+    await world.stores.runs.accept(new_run("case-1"), worker_id=None)
+    await world.oracle.rows(
+        """INSERT INTO procrastinate_workers (last_heartbeat)
+           VALUES (now()), (now() - interval '1 hour')"""
+    )
+    living, silent = (
+        row["id"] for row in await world.oracle.rows("SELECT id FROM procrastinate_workers")
+    )
+    await world.oracle.rows(
+        """INSERT INTO procrastinate_jobs (queue_name, task_name, status, worker_id)
+           VALUES ('runs', 't', 'doing', %s), ('webhooks', 't', 'doing', %s)""",
+        living,
+        silent,
+    )
+    await world.oracle.rows(
+        """UPDATE procrastinate_jobs SET status = 'doing', worker_id = %s
+           WHERE queueing_lock IS NOT NULL""",
+        silent if worker == "silent" else None,
+    )
+    await world.age(seconds=STALE + 1)
+
+    assert await world.rescue().look() == [KEY]
+    rows = await world.oracle.rows(
+        "SELECT queue_name, status::text FROM procrastinate_jobs ORDER BY 1, 2"
+    )
+    assert [tuple(row.values()) for row in rows] == [
+        ("runs", "doing"),
+        ("runs", "todo"),
+        ("webhooks", "doing"),
+    ]
+
+
+async def test_many_lost_runs_are_taken_in_several_transactions(world: World) -> None:
+    """All of them, in one look."""
+    count = 2 * AT_ONCE + 10
+    await world.beat("dead", seconds_ago=15)
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            group.create_task(world.claimed(f"case-{number}"))
+
+    assert len(await world.rescue().look()) == count
+    assert len(await world.jobs()) == count
+    assert await world.oracle.value("SELECT count(*) FROM workers") == 0
+
+
+async def test_two_rescuers_at_once_take_each_run_once(database_url: str, world: World) -> None:
+    """Neither waits for the other, and nothing is counted twice."""
+    async with AsyncExitStack() as stack:
+        other = World(await stack.enter_async_context(open_stores(database_url)), world.oracle)
+        for round_number in range(5):
+            await world.beat("dead", seconds_ago=15)
+            async with asyncio.TaskGroup() as group:
+                for number in range(20):
+                    group.create_task(world.claimed(f"case-{round_number}-{number}"))
+            await world.age(seconds=20)
+            async with asyncio.TaskGroup() as group:
+                looks = [group.create_task(each.rescue().look()) for each in (world, other)]
+            taken = [key for look in looks for key in look.result()]
+
+            assert len(taken) == len(set(taken)) == 20
+            await world.oracle.rows("DELETE FROM runs")
+            await world.oracle.rows("DELETE FROM procrastinate_jobs")
+
+
+async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
+    """A rescue waits for nobody, and its worker's row stays until all runs are taken."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    await world.claimed("case-2")
+    async with locked(world, "case-1"):
+        assert await world.rescue().look() == [RunKey("default", "case-2")]
+        assert await world.oracle.value("SELECT count(*) FROM workers") == 1
+
+    assert await world.rescue().look() == [KEY]
+    assert await world.oracle.value("SELECT count(*) FROM workers") == 0
+
+
+async def test_a_process_that_beats_while_it_is_being_rescued_keeps_what_it_still_has(
+    world: World,
+) -> None:
+    """Its beat waits for the rescue's end, and tells it what is left."""
+    await world.beat("slow", seconds_ago=15)
+    await world.claimed(worker_id="slow")
+    await world.claimed("case-2", worker_id="slow")
+    async with locked(world, "case-2"):
+        async with transaction(world.stores.engines.work) as connection:
+            taken = await take_lost(connection, stale_seconds=STALE)
+            beat = asyncio.create_task(world.stores.workers.beat("slow"))
+            assert taken == [KEY]
+        owned = (await beat).owned
+
+    assert owned == {RunKey("default", "case-2")}
+    assert await world.rescue().look() == []
+
+
+async def test_a_rescuer_that_dies_halfway_has_taken_nothing(world: World) -> None:
+    """The next one finds everything as it was."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    async with transaction(world.stores.engines.work) as connection:
+        assert await take_lost(connection, stale_seconds=STALE) == [KEY]
+        await connection.rollback()
+
+    assert (await world.stored()).status is RunStatus.RUNNING
+    assert await world.rescue().look() == [KEY]
+
+
+async def test_a_process_rescues_although_it_has_no_room_itself(
+    database_url: str, world: World
+) -> None:
+    """Somebody else may have."""
+    full, free = NotingExecutor("full", slots=0), NotingExecutor("free")
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    async with AsyncExitStack() as stack:
+        looking = type(QUIET)(poll=3600, heartbeat=0.05, stale=STALE)
+        await stack.enter_async_context(working(database_url, world.stores, free))
+        await stack.enter_async_context(working(database_url, world.stores, full, looking))
+        assert (await free.has(KEY)).fence == 2
+
+
+@asynccontextmanager
+async def locked(world: World, run_id: str) -> AsyncIterator[None]:
+    """Hold a run's row, as a process would that was frozen in the middle of a transaction."""
+    async with world.oracle.connection.transaction():
+        await world.oracle.rows("SELECT FROM runs WHERE run_id = %s FOR UPDATE", run_id)
+        yield

@@ -1,0 +1,91 @@
+"""A process that takes queued runs, with an executor that only notes what it is given."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from app.adapters.queue.worker import QueueTimes, QueueWorker
+from app.runs.loops import Loops
+from app.runs.run import Run, RunKey
+from tests.support.stores import Stores
+
+NEVER = 3600.0
+QUIET = QueueTimes(poll=NEVER, heartbeat=NEVER, stale=NEVER)
+"""Nothing happens by itself: whatever does, a notification did."""
+
+
+class NotingExecutor:
+    """Takes runs while there is room, and never ends one by itself."""
+
+    def __init__(self, worker_id: str = "w1", *, slots: int = 1000) -> None:
+        self._worker_id = worker_id
+        self._slots = slots
+        self._reserved = 0
+        self._room = asyncio.Event()
+        self._started = asyncio.Event()
+        self.runs: dict[RunKey, Run] = {}
+
+    @property
+    def worker_id(self) -> str:
+        return self._worker_id
+
+    @property
+    def free_slots(self) -> int:
+        return self._slots - self._reserved - len(self.runs)
+
+    def reserve(self) -> bool:
+        if self.free_slots <= 0:
+            return False
+        self._reserved += 1
+        return True
+
+    def unreserve(self) -> None:
+        self._reserved -= 1
+        self._room.set()
+
+    async def room(self) -> None:
+        while self.free_slots <= 0:
+            self._room.clear()
+            await self._room.wait()
+
+    def start(self, run: Run, *, permitted_at: float) -> None:
+        assert run.key not in self.runs
+        self.runs[run.key] = run
+        self._started.set()
+
+    def end(self, key: RunKey) -> None:
+        del self.runs[key]
+        self._room.set()
+
+    async def has(self, key: RunKey) -> Run:
+        """Wait until a run is executed here.
+
+        Raises:
+            TimeoutError: nobody gives it to us.
+        """
+        async with asyncio.timeout(20):
+            while key not in self.runs:
+                self._started.clear()
+                await self._started.wait()
+        return self.runs[key]
+
+
+@asynccontextmanager
+async def working(
+    url: str, stores: Stores, executor: NotingExecutor, times: QueueTimes = QUIET
+) -> AsyncIterator[None]:
+    """Take queued runs meanwhile, as a process does."""
+    worker = QueueWorker(
+        url,
+        store=stores.runs,
+        executor=executor,
+        engine=stores.engines.work,
+        dispatch=stores.dispatch,
+        times=times,
+    )
+    loops = Loops()
+    loops.keep("queue", worker.run)
+    try:
+        yield
+    finally:
+        await loops.stop()

@@ -1,0 +1,118 @@
+"""Executing a graph on virtual time, with a node that a test scripts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from app.control.budget import Budget
+from app.engine.context import FlowContext
+from app.engine.driver import Driver, GraphExecution, GraphOutcome, RunContext
+from app.engine.node import ExecutionResult
+from app.engine.settling import AbandonedError, Supervisor
+from app.kernel.graph import Channel, Edge, Graph, Step
+from tests.support.seeded_loop import SeededLoop
+from tests.unit.engine.gateway import Gateway, play
+
+Work = Callable[[FlowContext, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class OurError(Exception):
+    """A failure whose words are ours."""
+
+    __module__ = "app.nodes.test"
+
+
+class Scripted:
+    """A node that does for each step what a test says; others return their inputs."""
+
+    def __init__(self, **works: Work) -> None:
+        self.works = works
+        self.seen: list[tuple[str, Mapping[str, Any]]] = []
+
+    async def execute(
+        self, data: Mapping[str, Any], inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        self.seen.append((context.node_id, inputs))
+        await asyncio.sleep(1)
+        work = self.works.get(context.node_id)
+        outputs = {"default": context.node_id} if work is None else await work(context, inputs)
+        return ExecutionResult(outputs)
+
+
+def flow(source: str, target: str, handle: str = "default", into: str = "default") -> Edge:
+    return Edge(
+        source=source,
+        target=target,
+        source_handle=handle,
+        target_handle=into,
+        channel=Channel.FLOW,
+    )
+
+
+def graph(steps: str, *edges: Edge) -> Graph:
+    return Graph(id="g", steps=tuple(Step(id=s, type="scripted") for s in steps), edges=edges)
+
+
+CHAIN = graph("ABC", flow("A", "B"), flow("B", "C"))
+
+
+class World:
+    """One run of a graph."""
+
+    def __init__(self, node: Scripted, budget: Budget) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SeededLoop)
+        self.node = node
+        self.gateway = Gateway(loop, budget=budget)
+
+    def execution(self, of: Graph, inputs: Mapping[str, Any]) -> GraphExecution:
+        gateway = self.gateway
+        run = RunContext(
+            run_id="run-1",
+            root=gateway.root,
+            trace=gateway.graph,
+            scope=gateway.scope,
+            token=gateway.token,
+            journal=gateway.journal,
+            calls=gateway.calls,
+            services={},
+        )
+        return Driver({"scripted": self.node}).execution(of, inputs, run)
+
+    def nodes(self) -> dict[str, tuple[str, str | None]]:
+        """Status and stop reason of the last CallNode of each step."""
+        found = self.gateway.graph.snapshot()["nodes"].values()
+        return {node["name"]: (node["status"], node["stop_reason"]) for node in found}
+
+
+def drive(
+    of: Graph,
+    node: Scripted | None = None,
+    *,
+    budget: Budget | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    before: Callable[[World], None] = lambda world: None,
+    seed: int = 0,
+) -> tuple[GraphOutcome, World]:
+    """Execute a graph under a supervisor, on virtual time."""
+
+    async def main() -> tuple[GraphOutcome, World]:
+        world = World(node or Scripted(), budget or Budget())
+        before(world)
+        execution = world.execution(of, inputs or {})
+        token = world.gateway.token
+        supervisor = Supervisor(grace_seconds=1)
+        try:
+            outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
+        except AbandonedError as abandoned:
+            outcome = execution.abandoned(abandoned.stop)
+            await asyncio.sleep(100)
+        assert world.gateway.settled()
+        return outcome, world
+
+    result: tuple[GraphOutcome, World] = play(main, seed)
+    return result
+
+
+def statuses(outcome: GraphOutcome) -> dict[str, str]:
+    return {step: report.status.value for step, report in outcome.steps.items()}

@@ -1,0 +1,240 @@
+"""Trying a call again: when, how often, and what it costs."""
+
+import asyncio
+from decimal import Decimal
+
+import pytest
+
+from app.control import stops
+from app.control.budget import Budget, Dimension
+from app.control.retry import RetryPolicy
+from app.control.usage import BudgetExceededError
+from app.engine.call import (
+    AttemptError,
+    CallFailedError,
+    Spent,
+)
+from app.engine.ports import CallOutcome
+from app.engine.settling import Supervisor
+from tests.unit.engine.gateway import (
+    Attempts,
+    Gateway,
+    answers,
+    busy,
+    now,
+    told,
+)
+
+
+@pytest.mark.req("002/21.1", "002/21.4", "002/13.2")
+@pytest.mark.parametrize(
+    ("draws", "waits"),
+    [([0.0, 0.0], [0.5, 1.0]), ([1.0, -1.0], [0.6, 0.8]), ([-0.5, 0.5], [0.45, 1.1])],
+)
+def test_a_failed_attempt_is_made_again_after_exactly_its_wait(
+    draws: list[float], waits: list[float]
+) -> None:
+    """Half a second, then twice that, each with its jitter; an attempt takes a tenth here."""
+    attempts = Attempts(busy(), busy())
+
+    gateway = told(lambda gateway: gateway.perform(attempts), draws=draws)
+
+    second = 0.1 + waits[0]
+    assert attempts.made_at == pytest.approx([0, second, second + 0.1 + waits[1]])
+    assert gateway.node()["status"] == "success"
+
+
+@pytest.mark.req("002/4.3", "002/21.1")
+def test_the_provider_says_how_long_to_wait() -> None:
+    """Its Retry-After counts where it is longer than the usual wait."""
+    attempts = Attempts(busy(retry_after=7), busy(retry_after=0.01))
+
+    told(lambda gateway: gateway.perform(attempts))
+
+    assert attempts.made_at == pytest.approx([0, 7.1, 8.2])
+
+
+@pytest.mark.req("001/wiring")
+def test_attempts_are_children_of_the_call_with_their_real_times() -> None:
+    """The first is added when the second begins; cost and tokens stand on the call alone."""
+    attempts = Attempts(busy(), busy())
+
+    gateway = told(lambda gateway: gateway.perform(attempts))
+
+    shown = [
+        (
+            child["kind"],
+            child["name"],
+            child["status"],
+            child["start_ts_ms"],
+            child["end_ts_ms"],
+            child["error_class"],
+            child["metadata"],
+        )
+        for child in gateway.children()
+    ]
+    assert shown == [
+        ("system", "attempt", "fail", 0, 100, "ProviderBusy", {"attempt": 1}),
+        ("system", "attempt", "fail", 600, 700, "ProviderBusy", {"attempt": 2}),
+        ("system", "attempt", "success", 1700, 1800, None, {"attempt": 3}),
+    ]
+    assert all(child["cost_usd"] == 0 for child in gateway.children())
+    assert gateway.node()["retries_used"] == 2
+    assert gateway.graph.snapshot()["aggregates"]["total_retries"] == 2
+    assert gateway.graph.snapshot()["aggregates"]["total_llm_calls"] == 1
+
+
+def test_a_call_that_succeeds_at_once_has_no_attempts_below_it() -> None:
+    """It is one node."""
+    gateway = told(lambda gateway: gateway.perform(answers))
+
+    assert gateway.children() == []
+    assert gateway.node()["retries_used"] == 0
+
+
+@pytest.mark.req("002/21.2", "002/21.5", "002/13.5")
+def test_when_the_retries_are_used_up_the_call_fails() -> None:
+    """With the last failure, and its class, on the node; a replay fails alike."""
+    attempts = Attempts(*[busy() for _ in range(5)])
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(CallFailedError, match="provider is busy") as failed:
+            await gateway.perform(attempts)
+        assert (failed.value.error_class, failed.value.attempts) == ("ProviderBusy", 3)
+
+    gateway = told(story)
+    assert len(attempts.made_at) == len(gateway.children()) == 3
+    node = gateway.node()
+    assert (node["status"], node["error_class"]) == ("fail", "ProviderBusy")
+    entry = gateway.entry()
+    assert entry.outcome is CallOutcome.FAILURE
+    assert entry.value == {
+        "error_class": "ProviderBusy",
+        "message": "The provider is busy.",
+        "attempts": 3,
+    }
+
+
+def test_what_a_retry_cannot_help_is_not_tried_again() -> None:
+    """Such as a request that the provider calls wrong."""
+    attempts = Attempts(AttemptError("Bad request.", error_class="BadRequest", retryable=False))
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(CallFailedError) as failed:
+            await gateway.perform(attempts)
+        assert failed.value.attempts == 1
+
+    gateway = told(story)
+    assert gateway.children() == []
+    assert attempts.made_at == [0]
+
+
+@pytest.mark.req("002/21.2", "002/4.2")
+@pytest.mark.parametrize(("seconds", "made"), [(0.6, 1), (0.601, 2), (1.7, 2), (1.71, 3)])
+def test_no_wait_goes_past_the_seconds_that_are_left(seconds: float, made: int) -> None:
+    """Waits of 0.5 and 1.0 begin at 0.1 and 0.7; one that would end too late is not begun."""
+    attempts = Attempts(*[busy() for _ in range(5)])
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(CallFailedError):
+            await gateway.perform(attempts)
+
+    told(story, budget=Budget(max_time_seconds=seconds))
+    assert len(attempts.made_at) == made
+
+
+@pytest.mark.parametrize(("seconds", "made"), [(0.6, 1), (0.601, 2)])
+def test_no_wait_goes_past_the_deadline(seconds: float, made: int) -> None:
+    """It would be cut off by it anyway."""
+    attempts = Attempts(busy())
+
+    async def story(gateway: Gateway) -> None:
+        gateway.calls.deadline_in = lambda: seconds - now()
+        if made == 2:
+            await gateway.perform(attempts)
+            return
+        with pytest.raises(CallFailedError):
+            await gateway.perform(attempts)
+
+    told(story)
+    assert len(attempts.made_at) == made
+
+
+@pytest.mark.req("000/B1", "002/20.4")
+def test_every_attempt_is_charged_and_the_call_once() -> None:
+    """A failure costs what it says, or the estimate if it does not say."""
+    attempts = Attempts(busy(), busy(spent=Spent(tokens_in=3, cost_usd=Decimal("0.01"))))
+
+    gateway = told(lambda gateway: gateway.perform(attempts))
+
+    assert gateway.spent() == {
+        "llm_calls_small": 1,
+        "api_calls": 3,
+        "tokens": 100 + 3 + 75,
+        "cost_usd": Decimal("0.81"),
+    }
+    assert dict(gateway.entry().charge) == gateway.spent()
+    assert gateway.node()["cost_usd"] == 0.81
+    assert gateway.node()["tokens_in"] == 80 + 3 + 70
+
+
+@pytest.mark.req("002/21.3")
+def test_a_retry_that_the_budget_does_not_allow_halts_the_call() -> None:
+    """With what the attempt before it had cost; it is no retry, for it never began."""
+    attempts = Attempts(busy(), busy())
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(BudgetExceededError):
+            await gateway.perform(attempts)
+
+    gateway = told(story, budget=Budget(max_api_calls=1))
+    node = gateway.node()
+    assert (node["status"], node["cost_usd"], node["retries_used"]) == ("halt", 0.5, 0)
+    assert gateway.children() == []
+    assert gateway.spent()["api_calls"] == 1
+
+
+def test_while_a_call_waits_the_journal_holds_what_it_has_really_cost() -> None:
+    """Not what was reserved for the attempt that is over."""
+    cheap = busy(spent=Spent(tokens_in=3))
+
+    async def story(gateway: Gateway) -> None:
+        task = asyncio.create_task(gateway.perform(Attempts(cheap)))
+        await asyncio.sleep(0.3)
+        assert gateway.entry().charge[Dimension.TOKENS] == 3
+        assert gateway.entry().charge[Dimension.API_CALLS] == 1
+        await task
+
+    told(story)
+
+
+@pytest.mark.req("000/C3")
+def test_a_stop_interrupts_the_wait_for_a_retry() -> None:
+    """At once; the call is halted, at the cost of the attempt that was made."""
+    attempts = Attempts(busy(retry_after=20))
+
+    async def story(gateway: Gateway) -> None:
+        asyncio.get_running_loop().call_later(5, gateway.token.cancel, "enough")
+        with pytest.raises(stops.CancelledError):
+            await Supervisor(grace_seconds=1).run(
+                gateway.perform(attempts), gateway.token, late=lambda _: None
+            )
+        assert now() == 5
+
+    gateway = told(story)
+    node = gateway.node()
+    assert (node["status"], node["stop_reason"], node["cost_usd"]) == ("halt", "enough", 0.5)
+    assert len(attempts.made_at) == 1
+    assert node["retries_used"] == 0
+
+
+def test_policies_of_one_attempt_do_not_wait() -> None:
+    """Tools have those."""
+    attempts = Attempts(busy())
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(CallFailedError):
+            await gateway.perform(attempts, retry=RetryPolicy(max_retries=0))
+        assert now() == 0.1
+
+    told(story)

@@ -1,0 +1,98 @@
+"""An open journal, with a store that answers what a test says."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.engine.cancellation import CancellationToken
+from app.engine.ports import CallOutcome, Entry
+from app.runs.journal import RunJournal
+from app.runs.ports import JournalWrite, Permission, Settled
+from app.runs.run import CallRecord, RunKey, Settlement
+from app.trace.execution_graph import ExecutionGraph
+from tests.unit.runs.world import loop, play
+
+KEY = RunKey("t", "r0")
+
+
+YES = Permission(owned=True, wish=None)
+
+
+@dataclass
+class Store:
+    """A journal store that answers what a test says, after a while."""
+
+    seconds: float = 0.01
+    answers: list[Permission | BaseException] = field(default_factory=list)
+    """One for each write; then yes."""
+    writes: list[JournalWrite] = field(default_factory=list)
+    arrived: list[float] = field(default_factory=list)
+
+    async def write(self, write: JournalWrite) -> Permission:
+        self.writes.append(write)
+        self.arrived.append(loop().time())
+        await asyncio.sleep(self.seconds)
+        answer = self.answers.pop(0) if self.answers else YES
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        raise AssertionError
+
+    def names(self, index: int = -1) -> list[str]:
+        """The nodes of a write."""
+        return [record.node["name"] for record in self.writes[index].calls]
+
+
+@dataclass
+class Open:
+    """An open journal and what it stands on."""
+
+    store: Store = field(default_factory=Store)
+    earlier: Sequence[CallRecord] = ()
+    graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
+    snapshot_interval_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        self.token = CancellationToken()
+        if self.graph.root_id is None:
+            self.graph.create_root("run")
+        self.root = self.graph.root_id or ""
+        self.journal = RunJournal(
+            key=KEY,
+            fence=1,
+            graph=self.graph,
+            token=self.token,
+            store=self.store,
+            earlier=self.earlier,
+            permitted_at=loop().time(),
+            snapshot_interval_seconds=self.snapshot_interval_seconds,
+            clock=loop().time,
+        )
+
+    def begin(self, name: str, **entry: Any) -> str:
+        """Begin a call and note it."""
+        node = self.graph.begin_node(self.root, "tool", name)
+        self.note(node, name, **entry)
+        return node
+
+    def note(self, node: str, name: str, **entry: Any) -> None:
+        self.journal.note(node, Entry(**({"call_key": name, **HASH, "charge": {}} | entry)))
+
+    def end(self, node: str, name: str, value: Any = "value") -> None:
+        """End a call well and note it."""
+        self.note(node, name, outcome=CallOutcome.RESULT, value=value)
+        self.graph.mark_success(node, 0)
+
+
+HASH = {"request_hash": "h"}
+
+
+def told(story: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await story()
+        await asyncio.sleep(10)
+
+    play(main)

@@ -1,0 +1,42 @@
+"""The end of runs that nobody executes at that moment."""
+
+from datetime import timedelta
+
+from app.runs.ending import cancelled_while_queued
+from app.runs.run import RunStatus, StopWish
+from app.trace.invariants import violations
+from tests.unit.runs.test_replay import RUN, lost
+
+AT = RUN.created_at + timedelta(minutes=1)
+WISH = StopWish(requested_by="ops", reason="enough", requested_at=AT)
+
+
+def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
+    """It has cost nothing."""
+    end = cancelled_while_queued(RUN, WISH, ())
+
+    assert (end.status, end.finish_reason, end.result) == (RunStatus.CANCELLED, None, None)
+    assert end.usage == {"tokens": 0, "steps": 0, "api_calls": 0, "cost_usd": 0.0, "seconds": 0.0}
+    assert end.stop == {
+        "kind": "cancelled",
+        "requested_by": "ops",
+        "reason": "enough",
+        "at": AT.isoformat(),
+    }
+    [root] = end.snapshot["nodes"].values()
+    assert (root["status"], root["stop_reason"]) == ("halt", "enough")
+    assert [record.node for record in end.calls] == [root]
+    assert end.delivered_at == AT
+
+
+def test_a_run_between_two_executions_keeps_what_the_first_one_did_and_cost() -> None:
+    """Its journal is closed as a whole, and nothing of it is lost."""
+    end = cancelled_while_queued(RUN, WISH, lost())
+
+    assert (end.usage["tokens"], end.usage["steps"], end.usage["cost_usd"]) == (45, 1, 0.35)
+    assert violations(end.snapshot) == []
+    assert {node["status"] for node in end.snapshot["nodes"].values()} == {"halt", "success"}
+    kept = {record.node_id: record for record in end.calls}
+    assert len(kept) == 5
+    assert (kept["n000003"].outcome, kept["n000003"].value) == ("result", [1])
+    assert kept["n000004"].charge == {"tokens": 30, "cost_usd": "0.25"}

@@ -1,0 +1,184 @@
+"""How a process says that it lives, and learns what it missed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+
+from app.engine.context import FlowContext
+from app.runs.ports import Beat
+from app.runs.run import Run, RunStatus, StopWish
+from tests.support.memory_runs import MemoryRuns
+from tests.unit.runs.world import KEY, Process, database, loop, new_run, play
+
+
+async def waits(context: FlowContext) -> str:
+    await asyncio.sleep(100)
+    return "done"
+
+
+async def must_not_run(context: FlowContext) -> str:
+    pytest.fail("the step was executed")
+
+
+def told(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
+    async def main() -> None:
+        await story()
+        await asyncio.sleep(200)
+
+    with structlog.testing.capture_logs():
+        play(main, seed)
+
+
+async def orphan(process: Process) -> None:
+    """A run that was accepted for a process which never heard so."""
+    await process.store.accept(new_run(), worker_id=process.name)
+
+
+async def status_of(process: Process) -> RunStatus:
+    return (await process.service.get(KEY)).status
+
+
+@pytest.mark.req("000/C3", "card/delete")
+@pytest.mark.parametrize("seed", range(10))
+def test_a_stop_that_nobody_told_of_is_found_by_the_next_beat(seed: int) -> None:
+    """The notification was lost; the call in flight ends with the beat."""
+
+    async def story() -> None:
+        process = Process(waits)
+        await process.post()
+        beating = asyncio.create_task(process.heartbeat.run())
+        await asyncio.sleep(2.5)
+        await process.store.cancel(KEY, StopWish(requested_by="ops", reason="enough"))
+        run = await process.end_of()
+        assert loop().time() == 4.0
+        assert (run.status, run.stop and run.stop["requested_by"]) == (RunStatus.CANCELLED, "ops")
+        beating.cancel()
+        await asyncio.wait({beating})
+
+    told(story, seed)
+
+
+def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
+    """When it has looked so for an interval; the attempt counts."""
+
+    async def story() -> None:
+        process = Process(must_not_run)
+        await orphan(process)
+        await process.heartbeat.beat()
+        await process.heartbeat.beat()
+        assert await status_of(process) is RunStatus.RUNNING
+        await asyncio.sleep(2)
+        await process.heartbeat.beat()
+        run = await process.service.get(KEY)
+        assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 1, None)
+
+    told(story)
+
+
+def test_a_run_that_is_only_just_being_begun_is_left_alone() -> None:
+    """One beat saw it before it was begun, the next one after."""
+
+    async def story() -> None:
+        process = Process(waits)
+        accepted = await process.store.accept(new_run(), worker_id="p1")
+        await process.heartbeat.beat()
+        process.executor.start(accepted.run, permitted_at=loop().time())
+        for _ in range(5):
+            await asyncio.sleep(2)
+            await process.heartbeat.beat()
+        assert await status_of(process) is RunStatus.RUNNING
+
+    told(story)
+
+
+@pytest.mark.parametrize("meanwhile", ["begun here", "ended", "claimed by another"])
+def test_an_orphan_that_found_a_home_meanwhile_is_left_alone(meanwhile: str) -> None:
+    """It is looked at once more before it is given back."""
+
+    class Changing(MemoryRuns):
+        process: Process
+
+        async def get(self, key: Any) -> Run | None:
+            run = await super().get(key)
+            assert run is not None
+            if meanwhile == "begun here":
+                self.process.executor.start(run, permitted_at=loop().time())
+            if meanwhile == "ended":
+                return replace(run, status=RunStatus.COMPLETED)
+            return replace(run, worker_id="p2") if meanwhile == "claimed by another" else run
+
+        async def release(self, *arguments: Any, **options: Any) -> None:
+            pytest.fail("the run was given back")
+
+    async def story() -> None:
+        store = Changing()
+        store.process = Process(waits, store)
+        await orphan(store.process)
+        await store.process.heartbeat.beat()
+        await asyncio.sleep(2)
+        await store.process.heartbeat.beat()
+
+    told(story)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
+    """This process was silent for too long; its call in flight would be paid for nothing."""
+
+    async def story() -> None:
+        store = database()
+        frozen, other = Process(waits, store), Process(waits, store, name="p2")
+        await frozen.post()
+        await asyncio.sleep(1)  # nothing is left to be journaled, so only the beat can tell
+        store.lose("p1")
+        await other.take()
+        await frozen.heartbeat.beat()
+        assert frozen.executor.active == {KEY}
+        await asyncio.sleep(2)
+        await frozen.heartbeat.beat()
+        await frozen.executor.ended(KEY)
+        assert loop().time() == 3
+        run = await other.service.get(KEY)
+        assert (run.status, run.worker_id) == (RunStatus.RUNNING, "p2")
+
+    told(story, seed)
+
+
+def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
+    """A cancelled statement could take its connection with it."""
+
+    class Slow(MemoryRuns):
+        async def beat(self, worker_id: str) -> Beat:
+            await asyncio.sleep(1)
+            said.append("beaten")
+            return await super().beat(worker_id)
+
+    said: list[str] = []
+
+    async def story() -> None:
+        process = Process(waits, Slow())
+        beating = asyncio.create_task(process.heartbeat.run())
+        await asyncio.sleep(0.5)
+        beating.cancel()
+        await asyncio.wait({beating})
+        assert loop().time() == 1
+        assert said == ["beaten"]
+
+    told(story)
+
+
+def test_a_process_that_ends_says_so() -> None:
+    """So that its runs need not wait for its silence."""
+
+    async def story() -> None:
+        process = Process(waits)
+        await process.heartbeat.beat()
+        assert process.store.workers == {"p1"}
+        await process.heartbeat.leave()
+        assert process.store.workers == set()
+
+    told(story)

@@ -1,0 +1,187 @@
+"""What a journal holds at the end of an execution, and finds at the beginning of the next."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.control.budget import Dimension
+from app.engine.ports import CallOutcome
+from app.runs.journal import LostRunError
+from app.runs.ports import Permission
+from app.runs.run import CallRecord
+from app.trace.execution_graph import ExecutionGraph
+from tests.unit.runs.opened import Open, Store, told
+from tests.unit.runs.world import loop
+
+
+def test_the_end_brings_what_may_not_be_stored_yet() -> None:
+    """Also what is on its way: nobody waits for its answer any more."""
+
+    async def story() -> None:
+        run = Open(Store(seconds=1))
+        run.begin("first")
+        await asyncio.sleep(0.2)
+        run.begin("second")
+        records = run.journal.close()
+        assert [record.node["name"] for record in records] == ["run", "first", "second"]
+
+        run.graph.mark_halt(run.root)
+        run.journal.touch()
+        await asyncio.sleep(5)
+        assert len(run.store.writes) == 1
+
+    told(story)
+
+
+def test_what_is_stored_is_not_brought_again() -> None:
+    """The end is as small as it can be."""
+
+    async def story() -> None:
+        run = Open()
+        run.begin("first")
+        await run.journal.barrier(external=True)
+        assert run.journal.close() == ()
+
+    told(story)
+
+
+def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None:
+    """Abandoned work asks after the run was settled; its costs are added all the same."""
+
+    async def story() -> None:
+        run = Open()
+        node = run.begin("first")
+        run.journal.close()
+        run.store.answers = [Permission(owned=False, wish=None)]
+        run.note(node, "first", charge={Dimension.TOKENS: 5})
+        with pytest.raises(LostRunError):
+            await run.journal.barrier(external=True)
+        [record] = run.journal.close()
+        assert record.charge == {"tokens": 5}
+
+    told(story)
+
+
+def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
+    """With what was noted of its nodes before."""
+
+    async def story() -> None:
+        run = Open()
+        run.end(run.begin("first"), "first")
+        await run.journal.barrier(external=True)
+        nodes = run.graph.snapshot()["nodes"].values()
+        again = ExecutionGraph.restore("r0", [dict(node) for node in nodes])
+        again.mark_halt(again.root_id or "", "cancelled")
+        records = run.journal.close(again)
+        assert [(record.node["status"], record.value) for record in records] == [
+            ("halt", None),
+            ("success", "value"),
+        ]
+
+    told(story)
+
+
+def test_snapshots_are_rare_and_become_rarer() -> None:
+    """At the interval first, and at a tenth of the run's age later."""
+
+    async def story() -> None:
+        run, taken = Open(snapshot_interval_seconds=2), []
+        for number in range(100):
+            run.begin(str(number))
+            await run.journal.barrier(external=True)
+            if run.store.writes[-1].snapshot is not None:
+                taken.append(round(loop().time()))
+            await asyncio.sleep(1)
+        gaps = [later - sooner for sooner, later in pairwise(taken)]
+        assert gaps[:3] == [2, 2, 2]
+        assert min(gaps[-2:]) >= 8
+
+    told(story)
+
+
+def record(graph: ExecutionGraph, node: str, **noted: Any) -> CallRecord:
+    return CallRecord(node=graph.node(node), **({"call_key": None} | noted))
+
+
+def lost_run() -> tuple[ExecutionGraph, list[CallRecord]]:
+    """A run with one call that has ended and one that was in flight."""
+    graph = ExecutionGraph("r0")
+    root = graph.create_root("run")
+    graph.mark_running(root)
+    ended = graph.begin_node(root, "tool", "ended")
+    graph.mark_success(ended, 0)
+    flying = graph.begin_node(root, "tool", "flying")
+    graph.mark_running(flying)
+    return graph, [
+        record(graph, root),
+        record(
+            graph,
+            ended,
+            call_key="ended",
+            request_hash="h",
+            charge={"cost_usd": "0.10"},
+            outcome="result",
+            value={"rows": [1]},
+        ),
+        record(graph, flying, call_key="flying", request_hash="h", charge={"tokens": 7}),
+    ]
+
+
+def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
+    """Or a second loss of a worker would make every call again."""
+
+    async def story() -> None:
+        graph, earlier = lost_run()
+        graph.mark_halt("n000003", "worker_lost")
+        run = Open(earlier=earlier, graph=graph)
+        run.begin("new")
+        await run.journal.barrier(external=True)
+
+        written = {record.node["name"]: record for record in run.store.writes[0].calls}
+        assert set(written) == {"run", "flying", "new"}
+        flying = written["flying"]
+        assert (flying.call_key, flying.request_hash, flying.charge) == (
+            "flying",
+            "h",
+            {"tokens": 7},
+        )
+        assert flying.node["status"] == "halt"
+
+    told(story)
+
+
+def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago() -> None:
+    """Every row is written then."""
+
+    async def story() -> None:
+        graph, earlier = lost_run()
+        run = Open(earlier=earlier, graph=graph)
+        again = ExecutionGraph.restore("r0", [dict(record.node) for record in earlier])
+        records = {record.node["name"]: record for record in run.journal.close(again)}
+        assert records["ended"].value == {"rows": [1]}
+        assert records["ended"].outcome == "result"
+        assert records["ended"].charge == {"cost_usd": "0.10"}
+
+    told(story)
+
+
+def test_the_last_try_that_began_is_what_is_known_of_a_call() -> None:
+    """One that was refused before it began leaves nothing."""
+
+    async def story() -> None:
+        graph, earlier = lost_run()
+        refused = graph.begin_node("n000001", "tool", "flying")
+        graph.mark_halt(refused, "enough")
+        earlier.append(record(graph, refused, call_key="flying", outcome="not_made"))
+        run = Open(earlier=earlier, graph=graph)
+
+        flying, ended = run.journal.recorded("flying"), run.journal.recorded("ended")
+        assert flying is not None
+        assert ended is not None
+        assert (flying.outcome, flying.node_id) == (CallOutcome.UNKNOWN, "n000003")
+        assert (ended.outcome, ended.value) == (CallOutcome.RESULT, {"rows": [1]})
+        assert run.journal.recorded("other") is None
+
+    told(story)

@@ -1,0 +1,88 @@
+"""Loops that must live as long as the process does."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from typing import Any
+
+import structlog
+
+from app.runs.loops import Loops
+from tests.unit.runs.world import loop, play
+
+
+def told(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
+    with structlog.testing.capture_logs() as logs:
+        play(story)
+    return [f"{line['event']} {line.get('error', '')}".strip() for line in logs]
+
+
+def test_a_loop_that_ends_is_started_again_whatever_ended_it() -> None:
+    """A failure, its own return, or something it waited for that was cancelled."""
+    begun: list[float] = []
+
+    async def ends() -> None:
+        begun.append(loop().time())
+        if len(begun) == 1:
+            raise RuntimeError("gone")
+        if len(begun) == 2:
+            gone = loop().create_future()
+            gone.cancel()
+            await gone
+        if len(begun) > 3:
+            await asyncio.sleep(1000)
+
+    async def story() -> None:
+        loops = Loops()
+        loops.keep("ends", ends)
+        await asyncio.sleep(10)
+        await loops.stop()
+
+    said = told(story)
+    assert begun == [0, 0.1, 0.30000000000000004, 0.7000000000000001]
+    assert said == ["loop.failed RuntimeError", "loop.failed CancelledError", "loop.ended"]
+
+
+def test_a_loop_that_keeps_failing_is_started_ever_more_rarely() -> None:
+    """Up to five seconds apart; after a long good time it is soon again."""
+    begun: list[float] = []
+
+    async def fails() -> None:
+        begun.append(loop().time())
+        if len(begun) == 12:
+            await asyncio.sleep(31)
+        raise RuntimeError("gone")
+
+    async def story() -> None:
+        loops = Loops()
+        loops.keep("fails", fails)
+        await asyncio.sleep(80)
+        await loops.stop()
+
+    told(story)
+    pauses = [round(later - sooner, 3) for sooner, later in pairwise(begun)]
+    assert pauses[:7] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
+    assert pauses[7:11] == [5.0] * 4
+    assert pauses[11:13] == [31.1, 0.2]
+
+
+def test_stopped_loops_are_over() -> None:
+    """Nothing is left running, also with no loop at all."""
+    ended: list[str] = []
+
+    async def lives() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(1)
+            ended.append("lives")
+
+    async def story() -> None:
+        await Loops().stop()
+        loops = Loops()
+        loops.keep("lives", lives)
+        await asyncio.sleep(1)
+        await loops.stop()
+        assert ended == ["lives"]
+
+    told(story)

@@ -1,0 +1,117 @@
+"""What an earlier execution left, made ready for the next one."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from app.control.budget import Dimension
+from app.engine.ports import CallOutcome
+from app.runs.replay import entries_of, graph_of, reopened, spent_before, tries_of
+from app.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.invariants import violations
+
+RUN = Run(
+    key=RunKey("t", "r0"),
+    kind=RunKind.CASE,
+    status=RunStatus.RUNNING,
+    created_at=datetime(2025, 9, 8, tzinfo=UTC),
+    request_hash="h",
+    request=RunRequest(kind=RunKind.CASE, input="?"),
+)
+
+
+def lost() -> list[CallRecord]:
+    """A step with a call that has ended and one in flight, below it an attempt."""
+    graph = ExecutionGraph("r0")
+    root = graph.create_root("case")
+    graph.mark_running(root)
+    step = graph.begin_node(root, "system", "case")
+    ended = graph.begin_node(step, "llm", "ended")
+    graph.mark_success(ended, 0.1, 10, 5)
+    flying = graph.begin_node(step, "tool", "flying")
+    attempt = graph.begin_node(flying, "system", "attempt")
+
+    def record(node: str, **noted: Any) -> CallRecord:
+        return CallRecord(node=graph.node(node), **noted)
+
+    return [
+        record(root),
+        record(step, call_key="step:case", charge={"steps": 1}),
+        record(
+            ended,
+            call_key="ended",
+            request_hash="h",
+            charge={"tokens": 15, "cost_usd": "0.1"},
+            outcome="result",
+            value=[1],
+        ),
+        record(flying, call_key="flying", charge={"tokens": 30, "cost_usd": "0.25"}),
+        record(attempt),
+    ]
+
+
+def test_a_new_run_begins_with_a_root_that_runs() -> None:
+    """There is nothing else yet."""
+    graph, root = graph_of(RUN, ())
+
+    node = graph.node(root)
+    assert (node["name"], node["status"], node["metadata"]) == ("case", "running", {"run_id": "r0"})
+    assert len(graph.snapshot()["nodes"]) == 1
+
+
+def test_what_was_open_when_the_worker_was_lost_is_closed() -> None:
+    """A call in flight at its estimate; the root goes on, and so do the numbers of nodes."""
+    graph, root = graph_of(RUN, lost())
+
+    shown = {
+        node["name"]: (node["status"], node["stop_reason"], node["cost_usd"])
+        for node in graph.snapshot()["nodes"].values()
+        if node["node_id"] != root
+    }
+    assert shown == {
+        "case": ("halt", "worker_lost", 0.0),
+        "ended": ("success", None, 0.1),
+        "flying": ("halt", "worker_lost", 0.25),
+        "attempt": ("halt", "worker_lost", 0.0),
+    }
+    assert graph.node(root)["status"] == "running"
+    assert graph.begin_node(root, "system", "case") == "n000006"
+    assert violations(graph.snapshot()) == []
+
+
+def test_everything_that_was_charged_is_counted_again() -> None:
+    """Money as exactly as it was."""
+    assert spent_before(lost()) == {
+        Dimension.STEPS: 1,
+        Dimension.TOKENS: 45,
+        Dimension.COST_USD: Decimal("0.35"),
+    }
+
+
+def test_what_was_noted_is_read_back_as_it_was() -> None:
+    """By node for the next write, and by key for a replay."""
+    entries, tries = entries_of(lost()), tries_of(lost())
+
+    assert set(entries) == {"n000002", "n000003", "n000004"}
+    assert entries["n000003"].charge == {Dimension.TOKENS: 15, Dimension.COST_USD: Decimal("0.1")}
+    assert (entries["n000003"].outcome, entries["n000003"].value) == (CallOutcome.RESULT, [1])
+    assert {key: known.outcome for key, known in tries.items()} == {
+        "step:case": CallOutcome.UNKNOWN,
+        "ended": CallOutcome.RESULT,
+        "flying": CallOutcome.UNKNOWN,
+    }
+
+
+def test_an_end_that_was_not_accepted_is_taken_back() -> None:
+    """Everything below the root stays ended."""
+    graph, root = graph_of(RUN, lost())
+    graph.mark_success(root, 0)
+
+    again = reopened(graph, root)
+
+    assert again.node(root)["status"] == "running"
+    assert again.node(root)["end_ts_ms"] is None
+    assert again.node("n000003") == graph.node("n000003")
+    again.mark_halt(root, "cancelled")
+    assert violations(again.snapshot()) == []

@@ -1,0 +1,142 @@
+"""How a run ended, in the words that callers see."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget
+from app.control.stops import CancelledError, DeadlineExceededError, HandOver, Stop
+from app.control.stops import StopCause as Cause
+from app.control.stops import StopKind as Kind
+from app.control.usage import BudgetExceededError, ResourceUsage
+from app.engine.driver import GraphOutcome, StepReport
+from app.kernel.lifecycle import StepStatus
+from app.runs.report import Conclusion, close, conclude
+from app.runs.run import RunStatus
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.invariants import violations
+
+AT = datetime(2025, 9, 8, 12, tzinfo=UTC)
+RESULT = {"answer": "4", "finish_reason": None}
+
+
+class OurError(Exception):
+    """An error whose words are ours."""
+
+    __module__ = "app.nodes.case"
+
+
+def outcome(
+    stop: Stop | None = None, error: Exception | None = None, result: Any = RESULT
+) -> GraphOutcome:
+    outputs = {} if result is None else {"result": result}
+    steps = {"case": StepReport(StepStatus.COMPLETED, outputs)}
+    return GraphOutcome(steps, error=error, stop=stop)
+
+
+def test_a_natural_end_is_a_success() -> None:
+    """And nothing stopped it."""
+    conclusion = conclude(outcome(), at=AT)
+
+    assert conclusion == Conclusion(
+        status=RunStatus.COMPLETED, finish_reason="success", result=RESULT
+    )
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "finish_reason", "kind"),
+    [
+        (CancelledError("enough"), RunStatus.CANCELLED, None, "cancelled"),
+        (
+            BudgetExceededError(ResourceUsage(), Budget(), "spent"),
+            RunStatus.HALTED,
+            "budget",
+            "budget",
+        ),
+        (DeadlineExceededError(AT), RunStatus.HALTED, "budget", "deadline"),
+        (Stop(Cause(kind=Kind.LOOP)), RunStatus.HALTED, "budget", "loop"),
+        (HandOver("lost"), RunStatus.FAILED, None, "worker_lost"),
+        (Stop(Cause(kind=Kind.ERROR)), RunStatus.FAILED, None, "error"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Stop) else None,
+)
+def test_every_stop_has_its_status(
+    stop: Stop, status: RunStatus, finish_reason: str | None, kind: str
+) -> None:
+    """What the run had come to is kept; the cause says when."""
+    conclusion = conclude(outcome(stop), at=AT)
+
+    assert (conclusion.status, conclusion.finish_reason) == (status, finish_reason)
+    assert conclusion.result == {"answer": "4", "finish_reason": finish_reason}
+    assert conclusion.stop is not None
+    assert (conclusion.stop.kind, conclusion.stop.at) == (kind, AT)
+
+
+def test_a_stop_before_there_was_anything_has_no_result() -> None:
+    """Rather than an empty one."""
+    assert conclude(outcome(CancelledError(), result=None), at=AT).result is None
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OurError("No verified answer."), "No verified answer."),
+        (KeyError("alice@example.org"), "It broke with KeyError."),
+        (OurError("x" * 1000), "x" * 500),
+    ],
+)
+def test_a_failure_says_what_may_be_said_of_it(error: Exception, said: str) -> None:
+    """A step may name the finish reason of its failure."""
+    result = {"answer": None, "finish_reason": "big_fail"}
+    conclusion = conclude(outcome(error=error, result=result), at=AT)
+
+    assert (conclusion.status, conclusion.finish_reason) == (RunStatus.FAILED, "big_fail")
+    assert conclusion.stop is not None
+    assert (conclusion.stop.kind, conclusion.stop.reason) == ("error", said)
+    assert conclusion.error_class == type(error).__name__
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "root"),
+    [
+        (Conclusion(status=RunStatus.COMPLETED), ("success", None, None)),
+        (
+            Conclusion(
+                status=RunStatus.FAILED,
+                error_class="OurError",
+                stop=Cause(kind=Kind.ERROR, reason="No."),
+            ),
+            ("fail", "No.", "OurError"),
+        ),
+        (
+            Conclusion(status=RunStatus.FAILED, stop=Cause(kind=Kind.WORKER_LOST)),
+            ("fail", "worker_lost", "Error"),
+        ),
+        (
+            Conclusion(status=RunStatus.CANCELLED, stop=Cause(kind=Kind.CANCELLED)),
+            ("halt", "cancelled", None),
+        ),
+        (
+            Conclusion(status=RunStatus.HALTED, stop=Cause(kind=Kind.BUDGET, reason="Spent.")),
+            ("halt", "Spent.", None),
+        ),
+    ],
+    ids=lambda value: value.status.value if isinstance(value, Conclusion) else None,
+)
+def test_the_end_of_a_run_ends_everything_below_it(
+    conclusion: Conclusion, root: tuple[Any, ...]
+) -> None:
+    """What was still open is halted with the reason."""
+    graph = ExecutionGraph("r0")
+    top = graph.create_root("run")
+    graph.mark_running(top)
+    step = graph.begin_node(top, "system", "step")
+    call = graph.begin_node(step, "tool", "call")
+
+    close(graph, top, conclusion)
+
+    node = graph.node(top)
+    assert (node["status"], node["stop_reason"], node["error_class"]) == root
+    assert {graph.node(below)["status"] for below in (step, call)} == {"halt"}
+    assert violations(graph.snapshot()) == []

@@ -1,0 +1,275 @@
+"""What callers can ask of runs."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+import structlog
+
+from app.engine.context import FlowContext
+from app.runs.errors import RunNotFoundError
+from app.runs.executor import ExecutorLimits
+from app.runs.ports import Accepted, RunFilter
+from app.runs.run import NewRun, RunKey, RunStatus
+from app.runs.service import RunService, new_run_id
+from app.trace.invariants import violations
+from tests.support.memory_runs import MemoryRuns
+from tests.unit.runs.world import (
+    KEY,
+    Process,
+    answering,
+    call,
+    database,
+    loop,
+    new_run,
+    play,
+    virtual_service_time,
+)
+
+
+async def works(context: FlowContext) -> str:
+    answer: str = await call(context, "llm", answering("done", seconds=3))
+    return answer
+
+
+async def must_not_run(context: FlowContext) -> str:
+    pytest.fail("the step was executed")
+
+
+def told(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
+    async def main() -> None:
+        with virtual_service_time():
+            await story()
+            await asyncio.sleep(100)
+
+    with structlog.testing.capture_logs():
+        play(main, seed)
+
+
+@pytest.mark.req("card/post")
+def test_a_replica_without_executor_queues_what_it_accepts() -> None:
+    """Any worker takes it from there."""
+
+    async def story() -> None:
+        accepted = await RunService(database(), None).accept(new_run())
+        assert (accepted.created, accepted.run.status) == (True, RunStatus.QUEUED)
+
+    told(story)
+
+
+def test_the_same_request_is_accepted_once() -> None:
+    """The second answer is the same run, which is not begun again."""
+
+    async def story() -> None:
+        process = Process(works)
+        first = await process.service.accept(new_run())
+        second = await process.service.accept(new_run())
+        assert (first.created, second.created) == (True, False)
+        assert second.run.key == first.run.key
+        assert process.executor.active == {KEY}
+        assert process.executor.free_slots == ExecutorLimits().max_runs - 1
+
+    told(story)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_caller_that_goes_away_leaves_its_run_accepted_and_begun(seed: int) -> None:
+    """Its commit may have been made already."""
+
+    class Slow(MemoryRuns):
+        async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
+            await asyncio.sleep(5)
+            return await super().accept(new, worker_id=worker_id)
+
+    async def story() -> None:
+        process = Process(works, Slow())
+        asking = asyncio.create_task(process.service.accept(new_run()))
+        await asyncio.sleep(1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert (await process.end_of()).status is RunStatus.COMPLETED
+
+    told(story, seed)
+
+
+@pytest.mark.req("004/cancel-early", "card/delete")
+@pytest.mark.parametrize("through", ["the process", "a replica"])
+def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> None:
+    """The wish waits for the run and wins; asking twice is asking once."""
+
+    async def story() -> None:
+        process = Process(must_not_run)
+        replica = RunService(process.store, None)
+        service = replica if through == "a replica" else process.service
+        first = await service.cancel(KEY, by="ops", reason="enough")
+        second = await service.cancel(KEY, by="somebody else")
+        assert (first.status, first.settled_at, first.already_finished) == (None, None, False)
+        assert second.wish == first.wish
+        with pytest.raises(RunNotFoundError):
+            await service.get(KEY)
+
+        accepted = await process.service.accept(new_run())
+        assert (accepted.created, accepted.run.status) == (True, RunStatus.CANCELLED)
+        trace = await service.trace(KEY)
+        [root] = trace.snapshot["nodes"].values()
+        assert (root["status"], root["stop_reason"]) == ("halt", "enough")
+
+    told(story)
+
+
+@pytest.mark.req("card/delete")
+def test_a_queued_run_is_cancelled_at_once() -> None:
+    """Nobody needs to be told."""
+
+    async def story() -> None:
+        service = RunService(database(), None)
+        await service.accept(new_run())
+        receipt = await service.cancel(KEY, by="ops")
+        assert receipt.status is RunStatus.CANCELLED
+        assert receipt.settled_at is not None
+        assert not receipt.already_finished
+
+    told(story)
+
+
+@pytest.mark.req("card/delete")
+def test_the_receipt_names_the_calls_that_had_begun() -> None:
+    """They may have taken effect."""
+
+    async def story() -> None:
+        process = Process(works)
+        await process.service.accept(new_run())
+        await asyncio.sleep(1)
+        receipt = await process.service.cancel(KEY, by="ops")
+        assert (receipt.status, receipt.settled_at) == (RunStatus.RUNNING, None)
+        assert [record.node["name"] for record in receipt.calls] == ["llm"]
+        assert (await process.end_of()).status is RunStatus.CANCELLED
+
+    told(story)
+
+
+def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
+    """Twice as well."""
+
+    async def story() -> None:
+        process = Process(works)
+        run = await process.run()
+        for _ in range(2):
+            receipt = await process.service.cancel(KEY, by="ops")
+            assert (receipt.status, receipt.already_finished) == (RunStatus.COMPLETED, True)
+            assert receipt.settled_at == run.finished_at
+        assert await process.service.get(KEY) == run
+
+    told(story)
+
+
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_a_caller_can_wait_for_the_end(place: str) -> None:
+    """As long as it likes, wherever the run is executed."""
+
+    async def story() -> None:
+        process = Process(works)
+        service = process.service if place == "here" else RunService(process.store, None)
+        await process.service.accept(new_run())
+        early = await service.wait(KEY, seconds=1)
+        assert early.status is RunStatus.RUNNING
+        assert loop().time() == pytest.approx(1)
+        late = await service.wait(KEY, seconds=60)
+        assert late.status is RunStatus.COMPLETED
+        assert loop().time() == pytest.approx(3, abs=0.5)
+        assert (await service.wait(KEY, seconds=60)).status is RunStatus.COMPLETED
+
+    told(story)
+
+
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_a_process_that_ends_answers_whoever_waits(place: str) -> None:
+    """With the run as it stands."""
+
+    async def story() -> None:
+        process = Process(works)
+        service = process.service if place == "here" else RunService(process.store, None)
+        await process.service.accept(new_run())
+        asyncio.get_running_loop().call_later(1, service.stop_waiting)
+        run = await service.wait(KEY, seconds=60)
+        assert run.status is RunStatus.RUNNING
+        assert loop().time() == pytest.approx(1)
+
+    told(story)
+
+
+def test_who_waits_for_a_run_that_does_not_exist_is_told() -> None:
+    """At once."""
+
+    async def story() -> None:
+        with pytest.raises(RunNotFoundError):
+            await Process(works).service.wait(KEY, seconds=60)
+        assert loop().time() == 0
+
+    told(story)
+
+
+@pytest.mark.req("card/trace")
+def test_the_trace_can_be_followed_while_the_run_works() -> None:
+    """On any replica, from what the journal holds."""
+
+    async def story() -> None:
+        process = Process(works)
+        replica = RunService(process.store, None)
+        await process.service.accept(new_run())
+        await asyncio.sleep(1)
+        during = (await replica.trace(KEY)).snapshot
+        assert [node["status"] for node in during["nodes"].values()] == ["running"] * 3
+        assert violations(during) == []
+
+        await process.end_of()
+        after = await replica.trace(KEY)
+        assert after.run.status is RunStatus.COMPLETED
+        assert {node["status"] for node in after.snapshot["nodes"].values()} == {"success"}
+        with pytest.raises(RunNotFoundError):
+            await replica.trace(RunKey("other", "r0"))
+
+    told(story)
+
+
+def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
+    """Of its root alone."""
+
+    async def story() -> None:
+        service = RunService(database(), None)
+        await service.accept(new_run())
+        [root] = (await service.trace(KEY)).snapshot["nodes"].values()
+        assert root["status"] == "running"
+
+    told(story)
+
+
+def test_runs_are_listed_newest_first() -> None:
+    """Those of the tenant alone."""
+
+    async def story() -> None:
+        service = RunService(database(), None)
+        for number in range(3):
+            await service.accept(new_run(f"r{number}"))
+            await asyncio.sleep(1)
+        page = await service.find("t", RunFilter(limit=2))
+        assert [run.key.run_id for run in page.runs] == ["r2", "r1"]
+        rest = await service.find("t", RunFilter(cursor=page.next_cursor))
+        assert ([run.key.run_id for run in rest.runs], rest.next_cursor) == (["r0"], None)
+        assert (await service.find("other", RunFilter())).runs == []
+
+    told(story)
+
+
+def test_ids_that_the_service_chooses_are_of_version_seven_and_sort_by_age() -> None:
+    """So that an index of them stays compact."""
+    before = time.time_ns() // 1_000_000
+    made = uuid.UUID(new_run_id())
+    after = time.time_ns() // 1_000_000
+
+    assert (made.version, made.variant) == (7, uuid.RFC_4122)
+    assert before <= made.int >> 80 <= after
+    assert len({new_run_id() for _ in range(1000)}) == 1000

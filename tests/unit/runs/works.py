@@ -1,0 +1,70 @@
+"""What the steps of runs do in these tests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import structlog
+
+from app.engine.context import FlowContext
+from app.runs.run import Run, StopWish
+from app.trace.invariants import violations
+from tests.unit.runs.world import (
+    Process,
+    answering,
+    call,
+    deaf,
+    play,
+)
+
+WISH = StopWish(requested_by="ops", reason="enough")
+
+
+Story = Callable[[], Awaitable[None]]
+
+
+def told(story: Story, seed: int = 0) -> None:
+    """Let a story happen, and what was abandoned in it end."""
+
+    async def main() -> None:
+        await story()
+        await asyncio.sleep(2000)
+
+    with structlog.testing.capture_logs():
+        play(main, seed)
+
+
+async def nothing(context: FlowContext) -> str:
+    """Work that is done at once."""
+    return "done"
+
+
+async def waits(context: FlowContext) -> str:
+    """Work that keeps what it had and then waits."""
+    context.keep(lambda: {"result": {"value": "so far"}})
+    await asyncio.sleep(30)
+    return "done"
+
+
+async def waits_deaf(context: FlowContext) -> str:
+    """Work that ignores its cancellation, in a call that costs something."""
+    await call(context, "deaf", deaf_attempt)
+    return "late"
+
+
+async def deaf_attempt() -> Any:
+    await deaf(20)
+    return await answering("answer")()
+
+
+async def must_not_run(context: FlowContext) -> str:
+    pytest.fail("the step was executed")
+
+
+def trace_of(process: Process, run: Run) -> dict[str, tuple[str, str | None]]:
+    """Status and reason of the nodes in the last snapshot, which is sound."""
+    snapshot = process.store.rows[run.key].snapshots[-1]
+    assert violations(snapshot) == []
+    nodes = snapshot["nodes"].values()
+    return {node["name"]: (node["status"], node["stop_reason"]) for node in nodes}
