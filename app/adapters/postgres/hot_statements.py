@@ -3,6 +3,9 @@
 They take their rows as one JSON document, so that a statement is prepared once whatever the size
 of the batch, and they are sent over the driver itself: the query builder would cost more than
 the database does.
+
+Runs are looked up one by one, by LATERAL: in a join the planner, which knows nothing of the size of
+a batch, reads the whole of a table that was small when it made its plan.
 """
 
 ACCEPT = """
@@ -25,6 +28,9 @@ The rows come sorted: two processes that insert the same ids must not wait for o
 """
 
 _ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
+
+_THAT_RUN = """runs.tenant_id = asked.tenant_id AND runs.run_id = asked.run_id
+            AND runs.fence = asked.fence"""
 
 _WISH = "runs.cancel_requested_at, runs.cancel_requested_by, runs.cancel_reason"
 
@@ -62,10 +68,11 @@ _INSERT_SNAPSHOTS = """
 
 JOURNAL = f"""
 WITH owned AS MATERIALIZED (
-    SELECT runs.tenant_id, runs.run_id, runs.fence, {_WISH}
-    FROM runs JOIN {_ASKED} USING (tenant_id, run_id, fence)
-    WHERE runs.status IN ('running', 'waiting')
-    FOR NO KEY UPDATE OF runs SKIP LOCKED
+    SELECT run.* FROM {_ASKED}, LATERAL (
+        SELECT runs.tenant_id, runs.run_id, runs.fence, {_WISH} FROM runs
+        WHERE {_THAT_RUN} AND runs.status IN ('running', 'waiting')
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) run
 ), given AS (
     SELECT * FROM json_to_recordset(%s::json) AS g(
         tenant_id text, run_id text, fence integer, snapshot json
@@ -92,11 +99,12 @@ WITH ended AS MATERIALIZED (
         snapshot json
     )
 ), locked AS MATERIALIZED (
-    SELECT runs.tenant_id, runs.run_id, runs.fence
-    FROM runs JOIN ended e USING (tenant_id, run_id, fence)
-    WHERE runs.status IN ('running', 'waiting')
-        AND (runs.cancel_requested_at IS NULL OR e.status = 'cancelled')
-    FOR NO KEY UPDATE OF runs SKIP LOCKED
+    SELECT run.* FROM ended asked, LATERAL (
+        SELECT runs.tenant_id, runs.run_id, runs.fence FROM runs
+        WHERE {_THAT_RUN} AND runs.status IN ('running', 'waiting')
+            AND (runs.cancel_requested_at IS NULL OR asked.status = 'cancelled')
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) run
 ), settled AS (
     UPDATE runs SET status = e.status, finish_reason = e.finish_reason, result = e.result,
         usage = e.usage, stop = e.stop, active_seconds = e.active_seconds,
@@ -115,8 +123,10 @@ SELECT * FROM settled
 """End runs; one that is not returned is locked, is lost, or has been asked to stop."""
 
 STANDING = f"""
-SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds,
-    runs.finished_at, {_WISH}
-FROM runs JOIN {_ASKED} USING (tenant_id, run_id, fence)
+SELECT run.* FROM {_ASKED}, LATERAL (
+    SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds,
+        runs.finished_at, {_WISH}
+    FROM runs WHERE {_THAT_RUN} OFFSET 0
+) run
 """  # noqa: S608
 """Say how the runs stand that a statement passed over; one that is not returned is lost."""
