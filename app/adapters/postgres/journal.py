@@ -73,14 +73,21 @@ class PostgresJournal:
         """End a run with one guarded update."""
         return cast("Settled", await self._commits.submit(settlement))
 
-    async def _connect(self) -> Connection:
-        return await Connection.open(
-            self._url,
-            self._patience,
-            autocommit=True,
-            row_factory=dict_row,
-            prepare_threshold=0,
-        )
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        return await connect_for_hot_writes(self._url, self._patience)
+
+
+async def connect_for_hot_writes(url: str, patience: Patience) -> Connection:
+    """Return a connection on which statements are prepared at once and stay prepared.
+
+    They only look rows up by their keys: a plan that was made while a table was small, and reads
+    all of it, must not stay when the table has grown.
+    """
+    connection = await Connection.open(
+        url, patience, autocommit=True, row_factory=dict_row, prepare_threshold=0
+    )
+    await connection.execute("SET enable_seqscan = off")
+    return connection
 
 
 async def commit(

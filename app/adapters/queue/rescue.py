@@ -27,6 +27,9 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 200
 """How many runs one transaction takes; more of them wait for the next one."""
 
+OLDEST = 1000
+"""How many queued runs are looked at for whether they have a job."""
+
 SILENT = text("""
 SELECT worker_id FROM workers
 WHERE beat_at < clock_timestamp() - make_interval(secs => :stale_seconds)
@@ -74,15 +77,19 @@ DELETE FROM procrastinate_jobs WHERE id IN (
 """Drop what a lost process had taken and not claimed; the run gets a new job."""
 
 FORGOTTEN = text("""
-SELECT tenant_id, run_id FROM runs
-WHERE status = 'queued' AND queued_at < clock_timestamp() - make_interval(secs => :stale_seconds)
-    AND NOT EXISTS (
-        SELECT FROM procrastinate_jobs job
-        WHERE job.queueing_lock = runs.tenant_id || '/' || runs.run_id AND job.status = 'todo'
-    )
-ORDER BY queued_at LIMIT :at_once
-FOR NO KEY UPDATE SKIP LOCKED
+SELECT tenant_id, run_id FROM (
+    SELECT tenant_id, run_id FROM runs
+    WHERE status = 'queued'
+        AND queued_at < clock_timestamp() - make_interval(secs => :stale_seconds)
+    ORDER BY queued_at LIMIT :oldest
+) run LEFT JOIN LATERAL (
+    SELECT id FROM procrastinate_jobs
+    WHERE queueing_lock = run.tenant_id || '/' || run.run_id AND status = 'todo' LIMIT 1
+) job ON true
+WHERE job.id IS NULL LIMIT :at_once
 """)
+"""Jobs are taken in the order of their age, so a run that has none comes to be among the oldest at
+the latest when it is its turn; looking at those alone costs the same however many wait."""
 
 
 class Rescue:
@@ -146,5 +153,6 @@ async def take_forgotten(connection: AsyncConnection, *, stale_seconds: float) -
     """Return queued runs whose job was lost."""
     stale = {"stale_seconds": stale_seconds}
     await connection.execute(DROP_STALLED, {**stale, "queue": QUEUE})
-    forgotten = (await connection.execute(FORGOTTEN, {**stale, "at_once": AT_ONCE})).all()
+    looking = {**stale, "oldest": OLDEST, "at_once": AT_ONCE}
+    forgotten = (await connection.execute(FORGOTTEN, looking)).all()
     return sorted(RunKey(*row) for row in forgotten)

@@ -158,6 +158,13 @@ async def test_a_stop_whose_answer_was_lost_is_stored(database_url: str) -> None
         assert again.wish == permission.wish
 
 
+QUEUED_WITHOUT_JOB_OR_JOB_WITHOUT_RUN = """
+SELECT (SELECT count(*) FROM runs WHERE status = 'queued')
+    - (SELECT count(*) FROM procrastinate_jobs)
+"""
+"""In one statement: a COMMIT whose client has gone may land between two."""
+
+
 async def test_no_acknowledged_run_is_lost_while_connections_break(database_url: str) -> None:
     """Nor is one doubled; whatever was refused may be asked for again."""
     async with open_world(database_url) as world:
@@ -191,8 +198,7 @@ async def test_no_acknowledged_run_is_lost_while_connections_break(database_url:
         assert len(acknowledged) + refused == 200
         assert len(acknowledged) > 20
         assert world.proxy.counts.cut > 5
-        queued = "SELECT count(*) FROM runs WHERE status = 'queued'"
-        assert await world.oracle.value(queued) == await world.count("procrastinate_jobs")
+        assert await world.oracle.value(QUEUED_WITHOUT_JOB_OR_JOB_WITHOUT_RUN) == 0
         assert (await world.claimed("afterwards")).status is RunStatus.RUNNING
 
 

@@ -1,0 +1,156 @@
+"""What the journal and the end of a run promise, asked of every implementation."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.runs.ports import (
+    JournalWrite,
+    LateResult,
+    Permission,
+)
+from app.runs.run import RunKey, RunStatus
+from tests.support.ports import KEY, Ports
+from tests.support.stores import (
+    WISH,
+    end_of,
+    graph_with_calls,
+    records_of,
+)
+
+
+class TestJournaling:
+    async def test_what_is_written_is_read_in_the_order_of_the_nodes(self, ports: Ports) -> None:
+        """With everything that a replay needs to know."""
+        await ports.claimed()
+        records = records_of(
+            graph_with_calls("case-1", llm_calls=2),
+            call_key="case/1",
+            request_hash="abc",
+            charge={"tokens": 15, "cost_usd": "0.5"},
+            outcome="result",
+            value={"content": "4"},
+        )
+        permission = await ports.journal.write(
+            JournalWrite(key=KEY, fence=1, calls=tuple(reversed(records)))
+        )
+
+        assert permission == Permission(owned=True, wish=None)
+        assert list(await ports.runs.calls(KEY)) == list(records)
+
+    async def test_a_call_that_has_ended_is_not_opened_again(self, ports: Ports) -> None:
+        """An older state that comes late is dropped; what it cost after all may be added."""
+        await ports.claimed()
+        *_, ended = records_of(graph_with_calls("case-1"))
+        opened = replace(ended, node={**ended.node, "status": "running"})
+        charged = replace(ended, charge={"tokens": 7})
+        for record in (opened, ended, opened, charged):
+            await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(record,)))
+
+        assert list(await ports.runs.calls(KEY)) == [charged]
+
+    async def test_the_last_snapshot_is_the_one_that_is_read(self, ports: Ports) -> None:
+        """The one that was written with the end is the last of all."""
+        run = await ports.claimed()
+        first: dict[str, object] = {"version": 1}
+        second: dict[str, object] = {"version": 2}
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, snapshot=first))
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, snapshot=second))
+        before = await ports.runs.snapshot(KEY)
+        await ports.journal.settle(end_of(run, snapshot={"final": True}))
+
+        assert before == second
+        assert await ports.runs.snapshot(KEY) == {"final": True}
+        assert await ports.runs.snapshot(RunKey("default", "nobody")) is None
+
+    async def test_only_the_owner_writes(self, ports: Ports) -> None:
+        """Not under an older fence, not without a run, not after the end."""
+        run = await ports.claimed()
+        await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
+        again = await ports.runs.claim(KEY, "w2")
+        assert again is not None
+        (root,) = records_of(graph_with_calls("case-1", llm_calls=0))
+        old = await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(root,)))
+        nobody = await ports.journal.write(JournalWrite(key=RunKey("default", "x"), fence=1))
+        await ports.journal.settle(end_of(again))
+        ended = await ports.journal.write(JournalWrite(key=KEY, fence=2, calls=(root,)))
+
+        assert [each.owned for each in (old, nobody, ended)] == [False, False, False]
+        assert list(await ports.runs.calls(KEY)) == []
+
+
+class TestEnding:
+    async def test_a_run_ends_once(self, ports: Ports) -> None:
+        """With its result, its usage, its last calls and its snapshot, all at once."""
+        run = await ports.claimed()
+        records = records_of(graph_with_calls("case-1"))
+        end = end_of(run, calls=records)
+        first = await ports.journal.settle(end)
+        second = await ports.journal.settle(end_of(run, RunStatus.FAILED, active_seconds=9.0))
+        stored = await ports.stored()
+
+        assert first.done
+        assert not second.done
+        assert second.wish is None
+        assert (stored.status, stored.worker_id) == (RunStatus.COMPLETED, None)
+        assert (stored.result, stored.usage) == (end.result, end.usage)
+        assert stored.active_seconds == end.active_seconds
+        assert stored.finished_at is not None
+        assert list(await ports.runs.calls(KEY)) == list(records)
+        assert await ports.runs.snapshot(KEY) == end.snapshot
+
+    async def test_a_run_that_was_lost_cannot_be_ended(self, ports: Ports) -> None:
+        """The new owner's run is untouched."""
+        run = await ports.claimed()
+        await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
+        await ports.runs.claim(KEY, "w2")
+
+        assert not (await ports.journal.settle(end_of(run))).done
+        assert (await ports.stored()).status is RunStatus.RUNNING
+        assert await ports.runs.snapshot(KEY) is None
+
+    @pytest.mark.parametrize(("counted", "attempts"), [(True, 2), (False, 1)])
+    async def test_a_run_that_is_given_back_is_taken_under_a_higher_fence(
+        self, ports: Ports, counted: bool, attempts: int
+    ) -> None:
+        """What was done is kept; the attempt counts, or not."""
+        run = await ports.claimed()
+        records = records_of(graph_with_calls("case-1"))
+        await ports.runs.release(run, active_seconds=2.5, calls=records, counted=counted)
+        await ports.runs.release(run, active_seconds=9.0, calls=(), counted=counted)
+        queued = await ports.stored()
+        taken = await ports.runs.claim(KEY, "w2")
+
+        assert (queued.status, queued.worker_id) == (RunStatus.QUEUED, None)
+        assert queued.active_seconds == 2.5
+        assert list(await ports.runs.calls(KEY)) == list(records)
+        assert taken is not None
+        assert (taken.fence, taken.attempts) == (2, attempts)
+
+    async def test_a_wish_for_a_run_between_two_attempts_ends_all_of_its_calls(
+        self, ports: Ports
+    ) -> None:
+        """What the first attempt left open is closed with the root."""
+        run = await ports.claimed()
+        graph = graph_with_calls("case-1")
+        graph.begin_node("n000001", "tool", "calculator")
+        await ports.runs.release(run, active_seconds=1, calls=records_of(graph), counted=True)
+        await ports.runs.cancel(KEY, WISH)
+
+        statuses = [record.node["status"] for record in await ports.runs.calls(KEY)]
+        assert statuses == ["halt", "success", "halt"]
+
+    async def test_a_late_result_adds_what_it_cost_and_changes_nothing_else(
+        self, ports: Ports
+    ) -> None:
+        """Status and result stay as they were."""
+        run = await ports.claimed()
+        records = records_of(graph_with_calls("case-1"))
+        await ports.journal.settle(end_of(run, calls=records))
+        late = replace(records[1], node={**records[1].node, "cost_usd": 0.75})
+        await ports.runs.late(LateResult(key=KEY, calls=(late,), usage={"tokens": 99}))
+        stored = await ports.stored()
+
+        assert (stored.status, stored.result) == (RunStatus.COMPLETED, {"answer": "4"})
+        assert stored.usage == {"tokens": 99}
+        assert (await ports.runs.calls(KEY))[1].node["cost_usd"] == 0.75

@@ -1,0 +1,53 @@
+"""An implementation of the ports of ``app.runs``, whichever it is."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from app.adapters.postgres.runs import StoreLimits
+from app.runs.ports import (
+    JournalStore,
+    RunStore,
+    WorkerStore,
+)
+from app.runs.run import Run, RunKey
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import (
+    new_run,
+)
+
+KEY = RunKey("default", "case-1")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """One implementation of all three."""
+
+    runs: RunStore
+    journal: JournalStore
+    workers: WorkerStore
+
+    async def claimed(self, run_id: str = "case-1", worker_id: str = "w1") -> Run:
+        return (await self.runs.accept(new_run(run_id), worker_id=worker_id)).run
+
+    async def queued(self, run_id: str = "case-1") -> Run:
+        return (await self.runs.accept(new_run(run_id), worker_id=None)).run
+
+    async def stored(self, key: RunKey = KEY) -> Run:
+        run = await self.runs.get(key)
+        assert run is not None
+        return run
+
+
+Open = Callable[..., AbstractAsyncContextManager[Ports]]
+NO_LIMITS = StoreLimits()
+
+
+@asynccontextmanager
+async def in_memory(limits: StoreLimits = NO_LIMITS) -> AsyncIterator[Ports]:
+    store = MemoryRuns(
+        intent_ttl_seconds=limits.intent_ttl_seconds,
+        max_early_intents=limits.max_early_intents,
+        max_queued=limits.max_queued,
+    )
+    yield Ports(store, store, store)
