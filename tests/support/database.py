@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.migrating import upgrade
+from app.trace.invariants import violations
 from tests.support.fault_proxy import FaultProxy, Upstream
 
 
@@ -31,6 +32,22 @@ def upstream_of(url: str) -> Upstream:
     if isinstance(folder, str):
         return Path(folder) / f".s.PGSQL.{parsed.query.get('port', 5432)}"
     return parsed.host or "localhost", parsed.port or 5432
+
+
+def require_sound_snapshots(url: str) -> None:
+    """Check every snapshot in a database (seed 001, section 3; proofs, row 6).
+
+    Snapshots that a test wrote by hand, to see what the database refuses, have no nodes.
+    """
+    exists = "SELECT to_regclass('snapshots') IS NOT NULL"
+    with psycopg.connect(url) as connection:
+        if connection.execute(exists).fetchone() != (True,):
+            return
+        rows = connection.execute("SELECT run_id, version, snapshot FROM snapshots").fetchall()
+    for run_id, version, snapshot in rows:
+        if snapshot.get("nodes"):
+            broken = violations(snapshot)
+            assert broken == [], f"snapshot {version} of run {run_id}: {broken}"
 
 
 class TestServer:
@@ -63,10 +80,14 @@ class TestServer:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Return the URL of a fresh, migrated database that is dropped afterwards."""
+        """Return the URL of a fresh, migrated database that is dropped afterwards.
+
+        Whatever snapshots a test leaves in it must keep the invariants of an ExecutionGraph.
+        """
         name = self.create(template=self._template)
         try:
             yield self.url_of(name)
+            require_sound_snapshots(self.url_of(name))
         finally:
             self.drop(name)
 
