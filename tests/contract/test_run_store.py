@@ -99,6 +99,8 @@ class TestAccepting:
             with pytest.raises(QueueFullError):
                 await ports.queued("case-2")
             assert (await ports.runs.accept(new_run("case-3"), worker_id="w1")).created
+            again = await ports.runs.accept(new_run("case-1"), worker_id=None)
+            assert not again.created
 
 
 @pytest.mark.req("card/delete")

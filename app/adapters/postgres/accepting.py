@@ -34,10 +34,10 @@ async def accept_in(
         if earlier is not None:
             return Accepted(earlier, created=False)
     while True:
-        if worker_id is None:
-            await _require_room(connection, max_queued)
         row = await _insert(connection, new, worker_id)
         if row is not None:
+            if worker_id is None:  # a request that comes again is answered, however full it is
+                await _require_room(connection, max_queued)
             return Accepted(run_from_row(row), created=True)
         row = await _locked(connection, new.key)
         if row is not None:
@@ -64,10 +64,12 @@ async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | Non
 
 
 async def _require_room(connection: AsyncConnection, max_queued: int | None) -> None:
+    """Refuse the run that was just queued where it is one too many."""
     if max_queued is None:
         return
-    queued = select(runs.c.run_id).where(runs.c.status == "queued").limit(max_queued).subquery()
-    if (await connection.scalar(select(func.count()).select_from(queued)) or 0) >= max_queued:
+    queued = select(runs.c.run_id).where(runs.c.status == "queued").limit(max_queued + 1)
+    counted = select(func.count()).select_from(queued.subquery())
+    if (await connection.scalar(counted) or 0) > max_queued:
         raise QueueFullError
 
 

@@ -25,12 +25,14 @@ Ownership = tuple[RunKey, int]
 """A run and the fence under which somebody owns it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClaimedInsert:
     """A run to insert, claimed for a worker."""
 
     new: NewRun
     worker_id: str
+    maybe_stored: bool = False
+    """True once the database went away in the middle: the row that is there may be this one."""
 
     @property
     def key(self) -> RunKey:

@@ -100,6 +100,10 @@ async def commit(
         if len(writes) == 1 and isinstance(writes[0], ClaimedInsert):
             return [None]  # somebody is just making the row; it is sorted out apart
         raise
+    except Exception:
+        for insert in _places(writes, ClaimedInsert).values():
+            insert.maybe_stored = True
+        raise
 
 
 async def _commit(

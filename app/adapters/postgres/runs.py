@@ -46,17 +46,31 @@ class PostgresRuns:
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
         if worker_id is not None and new.idempotency_key is None:
+            insert = ClaimedInsert(new, worker_id)
             created_at = await self._journal.insert(
-                ClaimedInsert(new, worker_id), timeout_seconds=self._limits.accept_timeout_seconds
+                insert, timeout_seconds=self._limits.accept_timeout_seconds
             )
             if created_at is not None:
                 return Accepted(claimed_run(new, worker_id, created_at), created=True)
+            if insert.maybe_stored:
+                return await self._accept(new, worker_id, or_found=True)
+        return await self._accept(new, worker_id)
+
+    async def _accept(
+        self, new: NewRun, worker_id: str | None, *, or_found: bool = False
+    ) -> Accepted:
+        """Accept a run in a transaction of its own.
+
+        With ``or_found``, a run that is there as our lost insert would have left it is ours.
+        """
         async with transaction(self._engines.work) as connection:
             accepted = await accept_in(
                 connection, new, worker_id=worker_id, max_queued=self._limits.max_queued
             )
             if accepted.created and accepted.run.status is RunStatus.QUEUED:
                 await self._dispatch.defer(connection, [new.key])
+        if or_found and accepted.run.worker_id == worker_id and accepted.run.fence == 1:
+            return Accepted(accepted.run, created=True)
         return accepted
 
     async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:

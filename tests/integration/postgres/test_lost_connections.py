@@ -71,12 +71,15 @@ async def refusal(call: Coroutine[Any, Any, object]) -> Exception | None:
 
 @pytest.mark.req("card/s2s")
 async def test_an_acceptance_whose_answer_was_lost_is_one_run(database_url: str) -> None:
-    """It was stored; made again, it is found there."""
+    """It was stored; made again, it is found there, and begun by whoever asked."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
-        run = await world.claimed()
+        accepted = await world.stores.runs.accept(new_run("case-1"), worker_id="w1")
+        again = await world.stores.runs.accept(new_run("case-1"), worker_id="w1")
+        run = accepted.run
 
         assert world.proxy.counts.answers_dropped == 1
+        assert (accepted.created, again.created) == (True, False)
         assert (run.status, run.fence, run.worker_id) == (RunStatus.RUNNING, 1, "w1")
         assert await world.count("runs") == 1
 
