@@ -24,3 +24,14 @@ def database_url(postgres: TestServer) -> Iterator[str]:
     """A fresh, migrated database."""
     with postgres.database() as url:
         yield url
+
+
+@pytest.fixture
+def database_folder() -> Iterator[Path]:
+    """A folder for a database of a test's own.
+
+    Not below pytest's, which every session that starts closes to other accounts again: run as
+    root, the embedded database has an account of its own.
+    """
+    with tempfile.TemporaryDirectory(prefix="caseworker-pg-") as folder:
+        yield Path(folder)

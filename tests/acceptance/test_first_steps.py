@@ -82,9 +82,9 @@ async def test_a_question_that_nobody_understands_says_so(database_url: str) -> 
         assert run["result"]["counters"]["llm_calls_big"] == 1
 
 
-async def test_serving_with_nothing_configured_shows_one_run(tmp_path: Path) -> None:
+async def test_serving_with_nothing_configured_shows_one_run(database_folder: Path) -> None:
     """``make serve``: a database of its own, migrated, an example, its trace, and URLs."""
-    env = {"DATABASE_DATA_DIR": str(tmp_path / "pg"), "SERVER_PORT": "0", "DATABASE_URL": ""}
+    env = {"DATABASE_DATA_DIR": str(database_folder / "pg"), "SERVER_PORT": "0", "DATABASE_URL": ""}
     with ChildProcess.python("-m", "app", "serve", "--demo", env=env, name="demo") as demo:
         for _ in range(600):
             if "Ctrl+C" in demo.stdout or demo.exit_code is not None:

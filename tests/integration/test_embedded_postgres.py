@@ -30,9 +30,9 @@ signal.pause()
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
+def data_dir(database_folder: Path) -> Iterator[Path]:
     """An empty place for a cluster whose server, if one is left, ends with the test."""
-    place = tmp_path / "pg"
+    place = database_folder / "pg"
     yield place
     if (left := read_postmaster(place / "cluster")) and left.is_alive():
         os.kill(left.pid, signal.SIGQUIT)
@@ -173,9 +173,9 @@ def test_an_interrupted_creation_is_begun_again(data_dir: Path) -> None:
     assert not draft.exists()
 
 
-def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path) -> None:
+def test_a_path_too_long_for_a_socket_still_works(database_folder: Path) -> None:
     """The socket then lies in a short private folder."""
-    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep = database_folder / ("d" * 60) / ("e" * 60)
     with EmbeddedPostgres(deep) as server:
         assert execute(server.start(), "SELECT 1") == [(1,)]
         found = read_postmaster(deep / "cluster")
@@ -185,20 +185,20 @@ def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path) -> None:
     socket_dir.rmdir()
 
 
-def test_a_folder_with_other_files_is_refused_untouched(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_untouched(database_folder: Path) -> None:
     """A mistyped path must not turn somebody's folder into a database."""
-    (tmp_path / "thesis.txt").write_text("precious")
+    (database_folder / "thesis.txt").write_text("precious")
 
     with pytest.raises(EmbeddedPostgresError, match=r"holds other files \(thesis.txt"):
-        EmbeddedPostgres(tmp_path).start()
+        EmbeddedPostgres(database_folder).start()
 
-    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
+    assert [entry.name for entry in database_folder.iterdir()] == ["thesis.txt"]
 
 
-def test_a_path_that_a_shell_would_expand_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_a_shell_would_expand_is_refused(database_folder: Path) -> None:
     """pg_ctl hands the path to a shell."""
     with pytest.raises(EmbeddedPostgresError, match="choose another path"):
-        EmbeddedPostgres(tmp_path / "$(id)").start()
+        EmbeddedPostgres(database_folder / "$(id)").start()
 
 
 def test_a_cluster_of_another_version_is_refused(data_dir: Path) -> None:
@@ -221,9 +221,9 @@ def test_a_server_that_does_not_start_says_why(data_dir: Path) -> None:
         EmbeddedPostgres(data_dir).start()
 
 
-def test_folders_are_opened_for_passing_and_never_for_listing(tmp_path: Path) -> None:
+def test_folders_are_opened_for_passing_and_never_for_listing(database_folder: Path) -> None:
     """What root's server needs is added to closed parents, nothing more, and reported."""
-    closed = tmp_path / "closed"
+    closed = database_folder / "closed"
     inner = closed / "inner"
     inner.mkdir(parents=True)
     closed.chmod(0o700)
