@@ -1,9 +1,13 @@
 """How this process connects to Postgres, and how long it waits for it.
 
-Every wait has an end. The server ends statements, waits for locks and transactions that their
-client has forgotten, so that a frozen process holds no row for long. The client hangs up on a
-server that does not answer: TCP notices a network that is gone, and :class:`Connection` a server
-that is frozen, or a middlebox that keeps the connection open and forwards nothing.
+Every wait has an end. The server ends statements that take too long, waits for locks, and
+transactions that their client has forgotten, so that a frozen process holds no row for long. The
+client hangs up on a server that does not answer: TCP notices a network that is gone, and
+:class:`Connection` a server that is frozen, or a middlebox that keeps the connection open and
+forwards nothing.
+
+Connections carry settings, prepared statements and LISTEN: a pooler in front of Postgres must pool
+sessions, not transactions.
 """
 
 import re

@@ -68,7 +68,7 @@ async def test_a_stop_of_a_running_run_is_heard(database_url: str) -> None:
 @pytest.mark.parametrize("character", ["\U0001f600", "\x01", "\\", '"'])
 async def test_a_long_reason_fits_into_a_notification(database_url: str, character: str) -> None:
     """Whatever it is made of; Postgres takes 8,000 bytes."""
-    wish = StopWish(requested_by=character * 300, reason=character * 1000)
+    wish = StopWish(requested_by=character * 300, reason=character * 3000)
     async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         cancelled = await stores.runs.cancel(KEY, wish)
