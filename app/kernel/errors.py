@@ -2,7 +2,7 @@
 
 
 class GraphError(ValueError):
-    """A graph that cannot be executed; the message names the place."""
+    """A graph that cannot be executed; the message names the step or the edge."""
 
 
 class UnexpectedFactError(RuntimeError):

@@ -1,5 +1,6 @@
 """What the scheduler is told and what it orders."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 
@@ -8,12 +9,13 @@ class StepFinished:
     """A step ended well and produced values on some of its output handles."""
 
     step_id: str
-    handles: frozenset[str]
+    handles: AbstractSet[str]
+    """The keys of a dict will do."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """A step ended badly, and with it the graph: nothing further is started."""
+    """A step ended badly or was cut off, and with it the graph: nothing further is ordered."""
 
     step_id: str
 

@@ -1,6 +1,5 @@
 """The shape of a graph: placed units of work, joined by edges. Data only."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -24,7 +23,7 @@ class Step:
     id: str
     type: str
     """Names the node that executes the step."""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Any = field(default_factory=dict)
     """What the node is configured with; nothing here reads it."""
 
 
@@ -37,6 +36,8 @@ class Edge:
     channel: Channel
     source_handle: str = DEFAULT_HANDLE
     target_handle: str = DEFAULT_HANDLE
+    id: str | None = None
+    """A name for people, if its author gave one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,5 +47,8 @@ class Graph:
     id: str
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...] = ()
+    entry: tuple[str, ...] | None = None
+    """Where the graph begins; None: at the steps without incoming flow edges that are not only the
+    source of a link."""
     max_parallel: int = 1
     """How many steps may be executed at once."""

@@ -21,7 +21,13 @@ class StepStatus(StrEnum):
 NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
     {
         StepStatus.PENDING: frozenset(
-            {StepStatus.RUNNING, StepStatus.COMPLETED, StepStatus.SKIPPED, StepStatus.CANCELLED}
+            {
+                StepStatus.RUNNING,
+                StepStatus.COMPLETED,
+                StepStatus.FAILED,
+                StepStatus.SKIPPED,
+                StepStatus.CANCELLED,
+            }
         ),
         StepStatus.RUNNING: frozenset(
             {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED}
@@ -33,4 +39,5 @@ NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
     }
 )
 """What a status may change into. A step goes from pending to completed when an earlier attempt of
-its run finished it, and from pending to cancelled when a limit refuses its start."""
+its run finished it, to cancelled when a limit refuses its start, and to failed when the start
+itself breaks."""

@@ -1,45 +1,58 @@
 """Which step runs next: facts in, orders out.
 
-Each step counts the flow edges that lead to it and are not decided yet. A finished step decides
-its outgoing edges: those on a handle that got a value become live, the others dead. A step whose
-edges are all decided is started if one of them is live (or if it has none), and skipped if all are
-dead; a skipped step decides its own edges as dead, so a dead path ends where a live one joins it.
+Each active step counts the flow edges that lead to it and are not decided yet. A finished step
+decides its outgoing edges: those on a handle that got a value become live, the others dead. A step
+whose edges are all decided is started if one of them is live, and skipped if all are dead; a
+skipped step decides its own edges as dead, so a dead path ends where a live one joins it. A step
+does not wait for its level, only for what leads to it (seed 000, P2), and for a free place.
 
 There is no clock, no I/O and no task here: the same facts in the same order give the same orders.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from app.kernel.errors import GraphError, UnexpectedFactError
-from app.kernel.facts import Fact, Order, SkipStep, StartStep, StepFailed, StepFinished
-from app.kernel.graph import Channel, Edge, Graph
+from app.kernel.facts import Fact, Order, SkipStep, StepFailed
+from app.kernel.topology import Topology
+
+_NO_HANDLES: AbstractSet[str] = frozenset()
 
 
 class Scheduler:
     """Orders the steps of one execution of one graph."""
 
-    def __init__(self, graph: Graph) -> None:
-        """Prepare to order ``graph``.
+    __slots__ = (
+        "_begun",
+        "_failed",
+        "_left",
+        "_limit",
+        "_live",
+        "_outgoing",
+        "_ready",
+        "_running",
+        "_topology",
+        "_undecided",
+    )
+
+    def __init__(self, topology: Topology, *, max_parallel: int | None = None) -> None:
+        """Prepare to order the active steps of ``topology``.
+
+        ``max_parallel`` replaces the graph's own limit.
 
         Raises:
-            GraphError: two steps share an id, an edge names a step that does not exist, or no step
-                may run.
+            GraphError: no step may run.
         """
-        if graph.max_parallel < 1:
-            raise GraphError(f"max_parallel must be at least 1, not {graph.max_parallel}.")
-        self._undecided: dict[str, int] = {step.id: 0 for step in graph.steps}
-        if len(self._undecided) != len(graph.steps):
-            raise GraphError("Two steps have the same id.")
-        self._outgoing: dict[str, list[Edge]] = {step.id: [] for step in graph.steps}
-        for edge in graph.edges:
-            self._add(edge)
-        self._live: set[str] = {step for step, count in self._undecided.items() if not count}
-        self._entries = tuple(self._live_in_order(graph))
+        self._limit = topology.graph.max_parallel if max_parallel is None else max_parallel
+        if self._limit < 1:
+            raise GraphError("max_parallel must be at least 1.")
+        self._topology = topology
+        self._outgoing = topology.outgoing
+        self._undecided = dict(topology.undecided)
+        self._left = len(self._undecided)
+        self._live: set[str] = set()
         self._running: set[str] = set()
         self._ready: deque[str] = deque()
-        self._free = graph.max_parallel
-        self._left = len(graph.steps)
         self._begun = False
         self._failed = False
 
@@ -57,64 +70,52 @@ class Scheduler:
         if self._begun:
             raise UnexpectedFactError("The graph was begun before.")
         self._begun = True
-        self._ready.extend(self._entries)
-        return self._start_ready()
+        self._ready.extend(self._topology.entries)
+        return self._start_ready([])
 
     def tell(self, fact: Fact) -> list[Order]:
         """Absorb one fact and return the orders it makes possible.
 
+        After a failure there are none, whatever the steps still running come to; each of them is
+        told all the same: finished, or failed if it was cut off.
+
         Raises:
             UnexpectedFactError: the step was not running.
         """
-        if fact.step_id not in self._running:
-            raise UnexpectedFactError(f"Step {fact.step_id!r} was not running.")
-        self._running.discard(fact.step_id)
-        self._free += 1
+        step_id = fact.step_id
+        if step_id not in self._running:
+            raise UnexpectedFactError(f"Step {step_id!r} was not running.")
+        self._running.remove(step_id)
         self._left -= 1
-        match fact:
-            case StepFailed():
-                self._failed = True
-                self._ready.clear()
-                return []
-            case StepFinished(step_id, handles):
-                skipped = self._decide(step_id, handles)
-                return [*skipped, *self._start_ready()]
+        if self._failed or isinstance(fact, StepFailed):
+            self._failed = True
+            self._ready.clear()
+            return []
+        dead: list[str] = []
+        self._decide(step_id, fact.handles, dead)
+        orders: list[Order] = []
+        for skipped in dead:  # grows while it is walked
+            orders.append(SkipStep(skipped))
+            self._left -= 1
+            self._decide(skipped, _NO_HANDLES, dead)
+        return self._start_ready(orders)
 
-    def _add(self, edge: Edge) -> None:
-        for end in (edge.source, edge.target):
-            if end not in self._undecided:
-                raise GraphError(f"An edge names step {end!r}, which does not exist.")
-        if edge.channel is Channel.FLOW:
-            self._outgoing[edge.source].append(edge)
-            self._undecided[edge.target] += 1
+    def _decide(self, step_id: str, produced: AbstractSet[str], dead: list[str]) -> None:
+        """Decide the edges of a step; their targets become ready, or are added to ``dead``."""
+        undecided = self._undecided
+        for edge in self._outgoing.get(step_id, ()):
+            target = edge.target
+            if edge.source_handle in produced:
+                self._live.add(target)
+            left = undecided[target] = undecided[target] - 1
+            if left == 0:
+                (self._ready if target in self._live else dead).append(target)
 
-    def _live_in_order(self, graph: Graph) -> Iterable[str]:
-        return (step.id for step in graph.steps if step.id in self._live)
-
-    def _decide(self, step_id: str, handles: frozenset[str]) -> list[Order]:
-        skipped: list[Order] = []
-        decided = deque([(step_id, handles)])
-        while decided:
-            source, produced = decided.popleft()
-            for edge in self._outgoing[source]:
-                if edge.source_handle in produced:
-                    self._live.add(edge.target)
-                self._undecided[edge.target] -= 1
-                if self._undecided[edge.target]:
-                    continue
-                if edge.target in self._live:
-                    self._ready.append(edge.target)
-                    continue
-                self._left -= 1
-                skipped.append(SkipStep(edge.target))
-                decided.append((edge.target, frozenset()))
-        return skipped
-
-    def _start_ready(self) -> list[Order]:
-        started: list[Order] = []
-        while self._ready and self._free > 0 and not self._failed:
-            step_id = self._ready.popleft()
-            self._free -= 1
-            self._running.add(step_id)
-            started.append(StartStep(step_id))
-        return started
+    def _start_ready(self, orders: list[Order]) -> list[Order]:
+        """Add the starts for which there is a place to ``orders``, and return it."""
+        ready, running = self._ready, self._running
+        while ready and len(running) < self._limit:
+            step_id = ready.popleft()
+            running.add(step_id)
+            orders.append(self._topology.start[step_id])
+        return orders

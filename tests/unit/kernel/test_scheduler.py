@@ -4,19 +4,16 @@ import pytest
 
 from app.kernel.errors import GraphError, UnexpectedFactError
 from app.kernel.facts import SkipStep, StartStep, StepFailed, StepFinished
-from app.kernel.graph import Channel, Edge, Graph, Step
+from app.kernel.graph import Graph
 from app.kernel.scheduler import Scheduler
+from app.kernel.topology import Topology
+from tests.unit.kernel.drawing import fan, flow, graph, link, row
 
 DEFAULT = frozenset({"default"})
 
 
-def flow(source: str, target: str, handle: str = "default") -> Edge:
-    return Edge(source=source, target=target, source_handle=handle, channel=Channel.FLOW)
-
-
-def graph(steps: str, *edges: Edge, max_parallel: int = 9) -> Graph:
-    placed = tuple(Step(id=name, type="any") for name in steps)
-    return Graph(id="g", steps=placed, edges=edges, max_parallel=max_parallel)
+def scheduler_of(graph: Graph, max_parallel: int | None = None) -> Scheduler:
+    return Scheduler(Topology(graph), max_parallel=max_parallel)
 
 
 def finished(step_id: str, *handles: str) -> StepFinished:
@@ -28,7 +25,7 @@ DIAMOND = graph("ABCD", flow("A", "B"), flow("A", "C"), flow("B", "D"), flow("C"
 
 def test_a_join_waits_for_every_branch() -> None:
     """D starts after B and C, never after one of them."""
-    scheduler = Scheduler(DIAMOND)
+    scheduler = scheduler_of(DIAMOND)
 
     assert scheduler.begin() == [StartStep("A")]
     assert scheduler.tell(finished("A")) == [StartStep("B"), StartStep("C")]
@@ -41,15 +38,31 @@ def test_a_join_waits_for_every_branch() -> None:
 
 def test_no_more_steps_run_at_once_than_are_allowed() -> None:
     """The others wait in line, in the order in which they became ready."""
-    scheduler = Scheduler(graph("ABC", max_parallel=2))
+    scheduler = scheduler_of(graph("ABC", max_parallel=2))
 
     assert scheduler.begin() == [StartStep("A"), StartStep("B")]
     assert scheduler.tell(finished("B")) == [StartStep("C")]
 
 
+@pytest.mark.req("000/P1")
+def test_a_limit_that_is_given_replaces_that_of_the_graph() -> None:
+    """In both directions."""
+    assert len(scheduler_of(graph("ABCD", max_parallel=2), max_parallel=3).begin()) == 3
+    assert len(scheduler_of(graph("ABCD", max_parallel=2), max_parallel=1).begin()) == 1
+
+
+@pytest.mark.req("000/P2")
+def test_a_step_does_not_wait_for_its_level() -> None:
+    """C follows A alone, so it starts although B, which began with A, still runs."""
+    scheduler = scheduler_of(graph("ABC", flow("A", "C")))
+
+    assert scheduler.begin() == [StartStep("A"), StartStep("B")]
+    assert scheduler.tell(finished("A")) == [StartStep("C")]
+
+
 def test_a_path_without_a_value_is_dead_to_its_end() -> None:
     """A produced nothing on its handle `no`: what follows there is skipped, and reported."""
-    scheduler = Scheduler(
+    scheduler = scheduler_of(
         graph("ABCD", flow("A", "B", "yes"), flow("A", "C", "no"), flow("C", "D"))
     )
     scheduler.begin()
@@ -61,7 +74,7 @@ def test_a_path_without_a_value_is_dead_to_its_end() -> None:
 
 def test_a_join_with_one_live_branch_starts() -> None:
     """A dead path ends where a live one joins it."""
-    scheduler = Scheduler(
+    scheduler = scheduler_of(
         graph("ABCD", flow("A", "B", "yes"), flow("A", "C", "no"), flow("B", "D"), flow("C", "D"))
     )
     scheduler.begin()
@@ -72,23 +85,67 @@ def test_a_join_with_one_live_branch_starts() -> None:
 
 def test_a_value_that_takes_two_edges_to_one_step_starts_it_once() -> None:
     """Two handles of A lead to B."""
-    scheduler = Scheduler(graph("AB", flow("A", "B", "x"), flow("A", "B", "y")))
+    scheduler = scheduler_of(graph("AB", flow("A", "B", "x"), flow("A", "B", "y")))
     scheduler.begin()
 
     assert scheduler.tell(finished("A", "x", "y")) == [StartStep("B")]
 
 
+def test_the_keys_of_the_outputs_will_do_as_handles() -> None:
+    """Whoever drives the graph need not copy them."""
+    scheduler = scheduler_of(graph("ABC", flow("A", "B", "x"), flow("A", "C", "y")))
+    scheduler.begin()
+
+    assert scheduler.tell(StepFinished("A", {"x": 1}.keys())) == [SkipStep("C"), StartStep("B")]
+
+
+@pytest.mark.req("004/subgraph")
+def test_steps_outside_the_active_subgraph_are_neither_started_nor_skipped() -> None:
+    """A circle among them does no harm, and D does not wait for C."""
+    outside = (flow("X", "Y"), flow("Y", "X"), flow("C", "D"), link("L", "B"))
+    scheduler = scheduler_of(graph("BCDLXY", flow("B", "D"), *outside, entry="B"))
+
+    assert scheduler.begin() == [StartStep("B")]
+    assert scheduler.tell(finished("B")) == [StartStep("D")]
+    assert scheduler.tell(finished("D")) == []
+    assert scheduler.done
+
+
+def test_an_entry_starts_at_once_and_never_twice() -> None:
+    """Although A leads to it."""
+    scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C"), entry="AB"))
+
+    assert scheduler.begin() == [StartStep("A"), StartStep("B")]
+    assert scheduler.tell(finished("B")) == [StartStep("C")]
+    assert scheduler.tell(finished("A")) == []
+    assert scheduler.tell(finished("C")) == []
+    assert scheduler.done
+
+
+def test_one_topology_serves_many_executions() -> None:
+    """They do not disturb one another."""
+    topology = Topology(DIAMOND)
+    first, second = Scheduler(topology), Scheduler(topology)
+    first.begin()
+    first.tell(finished("A"))
+    first.tell(finished("B"))
+    second.begin()
+
+    assert second.tell(finished("A")) == [StartStep("B"), StartStep("C")]
+    assert second.tell(finished("B")) == []
+    assert first.tell(finished("C")) == [StartStep("D")]
+
+
 def test_links_route_nothing() -> None:
     """A dependency neither delays the step that needs it nor starts it again."""
-    link = Edge(source="A", target="B", channel=Channel.LINK)
-    scheduler = Scheduler(graph("AB", link))
+    scheduler = scheduler_of(graph("AB", link("A", "B"), entry="AB"))
 
     assert scheduler.begin() == [StartStep("A"), StartStep("B")]
 
 
 def test_after_a_failure_nothing_further_is_started() -> None:
     """What runs may still end; the graph is done then."""
-    scheduler = Scheduler(graph("ABC", flow("A", "C"), max_parallel=2))
+    scheduler = scheduler_of(graph("ABC", flow("A", "C"), max_parallel=2))
     scheduler.begin()
 
     assert scheduler.tell(StepFailed("B")) == []
@@ -99,9 +156,21 @@ def test_after_a_failure_nothing_further_is_started() -> None:
 
 def test_a_graph_without_steps_is_done_at_once() -> None:
     """There is nothing to order."""
-    scheduler = Scheduler(graph(""))
+    scheduler = scheduler_of(graph(""))
 
     assert scheduler.begin() == []
+    assert scheduler.done
+
+
+def test_a_step_that_is_cut_off_after_a_failure_is_told_as_failed() -> None:
+    """Nothing is skipped either: the graph is over."""
+    scheduler = scheduler_of(graph("ABCDE", flow("A", "D", "no"), flow("C", "E")))
+    scheduler.begin()
+
+    assert scheduler.tell(StepFailed("B")) == []
+    assert scheduler.tell(StepFailed("C")) == []
+    assert not scheduler.done
+    assert scheduler.tell(finished("A", "yes")) == []
     assert scheduler.done
 
 
@@ -110,7 +179,7 @@ def test_a_graph_without_steps_is_done_at_once() -> None:
 )
 def test_a_fact_about_a_step_that_does_not_run_is_refused(fact: StepFinished) -> None:
     """It was not ordered, or ended before."""
-    scheduler = Scheduler(DIAMOND)
+    scheduler = scheduler_of(DIAMOND)
     scheduler.begin()
     scheduler.tell(finished("A"))
 
@@ -120,32 +189,49 @@ def test_a_fact_about_a_step_that_does_not_run_is_refused(fact: StepFinished) ->
 
 def test_a_graph_is_begun_once() -> None:
     """A second time would start its entries again."""
-    scheduler = Scheduler(DIAMOND)
+    scheduler = scheduler_of(DIAMOND)
     scheduler.begin()
 
     with pytest.raises(UnexpectedFactError):
         scheduler.begin()
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (graph("AA"), "same id"),
-        (graph("A", flow("A", "B")), "'B'"),
-        (graph("B", flow("A", "B")), "'A'"),
-        (graph("A", max_parallel=0), "max_parallel"),
-    ],
-)
-def test_a_graph_that_cannot_be_ordered_is_refused(broken: Graph, said: str) -> None:
-    """Before anything starts."""
-    with pytest.raises(GraphError, match=said):
-        Scheduler(broken)
+@pytest.mark.parametrize(("of_graph", "given"), [(0, None), (-1, None), (3, 0)])
+def test_a_limit_that_lets_no_step_run_is_refused(of_graph: int, given: int | None) -> None:
+    """Otherwise the graph would never begin and never end."""
+    with pytest.raises(GraphError, match="max_parallel"):
+        scheduler_of(graph("A", max_parallel=of_graph), max_parallel=given)
 
 
 def test_steps_that_wait_for_one_another_are_never_ordered() -> None:
     """And the graph is never done, so whoever drives it can tell."""
-    scheduler = Scheduler(graph("ABC", flow("B", "C"), flow("C", "B")))
+    scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C"), flow("C", "B")))
 
     assert scheduler.begin() == [StartStep("A")]
     assert scheduler.tell(finished("A")) == []
     assert not scheduler.done
+
+
+def test_a_dead_path_of_any_length_is_skipped_without_a_deep_stack() -> None:
+    """10,000 steps in a row."""
+    scheduler = scheduler_of(row(10_000))
+    scheduler.begin()
+
+    skipped = scheduler.tell(finished("0", "elsewhere"))
+
+    assert skipped == [SkipStep(str(index)) for index in range(1, 10_000)]
+    assert scheduler.done
+
+
+def test_a_wide_graph_is_joined_once() -> None:
+    """10,000 lanes, ten at a time."""
+    scheduler = scheduler_of(fan(10_000, max_parallel=10))
+    scheduler.begin()
+    running = scheduler.tell(finished("first"))
+    assert len(running) == 10
+
+    for index in range(9_999):
+        running += scheduler.tell(finished(f"lane{index}"))
+
+    assert running == [StartStep(f"lane{index}") for index in range(10_000)]
+    assert scheduler.tell(finished("lane9999")) == [StartStep("last")]

@@ -1,0 +1,155 @@
+"""What is wrong with the parts of a graph, each looked at for itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from app.kernel.graph import Channel, Edge, Graph, Step
+from app.kernel.problems import Names, Problem, Traits
+from app.kernel.wording import listed, quoted
+
+_CHANNELS = frozenset(Channel)
+
+
+def shape_problems(graph: Graph, traits: Sequence[Traits | None]) -> Iterator[Problem]:
+    """Yield what is wrong with steps, edges, entry and limit; ``traits`` are those of the steps.
+
+    Steps of one id have the traits of the first of them.
+    """
+    known: dict[str, Traits | None] = {}
+    for step, its_traits in zip(graph.steps, traits, strict=True):
+        known.setdefault(step.id, its_traits)
+    yield from _step_problems(graph, traits)
+    yield from _repeated_ids(graph.edges)
+    yield from _repeated_edges(graph.edges)
+    for index, edge in enumerate(graph.edges):
+        yield from _end_problems(index, edge, known)
+    yield from _entry_problems(graph, known)
+    if graph.max_parallel < 1:
+        yield Problem("max_parallel", "max_parallel must be at least 1.")
+
+
+def sound_part(graph: Graph) -> Graph:
+    """Return ``graph`` without what no ``Topology`` can be made of."""
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        steps.setdefault(step.id, step)
+    edges = tuple(
+        edge
+        for edge in graph.edges
+        if edge.source in steps and edge.target in steps and edge.channel in _CHANNELS
+    )
+    entry = None if graph.entry is None else tuple(one for one in graph.entry if one in steps)
+    return replace(graph, steps=tuple(steps.values()), edges=edges, entry=entry)
+
+
+def _step_problems(graph: Graph, traits: Sequence[Traits | None]) -> Iterator[Problem]:
+    if not graph.steps:
+        yield Problem("steps", "The graph has no steps. Add at least one.")
+    first: dict[str, int] = {}
+    for index, step in enumerate(graph.steps):
+        earlier = first.setdefault(step.id, index)
+        if earlier != index:
+            yield Problem(
+                f"steps.{index}.id",
+                f"The id {quoted(step.id)} is taken by steps.{earlier}."
+                " Give every step an id of its own.",
+            )
+        if traits[index] is None:
+            yield Problem(
+                f"steps.{index}.type",
+                f"Step {quoted(step.id)} has the unknown type {quoted(step.type)}."
+                " Use a type that is registered.",
+            )
+
+
+def _repeated_ids(edges: Sequence[Edge]) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, edge in enumerate(edges):
+        if edge.id is None:
+            continue
+        earlier = first.setdefault(edge.id, index)
+        if earlier != index:
+            yield Problem(
+                f"edges.{index}.id",
+                f"The id {quoted(edge.id)} is taken by edges.{earlier}."
+                " Give every edge an id of its own, or none.",
+            )
+
+
+def _repeated_edges(edges: Sequence[Edge]) -> Iterator[Problem]:
+    first: dict[Edge, int] = {}
+    for index, edge in enumerate(edges):
+        earlier = first.setdefault(replace(edge, id=None), index)
+        if earlier != index:
+            yield Problem(
+                f"edges.{index}",
+                f"This edge from {quoted(edge.source)} to {quoted(edge.target)} is the same as"
+                f" edges.{earlier}. Remove one of them.",
+            )
+
+
+def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+    """Yield what is wrong with the channel of an edge and with its two ends."""
+    for end, step_id in (("source", edge.source), ("target", edge.target)):
+        if step_id not in known:
+            yield Problem(
+                f"edges.{index}.{end}",
+                f"There is no step {quoted(step_id)}. Name a step of this graph, or add it.",
+            )
+    if edge.channel not in _CHANNELS:
+        yield Problem(
+            f"edges.{index}.data.channel",
+            f"The channel must be flow or link, not {quoted(edge.channel)}.",
+        )
+        return
+    if (source := known.get(edge.source)) is not None:
+        names = source.handles.outputs(edge.channel)
+        yield from _handle_problems(index, edge, "source", names)
+    if (target := known.get(edge.target)) is not None:
+        names = target.handles.inputs(edge.channel)
+        yield from _handle_problems(index, edge, "target", names)
+
+
+def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator[Problem]:
+    if end == "source":
+        step_id, handle, kind = edge.source, edge.source_handle, "output"
+    else:
+        step_id, handle, kind = edge.target, edge.target_handle, "input"
+    if names is None or handle in names:
+        return
+    if not names:
+        yield Problem(
+            f"edges.{index}.data.channel",
+            f"Step {quoted(step_id)} has no {kind} on channel {edge.channel}."
+            " Use the other channel, or another step.",
+        )
+        return
+    yield Problem(
+        f"edges.{index}.{end}_handle",
+        f"Step {quoted(step_id)} has no {kind} {quoted(handle)} on channel {edge.channel}."
+        f" It has {listed(names)}.",
+    )
+
+
+def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+    if graph.entry is None:
+        return
+    if not graph.entry:
+        yield Problem(
+            "entry",
+            "entry is empty, so nothing would be executed."
+            " Name the steps to begin at, or leave entry out.",
+        )
+    first: dict[str, int] = {}
+    for index, step_id in enumerate(graph.entry):
+        earlier = first.setdefault(step_id, index)
+        if earlier != index:
+            yield Problem(
+                f"entry.{index}",
+                f"Step {quoted(step_id)} is named by entry.{earlier} already. Name it once.",
+            )
+        elif step_id not in known:
+            yield Problem(
+                f"entry.{index}",
+                f"There is no step {quoted(step_id)}. Name a step of this graph, or add it.",
+            )

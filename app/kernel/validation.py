@@ -1,0 +1,171 @@
+"""Everything that is wrong with a graph, at once.
+
+What is broken wherever it stands (an id twice, an edge to nowhere) is always an error. What only
+matters when it is executed (cycles, a persistent node used by two steps in parallel) is an error
+inside the subgraph that will be executed, and a warning outside it, where it does no harm
+(seed 004). What cannot be told because another problem hides it is told once that one is mended.
+
+A channel other than flow and link should not get this far: whoever reads a graph from JSON refuses
+it there. It is refused here all the same.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+from app.kernel.components import components, cycle_in, successors_of
+from app.kernel.graph import Channel, Graph, Step
+from app.kernel.problems import Handles, Problem, Severity, Traits
+from app.kernel.shape import shape_problems, sound_part
+from app.kernel.sharing import parallel_pairs
+from app.kernel.topology import Topology
+from app.kernel.wording import path_of, quoted
+
+__all__ = ["Handles", "Problem", "Severity", "Traits", "problems_of"]
+
+
+def problems_of(graph: Graph, traits_of: Callable[[Step], Traits | None]) -> tuple[Problem, ...]:
+    """Return all problems of ``graph``; it may be executed if none of them is an error.
+
+    ``traits_of`` returns None for a step of a type that nothing executes.
+    """
+    traits = [traits_of(step) for step in graph.steps]
+    sound = sound_part(graph)
+    at: dict[str, int] = {}
+    for index, step in enumerate(graph.steps):
+        at.setdefault(step.id, index)
+    known = {step_id: found for step_id, index in at.items() if (found := traits[index])}
+    whole = _Whole(graph, sound, Topology(sound), known, at)
+    return (
+        *shape_problems(graph, traits),
+        *_execution_problems(whole),
+        *_entry_warnings(whole),
+        *_cycle_problems(whole),
+        *_sharing_problems(whole),
+        *_left_out(whole),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A graph as a whole."""
+
+    graph: Graph
+    sound: Graph
+    """What is left of it once edges to nowhere and the like are removed."""
+    topology: Topology
+    """Of the sound part."""
+    traits: Mapping[str, Traits]
+    """By step; those of unknown type are absent."""
+    at: Mapping[str, int]
+    """Where each step stands in the graph."""
+
+
+def _execution_problems(whole: _Whole) -> Iterator[Problem]:
+    """Nothing would be executed, or something that cannot be."""
+    graph, active = whole.graph, whole.topology.active
+    if graph.steps and graph.entry is None and not active:
+        yield Problem(
+            "steps",
+            "Nothing would be executed: every step waits for another one or is only linked."
+            " Begin with a step that no flow edge leads to, or name the first steps in entry.",
+        )
+    entry_at = {step_id: index for index, step_id in enumerate(graph.entry or ())}
+    for step_id in active:
+        if step_id not in whole.traits or whole.traits[step_id].executes:
+            continue
+        named = step_id in entry_at
+        yield Problem(
+            f"entry.{entry_at[step_id]}" if named else f"steps.{whole.at[step_id]}.type",
+            f"Step {quoted(step_id)} would be executed but can only be linked."
+            " Join it to the step that needs it by an edge on channel link, and by no other.",
+        )
+
+
+def _entry_warnings(whole: _Whole) -> Iterator[Problem]:
+    """An edge leads from an active step to an entry, which does not wait for it."""
+    entries, active = set(whole.topology.entries), set(whole.topology.active)
+    for index, edge in enumerate(whole.graph.edges):
+        if edge.channel == Channel.FLOW and edge.target in entries and edge.source in active:
+            yield Problem(
+                f"edges.{index}",
+                f"Nothing travels on this edge: {quoted(edge.target)} is an entry, so it starts"
+                f" without waiting for {quoted(edge.source)}. Remove the edge, or take the step out"
+                " of entry.",
+                Severity.WARNING,
+            )
+
+
+def _cycle_problems(whole: _Whole) -> Iterator[Problem]:
+    topology = whole.topology
+    active = frozenset(topology.active)
+    for channel, inside in (
+        (Channel.FLOW, active),
+        (Channel.LINK, active | topology.linked),
+    ):
+        for place, cycle in _cycles(whole, channel):
+            yield Problem(
+                place,
+                f"The edges on channel {channel} lead in a circle: {path_of(cycle)}."
+                " Remove one of them.",
+                Severity.ERROR if cycle[0] in inside else Severity.WARNING,
+            )
+
+
+def _cycles(whole: _Whole, channel: Channel) -> list[tuple[str, tuple[str, ...]]]:
+    """Return one cycle of each component, with the place of the edge that closes it.
+
+    A component is active or not as a whole, since what an active step leads to is active; so is
+    what a linked or active step needs, by links.
+    """
+    closing: dict[tuple[str, str], str] = {}
+    for index, edge in enumerate(whole.graph.edges):
+        if edge.channel == channel:
+            closing.setdefault((edge.source, edge.target), f"edges.{index}")
+    following = successors_of(edge for edge in whole.sound.edges if edge.channel == channel)
+    parts = components(tuple(whole.topology.steps), following)
+    found = (cycle for part in parts if (cycle := cycle_in(part, following)) is not None)
+    ordered = sorted(found, key=lambda cycle: whole.at[cycle[0]])
+    return [(closing[cycle[-2], cycle[-1]], cycle) for cycle in ordered]
+
+
+def _sharing_problems(whole: _Whole) -> Iterator[Problem]:
+    if whole.graph.max_parallel <= 1:
+        return
+    active, entries = frozenset(whole.topology.active), frozenset(whole.topology.entries)
+    users: dict[tuple[bool, Hashable], list[str]] = {}
+    for step_id in whole.topology.steps:
+        for node in whole.traits[step_id].holds if step_id in whole.traits else ():
+            users.setdefault((step_id in active, node), []).append(step_id)
+    waiting = successors_of(
+        edge
+        for edge in whole.sound.edges
+        if edge.channel == Channel.FLOW and edge.target not in entries
+    )
+    pairs = [
+        (whole.at[later], quoted(earlier), quoted(later), quoted(node), inside)
+        for earlier, later, (inside, node) in parallel_pairs(
+            users, tuple(whole.topology.steps), waiting
+        )
+    ]
+    for index, earlier, later, node, inside in sorted(pairs):
+        yield Problem(
+            f"steps.{index}",
+            f"Steps {earlier} and {later} both use the persistent node {node} and can run in"
+            " parallel. Add a dependency between them, or set max_parallel to 1.",
+            Severity.ERROR if inside else Severity.WARNING,
+        )
+
+
+def _left_out(whole: _Whole) -> Iterator[Problem]:
+    """Steps that take no part; not told while entries are missing, which would explain them."""
+    topology, entry = whole.topology, whole.graph.entry
+    if not topology.active or entry != whole.sound.entry:
+        return
+    taking_part = topology.linked.union(topology.active)
+    for step_id in topology.steps:
+        if step_id not in taking_part:
+            yield Problem(
+                f"steps.{whole.at[step_id]}",
+                f"Step {quoted(step_id)} is never executed: nothing leads to it from an entry.",
+                Severity.WARNING,
+            )

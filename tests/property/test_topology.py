@@ -1,0 +1,69 @@
+"""The way through random graphs, against the words of the contract."""
+
+import pytest
+from hypothesis import given, settings
+
+from app.kernel.errors import GraphError
+from app.kernel.graph import Channel, Graph
+from app.kernel.topology import Topology
+from tests.property import graph_oracle as oracle
+from tests.property.random_graphs import graphs
+
+
+@pytest.mark.req("004/subgraph", "004/channel")
+@settings(max_examples=150, deadline=None)
+@given(graph=graphs(circles=True))
+def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
+    """Entries, active and linked steps, and the edges that route values."""
+    topology = Topology(graph)
+    listed = [step.id for step in graph.steps]
+    routes = oracle.routes(graph)
+
+    assert list(topology.entries) == [s for s in listed if s in oracle.entries(graph)]
+    assert list(topology.active) == [s for s in listed if s in oracle.active(graph)]
+    assert topology.linked == oracle.linked(graph)
+    assert topology.undecided == {
+        step_id: sum(edge.target == step_id for edge in routes) for step_id in topology.active
+    }
+    assert topology.incoming == {
+        step_id: tuple(edge for edge in routes if edge.target == step_id)
+        for step_id in {edge.target for edge in routes}
+    }
+    assert topology.outgoing == {
+        step_id: tuple(edge for edge in routes if edge.source == step_id)
+        for step_id in {edge.source for edge in routes}
+    }
+    links = oracle.on(graph, Channel.LINK)
+    assert sorted(map(str, (e for es in topology.links_into.values() for e in es))) == sorted(
+        map(str, links)
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(graph=graphs(circles=False))
+def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
+    """Each active step stands in it once."""
+    topology = Topology(graph)
+
+    order = topology.order()
+
+    assert sorted(order) == sorted(topology.active)
+    assert all(
+        order.index(edge.source) < order.index(edge.target)
+        for edge in oracle.on(graph, Channel.FLOW)
+        if edge.source in topology.active
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(graph=graphs(circles=True))
+def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Graph) -> None:
+    """Circles elsewhere do no harm."""
+    topology = Topology(graph)
+    circles = oracle.circles(graph, Channel.FLOW)
+
+    if any(circle & oracle.active(graph) for circle in circles):
+        with pytest.raises(GraphError, match="circle"):
+            topology.order()
+    else:
+        assert set(topology.order()) == set(topology.active)
