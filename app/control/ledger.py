@@ -47,7 +47,7 @@ class Scope:
 
     def child(self, name: str, budget: Budget | None) -> "Scope":
         """Open a scope inside this one; everything it spends counts here as well."""
-        return Scope(f"{self.name}/{name}", budget, parent=self, usage=self.usage.fresh())
+        return Scope(f"{self.name}/{name}", budget, parent=self, usage=self.usage.child())
 
     def lineage(self) -> Iterator["Scope"]:
         """Yield this scope and its ancestors, innermost first."""
@@ -81,13 +81,32 @@ class Scope:
         Raises:
             BudgetExceededError: a limit would be passed.
         """
-        self.reserve(charge).settle(charge)
+        scope: Scope | None = self
+        while scope is not None:
+            if scope._limits:
+                scope._require_room(charge)
+            scope = scope.parent
+        self.add(charge)
 
     def add(self, charge: Charge) -> None:
         """Count what was spent already, whatever the limits say (late costs, replayed runs)."""
-        for scope in self.lineage():
+        scope: Scope | None = self
+        while scope is not None:
             scope.usage.add(charge)
-            scope._warn_of(charge)
+            if scope._warn is not None:
+                scope._warn_of(charge)
+            scope = scope.parent
+
+    def restore(self, charge: Charge) -> None:
+        """Count, in this scope alone, what an earlier execution of its run has spent in it.
+
+        Of what was reached then nobody is warned again.
+        """
+        self.usage.add(charge)
+        for dimension, limit in self._limits.items():
+            reached = float(self.usage.of(dimension)) / float(limit) if limit else 0.0
+            shares = (share for share in WARNING_SHARES if reached >= share)
+            self._warned.update((dimension, share) for share in shares)
 
     def require_something_left(self) -> None:
         """Refuse where any limit, here or above, is used up.
@@ -139,6 +158,24 @@ class Scope:
         """
         _, scope = min(self._times_left(), key=lambda rest: rest[0])
         return scope._stop(Dimension.SECONDS, scope.budget.limits()[Dimension.SECONDS])
+
+    def out_of_own_time(self) -> BudgetExceededError:
+        """Return the stop that says that this scope's own seconds are used up.
+
+        Raises:
+            KeyError: it limits none.
+        """
+        return self._stop(Dimension.SECONDS, self.budget.limits()[Dimension.SECONDS])
+
+    def shares_to_warn_of(self) -> tuple[float, ...]:
+        """Return the shares of a limit that somebody wants to be told of."""
+        return WARNING_SHARES if self._warn is not None else ()
+
+    def warn_of_time(self, share: float) -> None:
+        """Tell, once, that a share of this scope's seconds has passed."""
+        if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
+            self._warned.add((Dimension.SECONDS, share))
+            self._warn(self, Dimension.SECONDS, share)
 
     def _times_left(self) -> Iterator[tuple[float, "Scope"]]:
         for scope in self.lineage():

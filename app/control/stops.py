@@ -5,6 +5,7 @@ neither swallow it nor mistake it for a failure that could be retried (spec, sec
 settles the run turns it into a :class:`StopCause`, which is what callers see as ``stop``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -59,6 +60,8 @@ class Stop(BaseException):
     def __init__(self, cause: StopCause) -> None:
         super().__init__(cause.reason or cause.kind.value)
         self.cause = cause
+        self.partial_results: Mapping[str, Any] = {}
+        """What a graph executed in Python had produced when it was stopped, by step."""
 
 
 class CancelledError(Stop):

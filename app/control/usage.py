@@ -18,10 +18,19 @@ NOTHING: Charge = {}
 class ResourceUsage:
     """What a scope and everything inside it has spent so far.
 
-    Seconds are read from a monotonic clock; ``start_time`` is for people only.
+    Seconds are read from a monotonic clock; ``start_time`` is for people only. What is written to
+    an attribute of a child's usage counts in those around it as well; a scope, which charges all
+    its ancestors itself, uses :meth:`add`.
     """
 
-    __slots__ = ("_before_seconds", "_clock", "_start_monotonic", "amounts", "start_time")
+    __slots__ = (
+        "_before_seconds",
+        "_clock",
+        "_parent",
+        "_start_monotonic",
+        "amounts",
+        "start_time",
+    )
 
     def __init__(
         self,
@@ -32,12 +41,14 @@ class ResourceUsage:
         *,
         before_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        parent: "ResourceUsage | None" = None,
     ) -> None:
         """Start counting.
 
         ``before_seconds`` is time that counts although it passed before now, in an earlier attempt
-        of the same run.
+        of the same run; ``parent`` is the usage of the scope around this one.
         """
+        self._parent = parent
         self.amounts: dict[Dimension, Any] = {
             Dimension.TOKENS: tokens_used,
             Dimension.STEPS: steps_executed,
@@ -56,7 +67,7 @@ class ResourceUsage:
 
     @tokens_used.setter
     def tokens_used(self, tokens: int) -> None:
-        self.amounts[Dimension.TOKENS] = tokens
+        self._put(Dimension.TOKENS, tokens)
 
     @property
     def steps_executed(self) -> int:
@@ -65,7 +76,7 @@ class ResourceUsage:
 
     @steps_executed.setter
     def steps_executed(self, steps: int) -> None:
-        self.amounts[Dimension.STEPS] = steps
+        self._put(Dimension.STEPS, steps)
 
     @property
     def api_calls(self) -> int:
@@ -74,7 +85,7 @@ class ResourceUsage:
 
     @api_calls.setter
     def api_calls(self, calls: int) -> None:
-        self.amounts[Dimension.API_CALLS] = calls
+        self._put(Dimension.API_CALLS, calls)
 
     @property
     def cost_dollars(self) -> float:
@@ -83,7 +94,7 @@ class ResourceUsage:
 
     @cost_dollars.setter
     def cost_dollars(self, cost: float | Decimal) -> None:
-        self.amounts[Dimension.COST_USD] = money(cost)
+        self._put(Dimension.COST_USD, money(cost))
 
     @property
     def time_elapsed_seconds(self) -> float:
@@ -93,6 +104,10 @@ class ResourceUsage:
     def fresh(self) -> "ResourceUsage":
         """Return a usage that begins now, on the same clock, with nothing spent."""
         return ResourceUsage(clock=self._clock)
+
+    def child(self) -> "ResourceUsage":
+        """Return the usage of a scope inside this one: it begins now, with nothing spent."""
+        return ResourceUsage(clock=self._clock, parent=self)
 
     def of(self, dimension: Dimension) -> Amount:
         """Return what was spent in one dimension."""
@@ -132,6 +147,15 @@ class ResourceUsage:
                 return f"Cost limit exceeded: ${used:f}/${limit:f}"
             case _:
                 return f"{_TITLES[dimension]} limit exceeded: {used}/{limit}"
+
+    def _put(self, dimension: Dimension, amount: Any) -> None:
+        """Set an amount; those around it change by the same."""
+        change = amount - self.amounts.get(dimension, 0)
+        self.amounts[dimension] = amount
+        outer = self._parent
+        while outer is not None:
+            outer.amounts[dimension] = outer.amounts.get(dimension, 0) + change
+            outer = outer._parent
 
     def to_dict(self) -> dict[str, int | float]:
         """Return what was counted as JSON numbers, seconds included."""

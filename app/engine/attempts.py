@@ -28,9 +28,23 @@ class _Failed:
 class AttemptLog:
     """Records the attempts of one call."""
 
-    def __init__(self, graph: ExecutionGraph, call_node: str) -> None:
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        call_node: str,
+        *,
+        failures: type[Exception] = AttemptError,
+        said: Callable[[Exception], str] = str,
+    ) -> None:
+        """Record attempts below ``call_node``.
+
+        ``failures`` are those after which there may be another attempt; ``said`` is what may be
+        told of one.
+        """
         self._graph = graph
         self._call_node = call_node
+        self._failures = failures
+        self._said = said
         self._number = 0
         self._first: _Failed | None = None
 
@@ -39,15 +53,15 @@ class AttemptLog:
         self._number += 1
         if self._number == 1:
             return await self._make_first(attempt)
-        self._add_first()
+        self.add_first()
         node = self._graph.begin_node(
             self._call_node, "system", "attempt", metadata={"attempt": self._number}
         )
         self._graph.mark_running(node)
         try:
             result = await attempt()
-        except AttemptError as failure:
-            self._graph.mark_failure(node, failure.error_class, str(failure))
+        except self._failures as failure:
+            self._graph.mark_failure(node, _class_of(failure), self._said(failure))
             raise
         except Exception as error:
             self._graph.mark_failure(node, type(error).__name__, BROKEN)
@@ -63,16 +77,27 @@ class AttemptLog:
         self._graph.mark_running(self._call_node)
         try:
             return await attempt()
-        except AttemptError as failure:
+        except self._failures as failure:
             self._first = _Failed(
                 start_ts_ms=started,
                 end_ts_ms=self._graph.now_ms(),
-                error_class=failure.error_class,
-                reason=str(failure),
+                error_class=_class_of(failure),
+                reason=self._said(failure),
             )
             raise
 
-    def _add_first(self) -> None:
+    def first_failed(self, failure: Exception) -> None:
+        """Say that the first attempt was made, from the call's begin until now, and failed."""
+        self._number = 1
+        self._first = _Failed(
+            start_ts_ms=self._graph.node(self._call_node)["start_ts_ms"],
+            end_ts_ms=self._graph.now_ms(),
+            error_class=_class_of(failure),
+            reason=self._said(failure),
+        )
+
+    def add_first(self) -> None:
+        """Add the first attempt, if it failed and is not there yet."""
         first, self._first = self._first, None
         if first is None:
             return
@@ -87,3 +112,7 @@ class AttemptLog:
             stop_reason=first.reason,
             metadata={"attempt": 1},
         )
+
+
+def _class_of(failure: Exception) -> str:
+    return failure.error_class if isinstance(failure, AttemptError) else type(failure).__name__

@@ -95,10 +95,19 @@ class AttemptError(Exception):
 class CallFailedError(Exception):
     """A call that failed for good, its retries included."""
 
-    def __init__(self, message: str, *, error_class: str, attempts: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        error_class: str,
+        attempts: int,
+        retry_after_seconds: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.error_class = error_class
         self.attempts = attempts
+        self.retry_after_seconds = retry_after_seconds
+        """When the other side wants to be asked again, if it said so."""
 
 
 class OutcomeUnknownError(Exception):

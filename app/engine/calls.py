@@ -20,6 +20,7 @@ from app.control.budget import Dimension
 from app.control.ledger import Scope
 from app.control.retry import delay_before_retry
 from app.control.usage import NOTHING, Charge
+from app.engine.abandonment import Abandonment
 from app.engine.attempts import BROKEN, AttemptLog
 from app.engine.call import (
     FREE,
@@ -58,6 +59,7 @@ class Calls:
         self.token = token
         self.jitter = jitter
         self.deadline_in = deadline_in
+        self.abandonment = Abandonment()
 
     async def perform(self, call: Call, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
@@ -75,6 +77,7 @@ class Calls:
         if before is not None and not call.repeatable:
             raise OutcomeUnknownError("An earlier try may have taken effect.")
         self.token.check()
+        self.abandonment.check(call.key)
         performance = _Performance(self, call, parent, scope, once=NOTHING if before else call.once)
         return await performance.run(attempt)
 
@@ -176,7 +179,10 @@ class _Performance:
         if delay is None:
             self._fail(failure.error_class, str(failure))
             raise CallFailedError(
-                str(failure), error_class=failure.error_class, attempts=self._begun
+                str(failure),
+                error_class=failure.error_class,
+                attempts=self._begun,
+                retry_after_seconds=failure.retry_after_seconds,
             ) from None
         self._note(None)
         await asyncio.sleep(delay)

@@ -2,15 +2,21 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from app.control.budget import Budget
 from app.control.ledger import Scope
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
+from app.engine.run_context import RunContext
+from app.engine.runtime import Runtime
+from app.trace.execution_trace import ExecutionTrace
 
 Service = TypeVar("Service")
+
+Outputs = Mapping[str, Any]
+"""Values by handle."""
 
 
 @dataclass(slots=True)
@@ -21,22 +27,31 @@ class ExecutionContext:
     """Whatever the caller wants its nodes to see; passed through untouched."""
     input: Any = None
     upstream: dict[str, Any] = field(default_factory=dict)
+    """The results of the steps that this one depends on, by step id."""
     budget: Budget | None = None
     usage: ResourceUsage = field(default_factory=ResourceUsage)
     cancellation: CancellationToken | None = None
+    trace: ExecutionTrace | None = None
+    """Pass one to get the details of every step (seed 000, D12)."""
+    scope: Scope | None = None
+    """The scope that ``budget`` and ``usage`` belong to, and through it those around it. Reserve in
+    it what several nodes could otherwise spend twice."""
+    flow: "FlowContext | None" = None
+    """Where the step stands in its run; None outside of one."""
 
     def check_budget(self) -> None:
-        """Ask before a further charge whether anything is left (seed 000, REQ-B4).
+        """Ask before a further charge whether anything is left, here and above (REQ-B4).
 
         Raises:
             BudgetExceededError: a limit is used up.
         """
-        if self.budget is None:
-            return
-        tripped = self.usage.tripped_by(self.budget)
-        if tripped is not None:
-            reason = self.usage.describe(*tripped)
-            raise BudgetExceededError(self.usage, self.budget, reason, dimension=tripped[0])
+        if self.scope is not None:
+            self.scope.require_something_left()
+        elif self.budget is not None:
+            tripped = self.usage.tripped_by(self.budget)
+            if tripped is not None:
+                reason = self.usage.describe(*tripped)
+                raise BudgetExceededError(self.usage, self.budget, reason, dimension=tripped[0])
 
     def check_cancelled(self) -> None:
         """Ask whether someone wants the run to end.
@@ -51,32 +66,98 @@ class ExecutionContext:
         """Return a context with another input that shares everything else."""
         return replace(self, input=input)
 
-    def with_upstream(self, upstream: dict[str, Any]) -> "ExecutionContext":
+    def with_upstream(self, upstream: Mapping[str, Any]) -> "ExecutionContext":
         """Return a context that also knows these results; the old one stays as it was."""
         return replace(self, upstream={**self.upstream, **upstream})
 
+    def with_sub_budget(self, sub_budget: Budget) -> "ExecutionContext":
+        """Return a context whose spending counts here and in everything around it (REQ-B5).
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+        Whichever limit is reached first stops it.
+        """
+        child = self.own_scope().child("sub_budget", sub_budget)
+        return replace(self, budget=sub_budget, usage=child.usage, scope=child)
+
+    def own_scope(self) -> Scope:
+        """Return the scope of this context; one that its caller built gets it now."""
+        if self.scope is None:
+            self.scope = Scope("run", self.budget, usage=self.usage)
+        return self.scope
+
+
+class Around(Protocol):
+    """The execution of the graph that a step belongs to."""
+
+    def upstream(self, step_id: str) -> Mapping[str, Outputs]:
+        """Return what the steps produced from which flow edges lead to this one, by step."""
+        ...
+
+    def runtime(self, context: "FlowContext") -> Runtime:
+        """Return what the step may ask of its graph."""
+        ...
+
+
+@dataclass(slots=True)
 class FlowContext:
     """Where a step stands inside its run (seed 004).
 
     Domain dependencies come in ``services``, by their type; the engine never looks at them.
     """
 
-    run_id: str
+    run: RunContext
+    """What all steps of the run share."""
+    around: Around
     node_id: str
     """The id of the step that is executed."""
-    chat_id: str | None = None
+    path: str
+    """The step's place in its run: ``outer/inner`` in a nested graph, ``step~2`` in its second
+    attempt. It begins the keys of the calls that are made here."""
     trace_parent: str
     """The CallNode of the step; calls made by the step are its children."""
     scope: Scope
-    token: CancellationToken
-    calls: Calls
-    state: dict[str, Any] = field(default_factory=dict)
-    """Belongs to the run's execution and is shared by its steps."""
-    services: Mapping[type, Any] = field(default_factory=dict)
-    keep: Callable[[Callable[[], Mapping[str, Any]]], None]
+    """What the step may spend."""
+    keep: Callable[[Callable[[], Outputs]], None]
     """Register what gives the step's partial outputs, asked for if the step is stopped or fails."""
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self.run.run_id
+
+    @property
+    def chat_id(self) -> str | None:
+        """The chat that the run belongs to, if any."""
+        return self.run.chat_id
+
+    @property
+    def token(self) -> CancellationToken:
+        """Through which the run is stopped."""
+        return self.run.token
+
+    @property
+    def calls(self) -> Calls:
+        """The gateway that every LLM and tool call passes."""
+        return self.run.calls
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Belongs to the run's execution and is shared by its steps."""
+        return self.run.state
+
+    @property
+    def services(self) -> Mapping[type, Any]:
+        """What nodes of some domain need, by type."""
+        return self.run.services
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the step may ask of its graph."""
+        return self.around.runtime(self)
+
+    @property
+    def upstream(self) -> Mapping[str, Outputs]:
+        """What the steps produced from which flow edges lead here, by step."""
+        return self.around.upstream(self.node_id)
 
     def service(self, kind: type[Service]) -> Service:
         """Return the service of a type.
@@ -85,6 +166,6 @@ class FlowContext:
             LookupError: the run has no such service.
         """
         try:
-            return self.services[kind]  # type: ignore[no-any-return]
+            return self.run.services[kind]  # type: ignore[no-any-return]
         except KeyError:
             raise LookupError(f"This run has no {kind.__name__}.") from None

@@ -2,132 +2,114 @@
 
 The driver never raises for what happens inside a graph. It returns how the graph ended, with
 whatever its steps produced until then.
+
+Where one step alone can work, it works inline, in the driver's own task. Where several can, each
+gets a task, as far as there are lanes. The first failure or stop cancels the others and waits for
+them; what ignores that for its grace period is abandoned, and its result is dropped.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from app.control.budget import Dimension
-from app.control.ledger import Scope
 from app.control.stops import HandOver, Stop
-from app.control.usage import NOTHING, Charge
-from app.engine.calls import Calls
-from app.engine.cancellation import CancellationToken, is_being_cancelled
-from app.engine.context import FlowContext
-from app.engine.node import Node
-from app.engine.ports import CallOutcome, Entry, Journal
+from app.engine.context import FlowContext, Outputs
+from app.engine.materializer import GraphRuntime, Materializer
+from app.engine.ports import CallOutcome
+from app.engine.prepared import PreparedGraph
+from app.engine.report import GraphOutcome, RecordedFailureError, StepReport
+from app.engine.run_context import RunContext
+from app.engine.settling import leave_alone, until_done
+from app.engine.stepping import Stepping
 from app.kernel.errors import GraphError
-from app.kernel.facts import Order, SkipStep, StartStep, StepFailed, StepFinished
-from app.kernel.graph import Channel, Edge, Graph, Step
-from app.kernel.lifecycle import NEXT, StepStatus
+from app.kernel.facts import Order, SkipStep, StepFailed, StepFinished
+from app.kernel.lifecycle import StepStatus
 from app.kernel.scheduler import Scheduler
-from app.trace.execution_graph import ExecutionGraph
-
-Outputs = Mapping[str, Any]
-
-ONE_STEP: Charge = {Dimension.STEPS: 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext:
-    """What all steps of one run share."""
-
-    run_id: str
-    root: str
-    """The CallNode of the run."""
-    trace: ExecutionGraph
-    scope: Scope
-    token: CancellationToken
-    journal: Journal
-    calls: Calls
-    services: Mapping[type, Any]
-    state: dict[str, Any] = field(default_factory=dict)
-    """What the steps of the run tell one another; it does not outlive its execution."""
-
-
-@dataclass(slots=True)
-class StepReport:
-    """How a step stands."""
-
-    status: StepStatus = StepStatus.PENDING
-    outputs: Outputs = field(default_factory=dict)
-    """What it produced; of a step that was cut off or failed, what it had so far."""
-    error: Exception | None = None
-
-    def become(
-        self, status: StepStatus, outputs: Outputs | None = None, error: Exception | None = None
-    ) -> None:
-        """Change the status; a final one stays, whatever abandoned work still comes to."""
-        if status not in NEXT[self.status]:
-            return
-        self.status, self.error = status, error
-        self.outputs = {} if outputs is None else outputs
-
-
-@dataclass(slots=True)
-class GraphOutcome:
-    """How a graph ended."""
-
-    steps: dict[str, StepReport]
-    error: Exception | None = None
-    stop: Stop | None = None
-
-
-class StepBrokenError(Exception):
-    """A step that neither returned nor failed."""
-
-
-def said_of(error: Exception) -> str:
-    """Return what may be said of a failure.
-
-    The messages of our own errors are made to be shown; others could hold anything.
-    """
-    ours = type(error).__module__.startswith("app.")
-    return str(error)[:500] if ours else f"It broke with {type(error).__name__}."
-
-
-class Driver:
-    """Executes graphs with the nodes it was given, by step type."""
-
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        self._nodes = nodes
-
-    def execution(self, graph: Graph, inputs: Outputs, run: RunContext) -> "GraphExecution":
-        """Prepare to execute ``graph``; ``inputs`` go to the steps that no flow edge leads to."""
-        return GraphExecution(self._nodes, graph, inputs, run)
 
 
 class GraphExecution:
     """One execution of one graph."""
 
-    def __init__(
-        self, nodes: Mapping[str, Node], graph: Graph, inputs: Outputs, run: RunContext
+    def __init__(self, prepared: PreparedGraph, inputs: Outputs, run: RunContext) -> None:
+        """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to."""
+        self._begin(
+            prepared, inputs, run, Stepping(run, run.root, run.scope, ""), run.grace_seconds
+        )
+
+    @classmethod
+    def inside(
+        cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
+    ) -> "GraphExecution":
+        """Prepare to execute a graph inside a step, within its limits and on its lane."""
+        nested = cls.__new__(cls)
+        run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
+        stepping = Stepping(run, context.trace_parent, context.scope, f"{context.path}/")
+        nested._begin(prepared, inputs, run, stepping, run.grace_seconds)
+        return nested
+
+    def _begin(
+        self,
+        prepared: PreparedGraph,
+        inputs: Outputs,
+        run: RunContext,
+        stepping: Stepping,
+        grace_seconds: float,
     ) -> None:
-        self._nodes = nodes
-        self._graph = graph
+        self._prepared = prepared
         self._inputs = inputs
         self._run = run
-        self._steps = {step.id: step for step in graph.steps}
-        self._incoming = _flow_edges_by_target(graph)
-        self._reports = {step.id: StepReport() for step in graph.steps}
-        self._partials: dict[str, _Partial] = {}
+        self._stepping = stepping
+        # A step that is cut off gets less time to end than whatever waits for this graph.
+        self._grace_seconds = grace_seconds / 2
+        self._incoming = prepared.topology.incoming
+        self._reports = {step_id: StepReport() for step_id in prepared.topology.active}
         self._outcome = GraphOutcome(self._reports)
+        self._materializer: Materializer | None = None
+        self._scheduler = Scheduler(prepared.topology)
+        self._ready: deque[str] = deque()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ended: deque[str] = deque()
+        self._lanes_used = 0
+        self._woken: asyncio.Future[None] | None = None
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed."""
-        for step_id, partial in self._partials.items():
-            report = self._reports[step_id]
-            if report.status is StepStatus.RUNNING:
-                report.become(StepStatus.CANCELLED, partial.get())
+        for step_id, report in self._reports.items():
+            if report.status is not StepStatus.RUNNING:
+                continue
+            if isinstance(stop, HandOver):  # it goes on elsewhere
+                report.become(StepStatus.CANCELLED, report.so_far())
+            else:
+                self._abandon(step_id)
         return replace(self._outcome, stop=stop)
+
+    def outputs(self) -> Mapping[str, Outputs]:
+        """Return what the steps have produced so far, by step and handle."""
+        so_far = {step_id: report.so_far() for step_id, report in self._reports.items()}
+        return {step_id: values for step_id, values in so_far.items() if values}
+
+    async def result(self) -> Mapping[str, Outputs]:
+        """Execute the graph and return what its steps produced, by step and handle.
+
+        Raises:
+            Exception: what made one of its steps fail.
+            Stop: a limit or somebody's wish ended it.
+        """
+        outcome = await self.run()
+        if outcome.stop is not None:
+            raise outcome.stop
+        if outcome.error is not None:
+            raise outcome.error
+        return self.outputs()
 
     async def run(self) -> GraphOutcome:
         """Execute the graph."""
+        self._run.lanes.widen(self._prepared.graph.max_parallel)
         try:
-            await self._obey_all(Scheduler(self._graph))
+            await self._work()
         except GraphError as error:
             self._outcome.error = error
         except Stop as stop:
@@ -136,141 +118,187 @@ class GraphExecution:
             if self._run.token.stop is None:
                 raise
             self._outcome.stop = self._run.token.stop
+        finally:
+            self._run.lanes.forget(self._wake)
         return self._outcome
+
+    def upstream(self, step_id: str) -> Mapping[str, Outputs]:
+        """Return what the steps produced from which flow edges lead to one, by step."""
+        reports = self._reports
+        found = {}
+        for edge in self._incoming.get(step_id, ()):
+            report = reports[edge.source]
+            if edge.source_handle in report.outputs:
+                found[edge.source] = report.outputs
+        return found
+
+    def runtime(self, context: FlowContext) -> GraphRuntime:
+        """Return what a step may ask of the graph."""
+        if self._materializer is None:
+            self._materializer = Materializer(self._prepared)
+        return GraphRuntime(self._materializer, context)
 
     def _weightier(self, stop: Stop) -> Stop:
         """Return the token's stop if a run would otherwise go on elsewhere against its wish."""
         given = self._run.token.stop
         return given if given is not None and isinstance(stop, HandOver) else stop
 
-    async def _obey_all(self, scheduler: Scheduler) -> None:
-        orders = deque(scheduler.begin())
-        while orders:
-            orders.extend(await self._obey(orders.popleft(), scheduler))
-        if not scheduler.done:
+    async def _work(self) -> None:
+        """Obey the scheduler until nothing runs and nothing more is ordered."""
+        if self._failed_before():
+            return
+        self._take(self._scheduler.begin())
+        while self._ready or self._tasks:
+            if len(self._ready) == 1 and not self._tasks:
+                step_id = self._ready.popleft()
+                await self._execute(step_id)
+                self._take(self._tell(step_id))
+            else:
+                await self._work_side_by_side()
+        stuck = not self._scheduler.done or not self._reports
+        if stuck and self._outcome.error is None:
             raise GraphError("Some steps wait for one another.")
 
-    async def _obey(self, order: Order, scheduler: Scheduler) -> list[Order]:
-        report = self._reports[order.step_id]
-        match order:
-            case SkipStep():
-                report.become(StepStatus.SKIPPED)
-                return []
-            case StartStep(step_id):
-                await self._execute(self._steps[step_id], report)
-        if report.error is not None:
-            self._outcome.error = report.error
-            return scheduler.tell(StepFailed(step_id))
-        return scheduler.tell(StepFinished(step_id, frozenset(report.outputs)))
+    def _failed_before(self) -> bool:
+        """Tell whether a step had failed when the worker of the run was lost.
 
-    async def _execute(self, step: Step, report: StepReport) -> None:
-        """Execute a step, or take its result from the journal; a stop before or after it counts."""
-        run = self._run
-        recorded = run.journal.recorded(_key(step))
-        if recorded is not None and recorded.outcome is CallOutcome.RESULT:
-            report.become(StepStatus.COMPLETED, recorded.value)
-            return
-        run.token.check()
-        node = run.trace.begin_node(run.root, "system", step.id, metadata={"step_type": step.type})
-        charge = ONE_STEP if recorded is None else NOTHING
-        partial = self._partials[step.id] = _Partial()
-        try:
-            outputs = await self._work(step, node, charge, partial)
-        except Exception as error:
-            run.trace.mark_failure(node, type(error).__name__, said_of(error))
-            report.become(StepStatus.FAILED, partial.get(), error)
-        except BaseException as stop:
-            run.trace.mark_halt(node, str(run.token.stop or stop) or type(stop).__name__)
-            report.become(StepStatus.CANCELLED, partial.get())
-            raise
-        else:
-            run.trace.mark_success(node, 0)
-            report.become(StepStatus.COMPLETED, outputs)
-        finally:
-            run.journal.touch()
-        run.token.check()
-
-    async def _work(self, step: Step, node: str, charge: Charge, partial: "_Partial") -> Outputs:
-        """Charge for a step, let its node work, and journal what that came to.
-
-        The barrier keeps a step from beginning after a wish to stop that nobody could tell us of.
+        The graph is over then. What was cut off at the time is not begun again.
         """
-        run = self._run
-        await run.journal.barrier(external=False)
-        run.token.check()
-        if charge:
-            run.scope.charge(charge)
-        run.trace.mark_running(node)
-        run.journal.note(node, Entry(call_key=_key(step), request_hash="", charge=charge))
-        self._reports[step.id].become(StepStatus.RUNNING)
-        context = self._context(step, node, partial)
+        earlier = {step_id: self._stepping.recorded(step_id) for step_id in self._reports}
+        known = {step_id: record for step_id, record in earlier.items() if record is not None}
+        if all(record.outcome is not CallOutcome.FAILURE for record in known.values()):
+            return False
+        for step_id, record in known.items():
+            report = self._reports[step_id]
+            if record.outcome is CallOutcome.RESULT:
+                report.become(StepStatus.COMPLETED, record.value)
+            elif record.outcome is CallOutcome.FAILURE:
+                self._outcome.error = RecordedFailureError.of(record.value)
+                report.become(StepStatus.FAILED, record.value["outputs"], self._outcome.error)
+        return True
+
+    async def _work_side_by_side(self) -> None:
+        """Start what there are lanes for, then go on once something has ended."""
         try:
-            result = await self._nodes[step.type].execute(step.data, self._inputs_of(step), context)
-        except asyncio.CancelledError:
-            if is_being_cancelled():
-                raise
-            raise StepBrokenError("The step waited for something that was cancelled.") from None
-        outputs = dict(result.outputs)
-        ended = Entry(
-            call_key=_key(step),
-            request_hash="",
-            charge=charge,
-            outcome=CallOutcome.RESULT,
-            value=outputs,
-        )
-        run.journal.note(node, ended)
-        return outputs
+            self._start_ready()
+            await self._something_ended()
+            while self._ended:
+                step_id = self._ended.popleft()
+                self._free_lane()
+                self._tasks.pop(step_id).result()
+                orders = self._tell(step_id)
+                if self._outcome.error is not None:
+                    await self._drain()
+                self._take(orders)
+        except BaseException:
+            await self._drain()
+            raise
 
-    def _context(self, step: Step, node: str, partial: "_Partial") -> FlowContext:
-        run = self._run
-        return FlowContext(
-            run_id=run.run_id,
-            node_id=step.id,
-            trace_parent=node,
-            scope=run.scope,
-            token=run.token,
-            calls=run.calls,
-            state=run.state,
-            services=run.services,
-            keep=partial.keep,
+    def _start_ready(self) -> None:
+        while self._ready and self._take_lane():
+            step_id = self._ready.popleft()
+            self._tasks[step_id] = asyncio.create_task(self._execute_apart(step_id))
+
+    async def _execute_apart(self, step_id: str) -> None:
+        try:
+            await self._execute(step_id)
+        finally:
+            self._ended.append(step_id)
+            self._wake()
+
+    async def _something_ended(self) -> None:
+        if not self._ended:
+            self._woken = asyncio.get_running_loop().create_future()
+            try:
+                await self._woken
+            finally:
+                self._woken = None
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def _take_lane(self) -> bool:
+        """Use the graph's own lane first, then one from the run's pool."""
+        if self._lanes_used and not self._run.lanes.take(self._wake):
+            return False
+        self._lanes_used += 1
+        return True
+
+    def _free_lane(self) -> None:
+        self._lanes_used -= 1
+        if self._lanes_used:
+            self._run.lanes.give()
+
+    async def _drain(self) -> None:
+        """Cancel the steps that still work, and wait for them; abandon what will not end."""
+        tasks, self._tasks = self._tasks, {}
+        self._ready.clear()
+        for task in tasks.values():
+            task.cancel()
+        cancelled = await until_done(tasks.values(), self._grace_seconds)
+        for step_id, task in tasks.items():
+            self._free_lane()
+            if task.done():
+                _forget_failure(task)
+            else:
+                self._abandon(step_id)
+                leave_alone(task, partial(self._stepping.late, step_id))
+        self._ended.clear()
+        if cancelled is not None:
+            raise cancelled
+
+    def _abandon(self, step_id: str) -> None:
+        self._stepping.abandon(
+            self._prepared.steps[step_id], self._reports[step_id], self._inputs_of(step_id)
         )
 
-    def _inputs_of(self, step: Step) -> Outputs:
-        incoming = self._incoming.get(step.id)
+    def _take(self, orders: list[Order]) -> None:
+        for order in orders:
+            if isinstance(order, SkipStep):
+                self._reports[order.step_id].become(StepStatus.SKIPPED)
+                self._stepping.skipped(order.step_id)
+            else:
+                self._ready.append(order.step_id)
+
+    async def _execute(self, step_id: str) -> None:
+        await self._stepping.execute(
+            self._prepared.steps[step_id], self._reports[step_id], self._inputs_of(step_id), self
+        )
+
+    def _tell(self, step_id: str) -> list[Order]:
+        """Tell the scheduler how a step has ended."""
+        report = self._reports[step_id]
+        if report.status is StepStatus.FAILED:
+            if self._outcome.error is None:
+                self._outcome.error = report.error
+            return self._scheduler.tell(StepFailed(step_id))
+        return self._scheduler.tell(StepFinished(step_id, report.outputs.keys()))
+
+    def _inputs_of(self, step_id: str) -> Outputs:
+        """Return the values that were routed to a step, by handle.
+
+        A handle that one edge leads to gets its value; one that several lead to gets the list of
+        those that came, in the order of the edges.
+        """
+        incoming = self._incoming.get(step_id)
         if incoming is None:
             return self._inputs
-        return {
-            edge.target_handle: self._reports[edge.source].outputs[edge.source_handle]
-            for edge in incoming
-            if edge.source_handle in self._reports[edge.source].outputs
-        }
+        inputs: dict[str, Any] = {}
+        shared = self._prepared.shared_handles.get(step_id, ())
+        for edge in incoming:
+            outputs = self._reports[edge.source].outputs
+            if edge.source_handle not in outputs:
+                continue
+            value = outputs[edge.source_handle]
+            if edge.target_handle in shared:
+                inputs.setdefault(edge.target_handle, []).append(value)
+            else:
+                inputs[edge.target_handle] = value
+        return inputs
 
 
-class _Partial:
-    """What a step would have to show if it ended now."""
-
-    def __init__(self) -> None:
-        self._source: Callable[[], Outputs] | None = None
-
-    def keep(self, source: Callable[[], Outputs]) -> None:
-        self._source = source
-
-    def get(self) -> Outputs:
-        if self._source is None:
-            return {}
-        try:
-            return self._source()
-        except Exception:  # what went wrong before it matters more
-            return {}
-
-
-def _key(step: Step) -> str:
-    return f"step:{step.id}"
-
-
-def _flow_edges_by_target(graph: Graph) -> dict[str, list[Edge]]:
-    incoming: dict[str, list[Edge]] = {}
-    for edge in graph.edges:
-        if edge.channel is Channel.FLOW:
-            incoming.setdefault(edge.target, []).append(edge)
-    return incoming
+def _forget_failure(task: "asyncio.Task[None]") -> None:
+    """Let go of how a cancelled step ended: the first failure is what counts."""
+    if not task.cancelled():
+        task.exception()

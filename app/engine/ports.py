@@ -49,6 +49,10 @@ class Journal(Protocol):
         """Return what an earlier try of this call or step left, if there was one."""
         ...
 
+    def spent_below(self, path: str) -> Charge:
+        """Return what earlier executions have charged for what happened inside a step."""
+        ...
+
     def note(self, node_id: str, entry: Entry) -> None:
         """Remember an entry; it is durable once a later barrier has passed.
 

@@ -1,7 +1,7 @@
 """The one place for what must outlive a cancel, and for what will not be cancelled."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from app.control.stops import Stop
@@ -30,26 +30,33 @@ async def settle(write: Coroutine[Any, Any, Result], *, grace_seconds: float) ->
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await _until_done(task, grace_seconds)
+        await until_done((task,), grace_seconds)
         raise
 
 
-async def _until_done(task: "asyncio.Task[Any]", seconds: float) -> None:
-    """Wait for a task, deaf to cancels: the caller passes on the one that led here."""
+async def until_done(
+    tasks: Iterable["asyncio.Task[Any]"], seconds: float
+) -> asyncio.CancelledError | None:
+    """Wait for tasks for a while, deaf to cancels; return one that came, to be passed on."""
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
-    while not task.done() and clock() < until:
+    heard: asyncio.CancelledError | None = None
+    left = [task for task in tasks if not task.done()]
+    while left and clock() < until:
         try:
-            await asyncio.wait({task}, timeout=until - clock())
-        except asyncio.CancelledError:
-            continue
+            await asyncio.wait(left, timeout=until - clock())
+        except asyncio.CancelledError as cancelled:
+            heard = cancelled
+        left = [task for task in left if not task.done()]
+    return heard
 
 
 class Supervisor:
     """Runs work that a stop must be able to end, even if the work does not want to."""
 
     def __init__(self, *, grace_seconds: float) -> None:
-        self._grace_seconds = grace_seconds
+        """Supervise work that has ``grace_seconds`` to end after it was cancelled."""
+        self.grace_seconds = grace_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(
@@ -75,21 +82,21 @@ class Supervisor:
             await _ended_or_stopped(task, token)
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task}, timeout=self._grace_seconds)
+                await asyncio.wait({task}, timeout=self.grace_seconds)
         except asyncio.CancelledError:
             task.cancel()
-            await _until_done(task, self._grace_seconds)
-            _leave_alone(task, late)
+            await until_done((task,), self.grace_seconds)
+            leave_alone(task, late)
             raise
         if not task.done() and token.stop is not None:
-            _leave_alone(task, late)
+            leave_alone(task, late)
             raise AbandonedError(token.stop)
         if task.cancelled():
             token.check()
         return task.result()
 
 
-def _leave_alone(task: "asyncio.Task[Result]", late: Callable[[Result], None]) -> None:
+def leave_alone(task: "asyncio.Task[Result]", late: Callable[[Result], None]) -> None:
     """Tell ``late`` of what the work returns one day, if it is not over yet."""
 
     def tell(ended: "asyncio.Task[Result]") -> None:

@@ -99,7 +99,7 @@ class ModelGateway:
             seed=seed,
             timeout_seconds=chosen.timeout_seconds,
         )
-        call = self._call(context, tier, chosen, request, name, f"{context.node_id}/{key}")
+        call = self._call(context, tier, chosen, request, name, f"{context.path}/{key}")
 
         async def attempt() -> Reply:
             return await self._attempt(chosen, request, call.estimate)

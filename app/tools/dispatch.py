@@ -60,7 +60,7 @@ class ToolDispatch:
         problem = self._checks.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
-        call = _call(tool.spec, args, f"{context.node_id}/{key}", self._shown(args))
+        call = _call(tool.spec, args, f"{context.path}/{key}", self._shown(args))
 
         async def attempt() -> Reply:
             return await _attempt(tool, args, tool_context)

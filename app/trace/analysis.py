@@ -7,6 +7,7 @@ open counts as lasting until the snapshot was taken.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import NamedTuple
 
 from app.trace.call_tree import ROOT_ENDED
@@ -45,6 +46,18 @@ class ModelCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierCost:
+    """What the calls of one tier cost, whatever its models."""
+
+    tier: str | None
+    """None stands for models that belong to no tier."""
+    count: int
+    cost_usd: float
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A stretch of time in which one node alone held up the end of the run."""
 
@@ -56,13 +69,16 @@ class Segment:
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
     """Return where the time went, the longest first; attempts count as part of their call."""
     children, ends = children_of(snapshot), _subtree_ends(snapshot)
-    totals = defaultdict[Call, list[int]](list)
+    totals = defaultdict[Call, list[int]](lambda: [0, 0])
     for node_id, node in snapshot["nodes"].items():
         if not is_attempt(node):
-            covered_ms = _covered_ms(node, calls_of(children[node_id]), ends)
-            own_ms = max(_end_ms(node, snapshot) - node["start_ts_ms"] - covered_ms, 0)
-            totals[Call(node["kind"], node["name"], node["model"])].append(own_ms)
-    shares = [TimeShare(call=c, count=len(t), own_ms=sum(t)) for c, t in totals.items()]
+            own_ms = _end_ms(node, snapshot) - node["start_ts_ms"]
+            if node_id in children:
+                own_ms -= _covered_ms(node, calls_of(children[node_id]), ends)
+            total = totals[Call(node["kind"], node["name"], node["model"])]
+            total[0] += 1
+            total[1] += max(own_ms, 0)
+    shares = [TimeShare(call=c, count=count, own_ms=ms) for c, (count, ms) in totals.items()]
     return sorted(shares, key=lambda share: -share.own_ms)
 
 
@@ -78,11 +94,29 @@ def costs_by_model(snapshot: Snapshot) -> list[ModelCost]:
             model=model,
             tier=tier,
             count=len(nodes),
-            cost_usd=sum(node["cost_usd"] for node in nodes),
+            cost_usd=_dollars(node["cost_usd"] for node in nodes),
             tokens_in=sum(node["tokens_in"] or 0 for node in nodes),
             tokens_out=sum(node["tokens_out"] or 0 for node in nodes),
         )
         for (model, tier), nodes in groups.items()
+    ]
+    return sorted(costs, key=lambda cost: -cost.cost_usd)
+
+
+def costs_by_tier(snapshot: Snapshot) -> list[TierCost]:
+    """Return what each tier cost, the dearest first."""
+    groups = defaultdict[str | None, list[ModelCost]](list)
+    for cost in costs_by_model(snapshot):
+        groups[cost.tier].append(cost)
+    costs = [
+        TierCost(
+            tier=tier,
+            count=sum(cost.count for cost in of_models),
+            cost_usd=_dollars(cost.cost_usd for cost in of_models),
+            tokens_in=sum(cost.tokens_in for cost in of_models),
+            tokens_out=sum(cost.tokens_out for cost in of_models),
+        )
+        for tier, of_models in groups.items()
     ]
     return sorted(costs, key=lambda cost: -cost.cost_usd)
 
@@ -193,6 +227,11 @@ def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> i
         covered += max(end - max(child["start_ts_ms"], reached), 0)
         reached = max(reached, end)
     return covered
+
+
+def _dollars(costs: Iterable[float]) -> float:
+    """Add exactly, as the totals of the graph do."""
+    return float(sum(Decimal(str(cost)) for cost in costs if cost))
 
 
 def _halt_order(node: Node) -> tuple[int, bool, int]:

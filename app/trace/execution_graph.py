@@ -87,8 +87,12 @@ class ExecutionGraph:
         name: str,
         model: str | None = None,
         metadata: Mapping[str, object] | None = None,
+        *,
+        running: bool = False,
     ) -> str:
         """Create a node below ``parent_id`` with status ``created`` and return its id.
+
+        With ``running`` it is marked so in the same move.
 
         Raises:
             KeyError: there is no such parent.
@@ -104,7 +108,10 @@ class ExecutionGraph:
             tree = self._tree
             if tree.root_ended:
                 raise RuntimeError("the root has ended; nothing can begin below it")
-            return tree.begin(parent_id, kind, name, model, details, self.now_ms())
+            node_id = tree.begin(parent_id, kind, name, model, details, self.now_ms())
+            if running:
+                tree.records[-1]["status"] = "running"
+            return node_id
         finally:
             lock.release()
 

@@ -6,8 +6,11 @@ from textwrap import wrap
 from typing import Final
 
 from app.trace.analysis import (
+    ModelCost,
+    TierCost,
     children_of,
     costs_by_model,
+    costs_by_tier,
     critical_path,
     duration_ms,
     first_halted,
@@ -16,6 +19,7 @@ from app.trace.analysis import (
 )
 from app.trace.node import Node
 from app.trace.snapshot import Snapshot
+from app.trace.wording import counted, cut, duration, money, plain
 
 WIDTH: Final = 98
 _LABEL: Final = 44
@@ -38,7 +42,7 @@ def explain(snapshot: Snapshot, *, max_nodes: int = 200) -> str:
     Characters that could steer a terminal are shown as ``?``.
     """
     if snapshot["root_id"] is None:
-        return f"Run {_plain(snapshot['chain_id'])} has not begun yet.\n"
+        return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
     sections = (
         _headline(snapshot, snapshot["nodes"][snapshot["root_id"]]),
         _troubles(snapshot),
@@ -47,19 +51,19 @@ def explain(snapshot: Snapshot, *, max_nodes: int = 200) -> str:
         _waits(snapshot),
         _costs(snapshot),
     )
-    texts = ("\n".join(_cut(line, WIDTH) for line in section) for section in sections)
+    texts = ("\n".join(cut(line, WIDTH) for line in section) for section in sections)
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
 def _headline(snapshot: Snapshot, root: Node) -> Iterator[str]:
     totals = snapshot["aggregates"]
     began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
-    lasted = _time(duration_ms(root, snapshot))
-    yield f"Run {_plain(snapshot['chain_id'])} {_OUTCOMES[root['status']]} {lasted}."
+    lasted = duration(duration_ms(root, snapshot))
+    yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[root['status']]} {lasted}."
     yield (
-        f"{_money(totals['total_cost_usd'])} · {_count(totals['total_llm_calls'], 'LLM call')} · "
-        f"{_count(totals['total_tool_calls'], 'tool call')} · "
-        f"{_count(totals['total_retries'], 'retry', 'retries')} · "
+        f"{money(totals['total_cost_usd'])} · {counted(totals['total_llm_calls'], 'LLM call')} · "
+        f"{counted(totals['total_tool_calls'], 'tool call')} · "
+        f"{counted(totals['total_retries'], 'retry', 'retries')} · "
         f"{totals['total_tokens_in']:,} tokens in, {totals['total_tokens_out']:,} out · "
         f"depth {totals['max_depth']}"
     )
@@ -69,7 +73,7 @@ def _headline(snapshot: Snapshot, root: Node) -> Iterator[str]:
 def _troubles(snapshot: Snapshot) -> Iterator[str]:
     root = snapshot["nodes"][snapshot["root_id"] or ""]
     if halted := first_halted(snapshot):
-        after = _time((halted["end_ts_ms"] or 0) - root["start_ts_ms"])
+        after = duration((halted["end_ts_ms"] or 0) - root["start_ts_ms"])
         yield f"Stopped at {_called(halted)} after {after}: {_reason(halted)}"
     failed = [
         node
@@ -98,20 +102,20 @@ def _tree(snapshot: Snapshot, max_nodes: int) -> Iterator[str]:
             branch, trunk = ("└─ ", "   ") if last else ("├─ ", "│  ")
             pending.append((child, indent + branch, indent + trunk))
     if hidden := len(snapshot["nodes"]) - shown:
-        yield f"… and {_count(hidden, 'more call')}, all of them in the snapshot"
+        yield f"… and {counted(hidden, 'more call')}, all of them in the snapshot"
 
 
 def _row(node: Node, prefix: str, snapshot: Snapshot) -> str:
     model = f" ({node['model']})" if node["model"] else ""
     retries = (
-        f" +{_count(node['retries_used'], 'retry', 'retries')}" if node["retries_used"] else ""
+        f" +{counted(node['retries_used'], 'retry', 'retries')}" if node["retries_used"] else ""
     )
-    label = _cut(prefix + _plain(f"{_sort(node['kind'])}{node['name']}{model}{retries}"), _LABEL)
+    label = cut(prefix + plain(f"{_sort(node['kind'])}{node['name']}{model}{retries}"), _LABEL)
     tokens = ""
     if node["tokens_in"] or node["tokens_out"]:
         tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
-    cost = _money(node["cost_usd"]) if node["cost_usd"] else ""
-    lasted = _time(duration_ms(node, snapshot))
+    cost = money(node["cost_usd"]) if node["cost_usd"] else ""
+    lasted = duration(duration_ms(node, snapshot))
     row = (
         f"{node['node_id']:8}{label:{_LABEL}} {node['status']:7} {lasted:>8} {tokens:>18} {cost:>9}"
     )
@@ -125,11 +129,11 @@ def _times(snapshot: Snapshot) -> Iterator[str]:
         yield "Where the time went"
     for share in shares[:_TOP]:
         kind, name, model = share.call
-        label = _plain(_sort(kind) + name + (f" ({model})" if model else ""))
+        label = plain(_sort(kind) + name + (f" ({model})" if model else ""))
         part = share.own_ms / total
         bar = "█" * max(round(part * 20), 1)
         count = f"{share.count}x"
-        yield f"  {_cut(label, 44):44} {count:>6} {_time(share.own_ms):>8} {part:>4.0%} {bar}"
+        yield f"  {cut(label, 44):44} {count:>6} {duration(share.own_ms):>8} {part:>4.0%} {bar}"
 
 
 def _waits(snapshot: Snapshot) -> Iterator[str]:
@@ -143,7 +147,7 @@ def _waits(snapshot: Snapshot) -> Iterator[str]:
     yield "What the end waited for, in this order"
     longest = sorted(waits, key=lambda node_id: -waits[node_id])[: 2 * _TOP]
     steps = [
-        f"{_called(snapshot['nodes'][node_id])} {_time(ms)}"
+        f"{_called(snapshot['nodes'][node_id])} {duration(ms)}"
         for node_id, ms in waits.items()
         if node_id in longest
     ]
@@ -151,18 +155,25 @@ def _waits(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _costs(snapshot: Snapshot) -> Iterator[str]:
-    costs = costs_by_model(snapshot)
-    if costs:
+    models, tiers = costs_by_model(snapshot), costs_by_tier(snapshot)
+    if models:
         yield "What each model cost"
-    for cost in costs:
-        label = _plain(cost.model + (f", {cost.tier} tier" if cost.tier else ""))
-        tokens = f"{cost.tokens_in:,} tokens in, {cost.tokens_out:,} out"
-        count = f"{cost.count}x"
-        yield f"  {_cut(label, 38):38} {count:>6} {tokens:>36} {_money(cost.cost_usd):>9}"
+    for cost in models:
+        yield _cost(cost.model + (f", {cost.tier} tier" if cost.tier else ""), cost)
+    if len(tiers) < len(models):  # else each tier has one model, and its line tells both
+        yield "What each tier cost"
+        for of_tier in tiers:
+            yield _cost(of_tier.tier or "no tier", of_tier)
+
+
+def _cost(label: str, cost: ModelCost | TierCost) -> str:
+    tokens = f"{cost.tokens_in:,} tokens in, {cost.tokens_out:,} out"
+    count = f"{cost.count}x"
+    return f"  {cut(plain(label), 38):38} {count:>6} {tokens:>36} {money(cost.cost_usd):>9}"
 
 
 def _called(node: Node) -> str:
-    return _plain(_sort(node["kind"]) + node["name"]) + f" ({node['node_id']})"
+    return plain(_sort(node["kind"]) + node["name"]) + f" ({node['node_id']})"
 
 
 def _sort(kind: str) -> str:
@@ -172,31 +183,4 @@ def _sort(kind: str) -> str:
 
 def _reason(node: Node) -> str:
     parts = [part for part in (node["error_class"], node["stop_reason"]) if part]
-    return _plain(": ".join(parts)) or "no reason given"
-
-
-def _time(ms: int) -> str:
-    if ms < 1000:
-        return f"{ms} ms"
-    if ms < 60_000:
-        return f"{ms / 1000:.2f} s"
-    minutes, seconds = divmod(ms // 1000, 60)
-    if minutes < 60:
-        return f"{minutes} m {seconds:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} m"
-
-
-def _money(usd: float) -> str:
-    return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _plain(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return plain(": ".join(parts)) or "no reason given"

@@ -1,14 +1,14 @@
 """The case agent as a node of the graph runtime (seed 002; spec, section 8)."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from app.control.stops import Stop, StopKind
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
+from app.engine.context import FlowContext, Outputs
+from app.engine.results import ExecutionResult
+from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.validation import Handles
 from app.llm.gateway import Tier
 from app.nodes.case.case import Case, CaseDefaults, FinishReason
 from app.nodes.case.comparison import Comparison, Dates
+from app.nodes.case.data import CaseData
 from app.nodes.case.executor import Executor
 from app.nodes.case.gate import Reason, Ruling
 from app.nodes.case.halting import halt
@@ -20,11 +20,14 @@ from app.nodes.case.result import result_of
 from app.nodes.case.state import CaseState, ModelName
 from app.nodes.case.verification import Verification
 from app.nodes.case.work import CaseWork
+from app.nodes.node_type import NONE, NodeType
+from app.nodes.run_facts import RunFacts
+from app.nodes.toolset import TOOLS, Toolset, linked_tools
 from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext
 
 RESULT = "result"
-"""The output handle."""
+"""The output handle of all that the case came to; the answer alone is on the usual one."""
 
 MAX_REASON_CHARS = 400
 
@@ -59,33 +62,38 @@ class CaseNode:
         self._clock = clock
 
     async def execute(
-        self, data: Mapping[str, Any], inputs: Mapping[str, Any], context: FlowContext
+        self, data: CaseData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Work on the case that ``data`` holds; its result is the output ``result``.
+        """Work on a case: its result is the output ``result``, its answer ``default``.
 
         Raises:
-            CaseDataError: ``data`` is no case.
+            CaseDataError: there is no question.
+            MissingValueError: the question has a place for which there is no value.
             CaseFailedError: the big tier failed too.
             Stop: a limit or somebody's wish ended it. What was found until then is kept.
         """
-        work = self._begin(Case.from_dict(data, self._defaults), context)
-        context.keep(lambda: {RESULT: result_of(work.state)})
+        case = data.case(inputs, context.service(RunFacts), self._defaults)
+        work = self._begin(case, context, await linked_tools(context))
+        context.keep(lambda: _outputs(work.state))
         try:
             ruling = await self._loop(work).run()
             _settle(ruling, work)
         except BaseException as ended:
             work.state.finish_reason = _finish_reason(ended, context.token.stop)
             raise
-        return ExecutionResult({RESULT: result_of(work.state)})
+        return ExecutionResult(_outputs(work.state))
 
-    def _begin(self, case: Case, context: FlowContext) -> CaseWork:
+    def _begin(self, case: Case, context: FlowContext, linked: Toolset | None) -> CaseWork:
+        """Begin a case; links to toolsets leave it only the tools that they name."""
         state = CaseState(models={tier: self._named(tier) for tier in Tier})
         return CaseWork(
             case=case,
             state=state,
             context=context,
             log=CaseLog(context.run_id, state, self._clock),
-            tools=tuple(self._tools.usable()),
+            tools=tuple(
+                spec for spec in self._tools.usable() if linked is None or spec.name in linked
+            ),
             tool_context=ToolContext(
                 run_id=context.run_id, timezone=case.timezone, now=case.local_now()
             ),
@@ -103,6 +111,28 @@ class CaseNode:
     def _named(self, tier: Tier) -> ModelName:
         chosen = self._models.model_of(tier)
         return ModelName(chosen.provider.name, chosen.model)
+
+
+def case_type(node: CaseNode) -> NodeType:
+    """Return the type of steps that work on a case."""
+    return NodeType(
+        name="case",
+        description="Answers a question with tools: plans with the small model, verifies what it"
+        " finds, and asks the big model where it must. The answer leaves on default, everything"
+        " known about it on result. Toolsets linked to tools narrow the tools it may use.",
+        node=node,
+        data=CaseData,
+        handles=Handles(
+            flow_outputs=frozenset({RESULT, DEFAULT_HANDLE}),
+            link_inputs=frozenset({TOOLS}),
+            link_outputs=NONE,
+        ),
+    )
+
+
+def _outputs(state: CaseState) -> Outputs:
+    result, answer = {RESULT: result_of(state)}, state.answer
+    return result if answer is None else {**result, DEFAULT_HANDLE: answer}
 
 
 def _settle(ruling: Ruling, work: CaseWork) -> None:

@@ -1,17 +1,26 @@
 """Executing a graph on virtual time, with a node that a test scripts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from app.control.budget import Budget
 from app.engine.context import FlowContext
-from app.engine.driver import Driver, GraphExecution, GraphOutcome, RunContext
-from app.engine.node import ExecutionResult
+from app.engine.driver import GraphExecution
+from app.engine.events import Event
+from app.engine.lanes import Lanes
+from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.engine.report import GraphOutcome
+from app.engine.results import ExecutionResult
+from app.engine.run_context import RunContext
 from app.engine.settling import AbandonedError, Supervisor
 from app.kernel.graph import Channel, Edge, Graph, Step
 from tests.support.seeded_loop import SeededLoop
 from tests.unit.engine.gateway import Gateway, play
+
+GRACE_SECONDS = 1.0
 
 Work = Callable[[FlowContext, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
@@ -49,8 +58,30 @@ def flow(source: str, target: str, handle: str = "default", into: str = "default
     )
 
 
-def graph(steps: str, *edges: Edge) -> Graph:
-    return Graph(id="g", steps=tuple(Step(id=s, type="scripted") for s in steps), edges=edges)
+def link(source: str, target: str, handle: str = "default", into: str = "default") -> Edge:
+    return replace(flow(source, target, handle, into), channel=Channel.LINK)
+
+
+def graph(steps: Iterable[str], *edges: Edge, max_parallel: int = 1) -> Graph:
+    return Graph(
+        id="g",
+        steps=tuple(Step(id=s, type="scripted") for s in steps),
+        edges=edges,
+        max_parallel=max_parallel,
+    )
+
+
+def prepared(of: Graph, node: Any, **limits: Mapping[str, Any]) -> PreparedGraph:
+    """The graph with one node for all its steps; ``limits`` are what else a step is given."""
+    return PreparedGraph(
+        of,
+        {
+            step.id: PreparedStep(
+                **{"step": step, "work": BoundNode(node, step.data), **limits.get(step.id, {})}
+            )
+            for step in of.steps
+        },
+    )
 
 
 CHAIN = graph("ABC", flow("A", "B"), flow("B", "C"))
@@ -63,9 +94,14 @@ class World:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SeededLoop)
         self.node = node
+        self.told: list[Event] = []
+        self.lanes = Lanes()
+        self.ended_at = 0.0
         self.gateway = Gateway(loop, budget=budget)
 
-    def execution(self, of: Graph, inputs: Mapping[str, Any]) -> GraphExecution:
+    def execution(
+        self, of: Graph, inputs: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]
+    ) -> GraphExecution:
         gateway = self.gateway
         run = RunContext(
             run_id="run-1",
@@ -75,9 +111,19 @@ class World:
             token=gateway.token,
             journal=gateway.journal,
             calls=gateway.calls,
-            services={},
+            events=self,
+            lanes=self.lanes,
+            grace_seconds=GRACE_SECONDS,
+            jitter=lambda: 0.0,
         )
-        return Driver({"scripted": self.node}).execution(of, inputs, run)
+        return GraphExecution(prepared(of, self.node, **limits), inputs, run)
+
+    def emit(self, event: Event) -> None:
+        self.told.append(event)
+
+    def lifecycle(self, step_id: str) -> list[str]:
+        """What was told of a step."""
+        return [event.type for event in self.told if event.step_id == step_id]
 
     def nodes(self) -> dict[str, tuple[str, str | None]]:
         """Status and stop reason of the last CallNode of each step."""
@@ -93,20 +139,26 @@ def drive(
     inputs: Mapping[str, Any] | None = None,
     before: Callable[[World], None] = lambda world: None,
     seed: int = 0,
+    limits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    after_seconds: float = 0,
 ) -> tuple[GraphOutcome, World]:
-    """Execute a graph under a supervisor, on virtual time."""
+    """Execute a graph under a supervisor, on virtual time; look on for ``after_seconds``."""
 
     async def main() -> tuple[GraphOutcome, World]:
         world = World(node or Scripted(), budget or Budget())
         before(world)
-        execution = world.execution(of, inputs or {})
+        execution = world.execution(of, inputs or {}, limits)
         token = world.gateway.token
-        supervisor = Supervisor(grace_seconds=1)
+        supervisor = Supervisor(grace_seconds=GRACE_SECONDS)
         try:
             outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
         except AbandonedError as abandoned:
             outcome = execution.abandoned(abandoned.stop)
+            world.ended_at = asyncio.get_running_loop().time()
             await asyncio.sleep(100)
+        else:
+            world.ended_at = asyncio.get_running_loop().time()
+        await asyncio.sleep(after_seconds)
         assert world.gateway.settled()
         return outcome, world
 

@@ -47,6 +47,7 @@ class MemoryJournal:
         self.entries: dict[str, Entry] = {}
         """By CallNode, the last one."""
         self.earlier: dict[str, Recorded] = {}
+        self.earlier_charges: dict[str, Charge] = {}
         self.at_barrier: Callable[[], Awaitable[None]] | None = None
         self.refuses: object = None
         """A value that cannot be stored."""
@@ -59,6 +60,9 @@ class MemoryJournal:
             raise ValueError("Only JSON can be stored.")
         self.events.append(f"note {entry.outcome or 'in flight'}")
         self.entries[node_id] = entry
+
+    def spent_below(self, path: str) -> Charge:
+        return self.earlier_charges.get(path, NOTHING)
 
     def touch(self) -> None:
         self.events.append("touch")

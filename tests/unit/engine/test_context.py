@@ -10,6 +10,10 @@ from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.context import ExecutionContext, FlowContext
+from app.engine.driver import GraphExecution
+from app.engine.prepared import PreparedGraph
+from app.engine.run_context import RunContext
+from app.kernel.graph import Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from tests.unit.engine.gateway import MemoryJournal
 
@@ -100,16 +104,18 @@ def test_two_contexts_do_not_share_their_defaults() -> None:
 def flow_context(**services: object) -> FlowContext:
     graph, token = ExecutionGraph("run-1"), CancellationToken()
     calls = Calls(graph=graph, journal=MemoryJournal([]), token=token, jitter=lambda: 0.0)
-    return FlowContext(
+    run = RunContext(
         run_id="run-1",
-        node_id="step",
-        trace_parent=graph.create_root("run"),
+        root=graph.create_root("run"),
+        trace=graph,
         scope=Scope("run", usage=ResourceUsage()),
         token=token,
         calls=calls,
         services={type(service): service for service in services.values()},
-        keep=lambda source: None,
     )
+    shape = Graph(id="g", steps=(Step(id="step", type="any"),))
+    around = GraphExecution(PreparedGraph(shape, {}), {}, run)
+    return FlowContext(run, around, "step", "step", run.root, run.scope, lambda source: None)
 
 
 @pytest.mark.req("004/context")

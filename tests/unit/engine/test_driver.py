@@ -10,7 +10,6 @@ from app.control.budget import Budget
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
 from app.kernel.errors import GraphError
-from app.kernel.graph import Graph, Step
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, flow, graph, statuses
 
 
@@ -101,7 +100,7 @@ def test_the_words_of_a_foreign_error_do_not_reach_the_trace() -> None:
     assert world.nodes()["A"] == ("fail", "It broke with RuntimeError.")
 
 
-@pytest.mark.parametrize("how", ["returns nothing", "returns no JSON", "has no node"])
+@pytest.mark.parametrize("how", ["returns nothing", "returns no JSON"])
 def test_a_node_that_does_not_keep_its_promise_fails_its_step(how: str) -> None:
     """The driver itself never raises."""
 
@@ -113,11 +112,10 @@ def test_a_node_that_does_not_keep_its_promise_fails_its_step(how: str) -> None:
             world.gateway.journal.note = refuse  # type: ignore[method-assign]
 
     def refuse(node_id: str, entry: Any) -> None:
-        if entry.value is not None:
+        if entry.outcome is CallOutcome.RESULT:
             raise ValueError("Only JSON can be stored.")
 
-    placed = Graph(id="g", steps=(Step(id="A", type="x" if how == "has no node" else "scripted"),))
-    outcome, world = drive(placed, Scripted(A=breaks), before=before)
+    outcome, world = drive(graph("A"), Scripted(A=breaks), before=before)
 
     assert statuses(outcome) == {"A": "failed"}
     assert outcome.error is not None

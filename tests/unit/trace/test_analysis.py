@@ -6,6 +6,7 @@ from app.trace.analysis import (
     Call,
     Segment,
     costs_by_model,
+    costs_by_tier,
     critical_path,
     first_halted,
     time_shares,
@@ -177,6 +178,23 @@ def test_cost_is_grouped_by_model_and_tier(graph: ExecutionGraph, root: str) -> 
         ("gpt", "big", 1, 2.0, 10, 5),
         ("nano", "small", 2, 0.75, 20, 10),
         ("nano", None, 1, 0.125, 0, 0),
+    ]
+
+
+def test_a_tier_costs_what_its_models_cost(graph: ExecutionGraph, root: str) -> None:
+    """The dearest tier first; sums are exact; what belongs to no tier is not left out."""
+    calls = [("nano", "small", 0.1), ("mini", "small", 0.2), ("gpt", "big", 2), ("old", None, 0.5)]
+    for model, tier, cost in calls:
+        node_id = graph.begin_node(root, "llm", "plan", model, {"tier": tier} if tier else None)
+        graph.mark_success(node_id, cost, 10, 5)
+    graph.mark_success(graph.begin_node(root, "tool", "search"), 1)
+
+    costs = costs_by_tier(graph.snapshot())
+
+    assert [(c.tier, c.count, c.cost_usd, c.tokens_in, c.tokens_out) for c in costs] == [
+        ("big", 1, 2.0, 10, 5),
+        (None, 1, 0.5, 10, 5),
+        ("small", 2, 0.3, 20, 10),
     ]
 
 

@@ -80,6 +80,24 @@ def test_a_run_is_told_at_a_glance(halted: ExecutionGraph) -> None:
     assert explain(halted.snapshot()) == WHOLE
 
 
+def test_tiers_of_several_models_are_summed(graph: ExecutionGraph, root: str) -> None:
+    """A tier of one model has its cost in the line of that model."""
+    for model, tier in (("nano", "small"), ("mini", "small"), ("gpt", "big")):
+        node_id = graph.begin_node(root, "llm", "plan", model, {"tier": tier})
+        graph.mark_success(node_id, 0.1, 10, 5)
+    untiered = graph.begin_node(root, "llm", "plan", "old")
+    graph.mark_success(untiered, 0.05)
+
+    told = [" ".join(line.split()) for line in explain(graph.snapshot()).splitlines()[-4:]]
+
+    assert told == [
+        "What each tier cost",
+        "small 2x 20 tokens in, 10 out $0.2000",
+        "big 1x 10 tokens in, 5 out $0.1000",
+        "no tier 1x 0 tokens in, 0 out $0.0500",
+    ]
+
+
 def test_every_line_fits_a_terminal(graph: ExecutionGraph, root: str) -> None:
     """Long names and reasons are cut, numbers never."""
     node_id = graph.begin_node(root, "llm", "n" * 200, "m" * 200)

@@ -7,7 +7,7 @@ import pytest
 
 from app.control.budget import Budget
 from app.control.stops import DeadlineExceededError, Stop
-from app.engine.driver import GraphOutcome
+from app.engine.report import GraphOutcome
 from tests.unit.nodes.case.world import (
     WaitingTool,
     World,

@@ -11,19 +11,25 @@ from typing import Any
 from app.control.budget import Budget
 from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
-from app.control.usage import Charge, ResourceUsage
+from app.control.usage import NOTHING, Charge, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.driver import Driver, GraphOutcome, RunContext
+from app.engine.driver import GraphExecution
 from app.engine.ports import CallOutcome, Entry, Recorded
-from app.kernel.graph import Graph, Step
+from app.engine.report import GraphOutcome
+from app.engine.run_context import RunContext
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.ports import ModelError
 from app.llm.pricing import FixedPrices, TokenPrice
 from app.nodes.case.case import CaseDefaults
-from app.nodes.case.node import CaseNode
+from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.catalog import NodeCatalog
+from app.nodes.run_facts import RunFacts
+from app.nodes.templates import escaped
+from app.nodes.tool_names import ToolNames
+from app.nodes.toolset import toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
@@ -111,6 +117,9 @@ class Journal:
     def note(self, node_id: str, entry: Entry) -> None:
         self._entries[entry.call_key] = node_id, entry
 
+    def spent_below(self, path: str) -> Charge:
+        return NOTHING
+
     def touch(self) -> None:
         """Everything is stored already."""
 
@@ -191,11 +200,22 @@ class World:
     journal: Journal = field(default_factory=Journal)
     token: CancellationToken = field(default_factory=CancellationToken)
     trace: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("run-1"))
+    facts: RunFacts = field(default_factory=lambda: RunFacts(now=datetime.fromisoformat(NOW)))
+    toolsets: Sequence[Sequence[str]] = ()
+    """The names of the tools of each toolset that is linked to the case."""
     scope: Scope = field(init=False)
 
-    async def run(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
-        """Execute the run; ``data`` is what the case's step holds beside the question."""
-        step = Step(id="answer", type="case", data={"input": question, "now": NOW, **data})
+    async def run(
+        self,
+        question: str = "What is 6 times 7?",
+        inputs: Mapping[str, Any] | None = None,
+        **data: Any,
+    ) -> GraphOutcome:
+        """Execute the run; ``data`` is what the case's step holds beside the question.
+
+        With ``inputs``, which the step gets, the question is a template.
+        """
+        asked = escaped(question) if inputs is None else question
         around = Scope("around", self.around) if self.around else None
         name = "around/run" if around else "run"
         self.scope = Scope(name, self.budget, parent=around, usage=self.journal.spent())
@@ -212,16 +232,37 @@ class World:
             calls=Calls(
                 graph=self.trace, journal=self.journal, token=self.token, jitter=lambda: 0.0
             ),
-            services={},
+            services={RunFacts: self.facts},
         )
-        driver = Driver({"case": self._node()})
-        return await driver.execution(Graph(id="g", steps=(step,)), {}, context).run()
+        graph = self._graph({"input": asked, **data})
+        catalog = NodeCatalog([case_type(self._node()), toolset_type(ToolNames(self._tools()))])
+        prepared = catalog.prepare(graph, graph_id="g")
+        return await GraphExecution(prepared, inputs or {}, context).run()
 
     async def run_again(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
         """Execute the run once more, after the loss of its worker."""
         self.journal.reopen()
         self.trace = ExecutionGraph("run-1")
         return await self.run(question, **data)
+
+    def _graph(self, case: Mapping[str, Any]) -> dict[str, Any]:
+        steps: list[Any] = [{"id": "answer", "type": "case", "data": case}]
+        edges: list[Any] = []
+        for number, names in enumerate(self.toolsets):
+            steps.append({"id": f"t{number}", "type": "toolset", "data": {"tools": [*names]}})
+            edges.append(
+                {
+                    "source": f"t{number}",
+                    "source_handle": "tools",
+                    "target": "answer",
+                    "target_handle": "tools",
+                    "data": {"channel": "link"},
+                }
+            )
+        return {"steps": steps, "edges": edges}
+
+    def _tools(self) -> list[str]:
+        return ["calculator", "respond", *(tool.spec.name for tool in self.more_tools)]
 
     def _node(self) -> CaseNode:
         registry = ToolRegistry([Calculator(), Respond(), *self.more_tools])

@@ -1,0 +1,300 @@
+"""Executes one step: replay or begin, charge, work, end — each told to the trace and the journal.
+
+A step that an earlier execution of the run has finished is not executed again: its outputs come
+from the journal. One that was cut off is executed again and counts as the same step.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.control.budget import Dimension
+from app.control.ledger import Scope
+from app.control.stops import HandOver
+from app.control.usage import NOTHING, Charge
+from app.engine.context import Around, FlowContext, Outputs
+from app.engine.events import (
+    LATE_RESULT,
+    STEP_CANCELLED,
+    STEP_COMPLETED,
+    STEP_ERROR,
+    STEP_RESUMED,
+    STEP_SKIPPED,
+    STEP_STARTED,
+    Event,
+)
+from app.engine.ports import CallOutcome, Entry, Journal, Recorded
+from app.engine.prepared import PreparedStep
+from app.engine.report import StepReport, said_of
+from app.engine.run_context import RunContext
+from app.engine.timing import seconds_of
+from app.engine.working import once, under_policy
+from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.lifecycle import StepStatus
+from app.trace.step_trace import StepRecord
+
+ONE_STEP: Charge = {Dimension.STEPS: 1}
+
+ABANDONED = "The step ignored its cancellation and was abandoned."
+
+
+class Stepping:
+    """Executes the steps of one graph."""
+
+    # What every step needs is unpacked here: looking it up again would cost a tenth of a step.
+    __slots__ = (
+        "_abandonment",
+        "_events",
+        "_journal",
+        "_nodes",
+        "_parent",
+        "_prefix",
+        "_records",
+        "_run",
+        "_scope",
+        "_token",
+        "_trace",
+    )
+
+    def __init__(self, run: RunContext, parent: str, scope: Scope, prefix: str) -> None:
+        """Execute steps below the CallNode ``parent``; ``prefix`` begins their paths."""
+        self._run = run
+        self._trace, self._token, self._journal = run.trace, run.token, run.journal
+        self._events, self._records = run.events, run.records
+        self._abandonment = run.calls.abandonment
+        self._parent = parent
+        self._scope = scope
+        self._prefix = prefix
+        self._nodes: dict[str, str] = {}
+
+    async def execute(
+        self, step: PreparedStep, report: StepReport, inputs: Outputs, around: Around
+    ) -> None:
+        """Execute a step, or take its outputs from the journal; a stop before or after it counts.
+
+        How it ended stands in ``report``.
+
+        Raises:
+            Stop: a limit or somebody's wish keeps it from being executed, or ended it.
+        """
+        path = self._prefix + step.step.id
+        recorded = None
+        if self._journal is not None:
+            recorded = self._journal.recorded(f"step:{path}")
+            if recorded is not None and recorded.outcome is CallOutcome.RESULT:
+                report.become(StepStatus.COMPLETED, recorded.value)
+                return
+        self._token.check()
+        self._abandonment.check(path)
+        if self._records is not None:
+            report.started_ns = time.perf_counter_ns()
+        try:
+            if self._journal is not None:
+                await self._pass_barrier(self._journal)
+            if recorded is None:
+                self._scope.charge(ONE_STEP)
+            node = self._begin(step, path, running=True)
+            report.status = StepStatus.RUNNING
+            if self._journal is not None or self._events is not None:
+                self._tell_begun(path, node, recorded)
+            context = FlowContext(
+                self._run, around, step.step.id, path, node, self._scope, report.keep
+            )
+            if step.policy is None and step.sub_budget is None:
+                outputs = await once(step.work, inputs, context)
+            else:
+                outputs = await self._limited(step, report, inputs, context)
+            self._completed(report, path, node, outputs, recorded)
+        except Exception as error:
+            self._failed(step, report, path, error, recorded)
+        except BaseException as stop:
+            self._cut_off(step, report, path, stop)
+            raise
+        finally:
+            if self._records is not None:
+                self._record(step, report, inputs, path)
+            if self._journal is not None:
+                self._journal.touch()
+        self._token.check()
+
+    def recorded(self, step_id: str) -> Recorded | None:
+        """Return what an earlier execution of the run has recorded of a step."""
+        if self._journal is None:
+            return None
+        return self._journal.recorded(f"step:{self._prefix}{step_id}")
+
+    async def _pass_barrier(self, journal: Journal) -> None:
+        """Keep a step from beginning after a wish to stop that nobody could tell us of."""
+        await journal.barrier(external=False)
+        self._token.check()
+
+    def _begin(self, step: PreparedStep, path: str, *, running: bool) -> str:
+        node = self._trace.begin_node(
+            self._parent,
+            "system",
+            path,
+            metadata={"step_type": step.step.type},
+            running=running,
+        )
+        self._nodes[step.step.id] = node
+        return node
+
+    def _tell_begun(self, path: str, node: str, recorded: Recorded | None) -> None:
+        if self._journal is not None:
+            self._journal.note(node, _entry(path, ONE_STEP if recorded is None else NOTHING))
+        if self._events is not None:
+            kind = STEP_STARTED if recorded is None else STEP_RESUMED
+            self._events.emit(Event(type=kind, step_id=path, node_id=node))
+            self._run.begun[path] = node
+
+    async def _limited(
+        self, step: PreparedStep, report: StepReport, inputs: Outputs, context: FlowContext
+    ) -> Outputs:
+        """Let a step's node work inside its own budget and under its policy."""
+        if step.sub_budget is None:
+            return await _policed(step, report, inputs, context)
+        scope = self._scope.child(step.step.id, step.sub_budget)
+        if self._journal is not None:
+            scope.restore(self._journal.spent_below(context.path))
+        context.scope = scope
+        with seconds_of(scope, self._token):
+            self._token.check()
+            return await _policed(step, report, inputs, context)
+
+    def _completed(
+        self,
+        report: StepReport,
+        path: str,
+        node: str,
+        outputs: Outputs,
+        recorded: Recorded | None,
+    ) -> None:
+        if self._journal is not None:
+            charge = ONE_STEP if recorded is None else NOTHING
+            ended = _entry(path, charge, CallOutcome.RESULT, dict(outputs))
+            self._journal.note(node, ended)
+        self._trace.mark_success(node, 0)
+        if self._events is not None:
+            data = {"recovered_by": report.recovered_by} if report.recovered_by else {}
+            self._tell_end(STEP_COMPLETED, path, data)
+        report.become(StepStatus.COMPLETED, outputs, report.error)
+
+    def _failed(
+        self,
+        step: PreparedStep,
+        report: StepReport,
+        path: str,
+        error: Exception,
+        recorded: Recorded | None,
+    ) -> None:
+        charge = ONE_STEP if recorded is None else NOTHING
+        said, node, outputs = said_of(error), self._node_of(step, path), report.so_far()
+        if self._journal is not None and report.status is StepStatus.RUNNING:
+            value = {"error_class": type(error).__name__, "message": said, "outputs": dict(outputs)}
+            _note_failure(self._journal, node, _entry(path, charge, CallOutcome.FAILURE, value))
+        self._trace.mark_failure(node, type(error).__name__, said)
+        report.become(StepStatus.FAILED, outputs, error)
+        self._tell_end(STEP_ERROR, path, {"error_class": type(error).__name__, "error": said})
+
+    def _cut_off(
+        self, step: PreparedStep, report: StepReport, path: str, stop: BaseException
+    ) -> None:
+        """End a step that a stop, or the failure of a sibling, has cut off.
+
+        One that goes on in another process has not ended.
+        """
+        given = self._token.stop
+        reason = str(given or stop) or "Another step failed."
+        self._trace.mark_halt(self._node_of(step, path), reason)
+        report.become(StepStatus.CANCELLED, report.so_far())
+        if isinstance(given or stop, HandOver):
+            self._run.begun.pop(path, None)
+        else:
+            self._tell_end(STEP_CANCELLED, path, {"reason": reason})
+
+    def _node_of(self, step: PreparedStep, path: str) -> str:
+        """Return the CallNode of a step; one that was refused gets it now, to show the reason."""
+        return self._nodes.get(step.step.id) or self._begin(step, path, running=False)
+
+    def abandon(self, step: PreparedStep, report: StepReport, inputs: Outputs) -> None:
+        """End a step whose node goes on although it was cancelled, and all that it executes."""
+        path = self._prefix + step.step.id
+        self._abandonment.of_step(path)
+        report.become(StepStatus.CANCELLED, report.so_far())
+        self._trace.mark_halt(self._node_of(step, path), ABANDONED)
+        self._record(step, report, inputs, path)
+        inside = (f"{path}/", f"{path}~")
+        for begun in [each for each in self._run.begun if each.startswith(inside)]:
+            self._tell_end(STEP_CANCELLED, begun, {"reason": ABANDONED})
+        self._tell_end(STEP_CANCELLED, path, {"reason": ABANDONED})
+
+    def _tell_end(self, kind: str, path: str, data: Mapping[str, Any]) -> None:
+        """Tell the end of a step, unless it never began or its end was told before."""
+        node = self._run.begun.pop(path, None)
+        if node is not None and self._events is not None:
+            self._events.emit(Event(type=kind, step_id=path, node_id=node, data=data))
+
+    def skipped(self, step_id: str) -> None:
+        """Report a step that every path to is dead."""
+        if self._events is not None:
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=self._prefix + step_id))
+
+    def late(self, step_id: str, dropped: object) -> None:
+        """Record that an abandoned step came to an end after all."""
+        if self._events is not None:
+            node = self._nodes.get(step_id)
+            path = self._prefix + step_id
+            self._events.emit(Event(type=LATE_RESULT, step_id=path, node_id=node))
+
+    def _record(self, step: PreparedStep, report: StepReport, inputs: Outputs, path: str) -> None:
+        """Note what a step did; of one that was abandoned that was done when it was."""
+        if self._records is None or report.recorded:
+            return
+        report.recorded = True
+        error = None if report.error is None else said_of(report.error)
+        self._records.append(
+            StepRecord(
+                path,
+                self._node_of(step, path),
+                step.work.node_id or step.step.id,
+                step.step.type,
+                inputs or step.work.data,
+                _shown(report.outputs),
+                error,
+                report.started_ns,
+                time.perf_counter_ns(),
+                report.recovered_by,
+            )
+        )
+
+
+def _note_failure(journal: Journal, node: str, failure: Entry) -> None:
+    """Journal a failure; what the step had so far is left out if it cannot be stored."""
+    try:
+        journal.note(node, failure)
+    except ValueError:
+        journal.note(node, replace(failure, value={**failure.value, "outputs": {}}))
+
+
+def _shown(outputs: Outputs) -> object:
+    """Return outputs as a trace shows them: the one value, or the values by handle."""
+    if not outputs:
+        return None
+    return outputs[DEFAULT_HANDLE] if outputs.keys() == {DEFAULT_HANDLE} else outputs
+
+
+async def _policed(
+    step: PreparedStep, report: StepReport, inputs: Outputs, context: FlowContext
+) -> Outputs:
+    if step.policy is None:
+        return await once(step.work, inputs, context)
+    return await under_policy(step, step.policy, inputs, context, report)
+
+
+def _entry(
+    path: str, charge: Charge, outcome: CallOutcome | None = None, value: object = None
+) -> Entry:
+    return Entry(
+        call_key=f"step:{path}", request_hash="", charge=charge, outcome=outcome, value=value
+    )

@@ -1,0 +1,76 @@
+"""Every type of step that graphs can be made of, and the one way from a graph's JSON to a graph."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from app.engine.prepared import PreparedGraph
+from app.kernel.validation import Problem, Severity
+from app.nodes.graph_reading import read
+from app.nodes.graph_spec import GraphSpec
+from app.nodes.node_type import NodeType
+from app.nodes.references import GraphReference, references_in
+
+GRAPH = "graph"
+"""The id of a graph that nobody has named."""
+
+
+class GraphProblemsError(ValueError):
+    """A graph that cannot be executed."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+        shown = "; ".join(f"{problem.place}: {problem.message}" for problem in errors[:3])
+        more = len(errors) - 3
+        super().__init__(shown + (f" and {more} more" if more > 0 else ""))
+        self.problems = tuple(problems)
+        """All of them, warnings included."""
+
+
+class DuplicateTypeError(ValueError):
+    """Two types of step have the same name."""
+
+
+class NodeCatalog:
+    """The types of step of a process; built once and never changed."""
+
+    def __init__(self, types: Iterable[NodeType]) -> None:
+        """Take the types.
+
+        Raises:
+            DuplicateTypeError: two have the same name.
+        """
+        self._types: dict[str, NodeType] = {}
+        for kind in types:
+            if kind.name in self._types:
+                raise DuplicateTypeError(f"there are two step types named {kind.name!r}")
+            self._types[kind.name] = kind
+        self._nesting = frozenset(
+            kind.name for kind in self._types.values() if GRAPH in kind.data.model_fields
+        )
+
+    def check(self, graph: Mapping[str, Any]) -> tuple[Problem, ...]:
+        """Return all problems of a graph in its JSON form, each with its place."""
+        return read(self._types, graph, GRAPH)[1]
+
+    def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
+        """Return a graph ready to be executed, as often as one likes.
+
+        Raises:
+            GraphProblemsError: it has errors.
+        """
+        found, problems = read(self._types, graph, graph_id)
+        if found is None:
+            raise GraphProblemsError(problems)
+        return found.prepared
+
+    def references(self, graph: Mapping[str, Any]) -> Sequence[GraphReference]:
+        """Return the graphs that stand inside a graph by name only."""
+        return tuple(references_in(graph, self._nesting))
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what can be said of each type, by name, as JSON."""
+        return [self._types[name].describe() for name in sorted(self._types)]
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a graph; ``describe`` has those of the data of steps."""
+        return GraphSpec.model_json_schema()

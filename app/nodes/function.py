@@ -1,0 +1,144 @@
+"""Python functions as nodes, with the names of seed 000 (spec, section 6)."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CoroutineType
+from typing import Any, Protocol
+
+from app.engine.context import ExecutionContext, FlowContext, Outputs
+from app.engine.locks import NodeLock
+from app.engine.results import ExecutionResult
+from app.kernel.graph import DEFAULT_HANDLE
+from app.nodes.blocking import BlockingPool
+from app.trace.execution_trace import ExecutionTrace
+
+Function = Callable[[ExecutionContext], Any]
+"""Returns a value, or something to await for one."""
+
+
+class ContextualNode(Protocol):
+    """A node of seed 000: it knows one context and nothing of handles."""
+
+    @property
+    def id(self) -> str:
+        """Names the node; several steps may use it."""
+        ...
+
+    def execute(self, context: ExecutionContext) -> Any:
+        """Return the output of a step, or something to await for it."""
+        ...
+
+
+class FunctionNode:
+    """A function as a node (seed 000).
+
+    A plain function is called where it stands; one that blocks belongs into a thread.
+    """
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - seed 000's name
+        fn: Function,
+        *,
+        persistent: bool = False,
+        blocking: bool = False,
+    ) -> None:
+        """Make a node of ``fn``.
+
+        A ``persistent`` node has a state of its own, so one step at a time works with it. A
+        ``blocking`` one is called in a thread.
+
+        Raises:
+            ValueError: ``fn`` is a coroutine function and should be called in a thread.
+        """
+        if blocking and inspect.iscoroutinefunction(fn):
+            raise ValueError("A coroutine function cannot be blocking: it runs on the event loop.")
+        self.id = id
+        self.fn = fn
+        self.persistent = persistent
+        self.blocking = blocking
+        self.lock = NodeLock(id) if persistent else None
+        """Held by the one step that works with a persistent node."""
+
+    async def execute(self, context: ExecutionContext) -> Any:
+        """Call the function and return what it, or what it awaits, returns."""
+        found = self.begin(context)
+        return await found if is_awaitable(found) else found
+
+    def begin(self, context: ExecutionContext) -> Any:
+        """Call the function; return its value, or something to await for it."""
+        if not self.blocking:
+            return self.fn(context)
+        pool = None if context.flow is None else context.flow.services.get(BlockingPool)
+        if pool is None:
+            return asyncio.to_thread(self.fn, context)
+        return pool.run(self.fn, context)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who executes a graph from Python, and what the contexts of its nodes share: a service."""
+
+    session: Any = None
+    trace: ExecutionTrace | None = None
+    upstream: Mapping[str, Any] | None = None
+    """Results that every step sees beside those that lead to it."""
+    input: Any = None
+    """What steps without an input of their own get."""
+
+
+class ContextNode:
+    """Executes a node of seed 000 as a node of the engine: the one adapter between the two.
+
+    The step's only output is ``default``.
+    """
+
+    __slots__ = ("_begin", "_input", "node")
+
+    def __init__(self, node: ContextualNode, step_input: Any = None) -> None:
+        """Adapt ``node`` for a step with this input."""
+        self.node = node
+        self._input = step_input
+        self._begin = node.begin if isinstance(node, FunctionNode) else node.execute
+
+    async def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> ExecutionResult:
+        """Execute the node with the context that seed 000 gives it."""
+        found = self._begin(execution_context(context, self._input))
+        if is_awaitable(found):
+            found = await found
+        return ExecutionResult({DEFAULT_HANDLE: found})
+
+
+def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
+    """Return the context of a step as seed 000 has it."""
+    caller = context.run.services.get(Caller, _NOBODY)
+    upstream = {
+        step_id: outputs[DEFAULT_HANDLE]
+        for step_id, outputs in context.around.upstream(context.node_id).items()
+        if DEFAULT_HANDLE in outputs
+    }
+    if caller.upstream:
+        upstream = {**caller.upstream, **upstream}
+    scope = context.scope
+    return ExecutionContext(
+        caller.session,
+        caller.input if step_input is None else step_input,
+        upstream,
+        scope.budget,
+        scope.usage,
+        context.run.token,
+        caller.trace,
+        scope,
+        context,
+    )
+
+
+def is_awaitable(value: Any) -> bool:
+    """Tell quickly whether something must be awaited; what a step returns hardly ever must."""
+    kind = type(value)
+    return kind is CoroutineType or hasattr(kind, "__await__")
+
+
+_NOBODY = Caller()

@@ -1,0 +1,157 @@
+"""The JSON form of a graph (spec, section 6), part by part.
+
+The parts are read one by one and not as one document, so that a mistake in one of them does not
+hide those in the others.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from app.control.budget import Budget
+from app.control.policy import ErrorPolicy
+from app.nodes.reading import HandleName, StepData, refusal
+
+MAX_PARALLEL = 64
+MAX_LIMIT = 2**63 - 1
+
+_STEP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+
+
+def _step_id(value: str) -> str:
+    if not _STEP_ID.fullmatch(value):
+        raise refusal("The id of a step is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+    return value
+
+
+StepId = Annotated[
+    str,
+    AfterValidator(_step_id),
+    Field(json_schema_extra={"pattern": f"^{_STEP_ID.pattern}$"}),
+]
+TypeName = Annotated[str, Field(min_length=1, max_length=64)]
+Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class WorkSpec(StepData):
+    """A node type and what it is configured with."""
+
+    type: TypeName
+    data: dict[str, Any]
+
+
+class PolicySpec(StepData):
+    """What happens when a step fails (seed 000, REQ-E1); ranges are the policy's own business."""
+
+    on_error: Literal["fail", "retry", "skip", "fallback"] = "fail"
+    """Once the attempts are used up."""
+    retry_count: int = 0
+    """Attempts after the first."""
+    retry_delay_ms: int = 1000
+    retry_backoff: Annotated[float, Field(allow_inf_nan=False)] = 2.0
+    timeout_ms: int | None = None
+    """The time of one attempt; null is unlimited."""
+    fallback_value: Any = None
+    """The output of a step that is skipped."""
+    fallback: WorkSpec | None = None
+    """Works in place of a step that failed, on the same inputs."""
+
+    def policy(self) -> ErrorPolicy:
+        """Return the policy; its fallback stands here and not there.
+
+        Raises:
+            ValueError: a value is out of its range, or two contradict each other; the message
+                begins with the name of the field.
+        """
+        return ErrorPolicy(
+            on_error=self.on_error,
+            retry_count=self.retry_count,
+            retry_delay_ms=self.retry_delay_ms,
+            retry_backoff=self.retry_backoff,
+            timeout_ms=self.timeout_ms,
+            fallback_value=self.fallback_value,
+            fallback_node=self.fallback,
+        )
+
+
+class BudgetSpec(StepData):
+    """Limits of one step (spec, section 3): null is unlimited, 0 allows nothing."""
+
+    max_tokens: Count | None = None
+    max_seconds: Amount | None = None
+    max_steps: Count | None = None
+    max_api_calls: Count | None = None
+    max_cost_usd: Amount | None = None
+    max_llm_calls_small: Count | None = None
+    max_llm_calls_big: Count | None = None
+    max_tool_calls: Count | None = None
+    max_turns: Count | None = None
+
+    def budget(self) -> Budget:
+        """Return the limits under the names of seed 000."""
+        return Budget(
+            max_tokens=self.max_tokens,
+            max_time_seconds=self.max_seconds,
+            max_steps=self.max_steps,
+            max_api_calls=self.max_api_calls,
+            max_cost_dollars=self.max_cost_usd,
+            max_llm_calls_small=self.max_llm_calls_small,
+            max_llm_calls_big=self.max_llm_calls_big,
+            max_tool_calls=self.max_tool_calls,
+            max_turns=self.max_turns,
+        )
+
+
+class StepSpec(StepData):
+    """A placed unit of work."""
+
+    id: StepId
+    type: TypeName
+    """Names the node type that executes the step."""
+    data: dict[str, Any]
+    """What the type says."""
+    policy: PolicySpec | None = None
+    sub_budget: BudgetSpec | None = None
+    """What the step may spend, within what is left around it."""
+
+
+class EdgeData(StepData):
+    """What an edge must say; there is no default (seed 004)."""
+
+    channel: Literal["flow", "link"]
+    """``flow`` routes values, ``link`` materialises dependencies."""
+
+
+class EdgeSpec(StepData):
+    """Joins an output handle of one step to an input handle of another."""
+
+    id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """A name for people."""
+    source: StepId
+    source_handle: HandleName
+    target: StepId
+    target_handle: HandleName
+    data: EdgeData
+
+
+class GraphFrame(StepData):
+    """A graph whose steps and edges are still to be read."""
+
+    steps: list[Any]
+    edges: list[Any]
+    entry: list[StepId] | None = None
+    """Where to begin; left out, at the steps that no flow edge leads to."""
+    max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 1
+    """How many steps may be executed at once."""
+    name: Any = None
+    """Of a registered graph that was put here; means nothing."""
+    version: Any = None
+
+
+class GraphSpec(GraphFrame):
+    """A whole graph, for those who describe its form."""
+
+    steps: list[StepSpec]
+    edges: list[EdgeSpec]

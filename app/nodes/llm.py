@@ -1,0 +1,108 @@
+"""A step that asks a model."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from app.engine.context import FlowContext, Outputs
+from app.engine.results import ExecutionResult
+from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.validation import Handles
+from app.llm.gateway import ModelGateway, Tier
+from app.llm.messages import Message
+from app.nodes.graph_spec import MAX_LIMIT
+from app.nodes.node_type import NONE, NodeType
+from app.nodes.reading import StepData, TextField
+from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
+from app.nodes.run_facts import RunFacts
+from app.nodes.templates import compact
+
+_ANSWER, _REPROMPT = "answer", "reprompt"
+"""What the calls are named; their keys end so."""
+
+
+class LlmData(StepData):
+    """What a model is asked."""
+
+    prompt: TextField
+    """The user message."""
+    system: TextField | None = None
+    """The system message."""
+    tier: Literal["small", "big"] = "small"
+    output_schema: SchemaField | None = None
+    """The answer is then JSON that follows this; a reply that does not is asked for once more."""
+    seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
+    """Makes sampling repeatable where the provider supports it; left out, the run's own."""
+
+    def messages(self, inputs: Outputs) -> list[Message]:
+        """Return the messages with the values of the inputs.
+
+        Raises:
+            MissingValueError: there is no value for a place.
+            TooMuchTextError: the values are too large.
+        """
+        asked = [Message(role="user", content=self.prompt.render(inputs))]
+        if self.system is None:
+            return asked
+        return [Message(role="system", content=self.system.render(inputs)), *asked]
+
+
+class LlmNode:
+    """Asks the model of its step, through the gateway and inside the limits of the run."""
+
+    async def execute(
+        self, data: LlmData, inputs: Outputs, context: FlowContext
+    ) -> ExecutionResult:
+        """Ask the model; its answer is the output ``default``.
+
+        Raises:
+            MissingValueError: the prompt has a place for which there is no value.
+            UnfitReplyError: the answer does not follow its schema, also when it was asked again.
+            CallFailedError: the provider failed, its retries included.
+            Stop: a limit or somebody's wish keeps it from being asked, or ended it.
+        """
+        messages, schema = data.messages(inputs), data.output_schema
+        reply = await _ask(data, context, messages, _ANSWER)
+        if schema is None:
+            return ExecutionResult({DEFAULT_HANDLE: reply})
+        try:
+            answer = schema.read(reply)
+        except UnfitReplyError as unfit:
+            again = [*messages, *_complaint(reply, unfit, schema)]
+            answer = schema.read(await _ask(data, context, again, _REPROMPT))
+        return ExecutionResult({DEFAULT_HANDLE: answer})
+
+
+async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message], name: str) -> str:
+    seed = context.service(RunFacts).seed if data.seed is None else data.seed
+    schema = data.output_schema
+    completion = await context.service(ModelGateway).complete(
+        context,
+        tier=Tier(data.tier),
+        name=name,
+        key=name,
+        messages=messages,
+        json_schema=None if schema is None else schema.schema,
+        seed=seed,
+    )
+    return completion.text
+
+
+def _complaint(reply: str, unfit: UnfitReplyError, schema: ReplySchema) -> list[Message]:
+    asked = f"{unfit} Reply again, with nothing but JSON that follows {compact(schema.schema)}"
+    return [Message(role="assistant", content=reply), Message(role="user", content=asked)]
+
+
+def llm_type() -> NodeType:
+    """Return the type of steps that ask a model."""
+    return NodeType(
+        name="llm",
+        description="Asks the small or the big model. Its answer leaves on default: text, or JSON"
+        " if there is an output_schema.",
+        node=LlmNode(),
+        data=LlmData,
+        handles=Handles(
+            flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE
+        ),
+    )

@@ -1,0 +1,199 @@
+"""How the parts of a graph are read: strictly, with problems in our own words.
+
+The words of the validation library are not used: some of them quote what was sent. Every message
+here is made of our own words and of limits that stand in our own schema.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, LiteralString
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError, core_schema
+
+from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.validation import Problem
+from app.nodes.paths import DEFAULT_PATH, HANDLE, Path, PathError
+from app.nodes.templates import JsonTemplate, TemplateError, TextTemplate
+
+OWN: Final = "caseworker"
+"""The type of errors whose messages are ours."""
+TOLD: Final = "caseworker_told"
+"""The type of errors that only say that something was told elsewhere."""
+
+_MESSAGES: Mapping[str, str] = {
+    "missing": "This field is required.",
+    "extra_forbidden": "This field is not known here; leave it out.",
+    "string_type": "This must be a string.",
+    "string_unicode": "This must be valid Unicode text.",
+    "string_too_short": "This must have at least {min_length} characters.",
+    "string_too_long": "This must have at most {max_length} characters.",
+    "too_short": "This must have at least {min_length} items.",
+    "too_long": "This must have at most {max_length} items.",
+    "int_type": "This must be a whole number.",
+    "int_from_float": "This must be a whole number.",
+    "float_type": "This must be a number.",
+    "finite_number": "This must be a finite number.",
+    "bool_type": "This must be true or false.",
+    "greater_than_equal": "This must be at least {ge}.",
+    "less_than_equal": "This must be at most {le}.",
+    "literal_error": "This must be one of: {expected}.",
+    "dict_type": "This must be a JSON object.",
+    "model_type": "This must be a JSON object.",
+    "list_type": "This must be a JSON array.",
+    "recursion_loop": "This is nested too deeply.",
+}
+_OTHER = "This value is not accepted here."
+
+_WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
+_PLAIN_NAME = re.compile(f"{_WORD}(?:_{_WORD}){{0,4}}", re.ASCII)
+"""Words joined by underscores; tokens and keys, which mix letters and digits, do not fit."""
+
+
+class StepData(BaseModel):
+    """What the steps of one type are configured with; the base of every part of a graph."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        arbitrary_types_allowed=True,
+    )
+
+
+def read_by(read: Callable[[Any], Any]) -> GetPydanticSchema:
+    """Return what makes a field's value by ``read`` alone, whatever its type looks like."""
+    return GetPydanticSchema(lambda *_: core_schema.no_info_plain_validator_function(read))
+
+
+def refusal(message: str) -> PydanticCustomError:
+    """Return an error with a message of our own, for validators to raise."""
+    template: LiteralString = "{message}"
+    return PydanticCustomError(OWN, template, {"message": message})
+
+
+def told() -> PydanticCustomError:
+    """Return the error of a validator that has told its problems itself."""
+    return PydanticCustomError(TOLD, "told")
+
+
+def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
+    """Yield what is wrong with something that stands at ``place``."""
+    for one in error.errors(include_url=False, include_input=False):
+        if one["type"] != TOLD:
+            yield Problem(joined(place, shown(one["loc"])), _message(one))
+
+
+def shown(names: Iterable[str | int]) -> str:
+    """Return a dotted place.
+
+    A key that somebody made up is shown only if it looks like a name, so that nothing that was sent
+    by mistake comes back.
+    """
+    return ".".join(
+        str(name) if isinstance(name, int) or _PLAIN_NAME.fullmatch(name) else "*" for name in names
+    )
+
+
+def joined(*places: str) -> str:
+    """Return places that stand in one another as one; empty ones are left out."""
+    return ".".join(place for place in places if place)
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    kind, context = error["type"], error.get("ctx") or {}
+    if kind == OWN:
+        return str(context["message"])
+    return _MESSAGES.get(kind, _OTHER).format_map(context)
+
+
+def _text_template(value: Any) -> TextTemplate:
+    if not isinstance(value, str):
+        raise refusal("This must be a string.")
+    try:
+        return TextTemplate.parse(value)
+    except TemplateError as error:
+        raise refusal(str(error)) from None
+
+
+def _json_template(value: Any) -> JsonTemplate:
+    try:
+        return JsonTemplate(value)
+    except TemplateError as error:
+        raise refusal(str(error)) from None
+
+
+def _object_template(value: Any) -> JsonTemplate:
+    if not isinstance(value, dict):
+        raise refusal("This must be a JSON object.")
+    return _json_template(value)
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str):
+        raise refusal("This must be a string.")
+    try:
+        return Path.parse(value)
+    except PathError as error:
+        raise refusal(str(error)) from None
+
+
+def _handle(value: str) -> str:
+    if not HANDLE.fullmatch(value):
+        raise refusal("The name of a handle is 1 to 64 of the characters A-Z a-z 0-9 _ -")
+    return value
+
+
+TextField = Annotated[
+    TextTemplate,
+    read_by(_text_template),
+    WithJsonSchema({"type": "string", "description": "Text; ${path} puts a value into it."}),
+]
+"""A text with places for values."""
+
+JsonField = Annotated[
+    JsonTemplate,
+    read_by(_json_template),
+    WithJsonSchema({"description": "Any JSON; ${path} in its strings puts a value there."}),
+]
+"""JSON with places for values."""
+
+ObjectField = Annotated[
+    JsonTemplate,
+    read_by(_object_template),
+    WithJsonSchema(
+        {"type": "object", "description": "An object; ${path} in its strings puts a value there."}
+    ),
+]
+"""A JSON object with places for values."""
+
+PathField = Annotated[
+    Path,
+    read_by(_path),
+    WithJsonSchema({"type": "string", "examples": ["default.items.0"]}),
+]
+"""A dotted path into the inputs of a step."""
+
+
+def usual_path() -> Any:
+    """Return the default of a path: the usual input."""
+    return Field(
+        default_factory=lambda: DEFAULT_PATH, json_schema_extra={"default": DEFAULT_HANDLE}
+    )
+
+
+HandleName = Annotated[
+    str,
+    AfterValidator(_handle),
+    Field(json_schema_extra={"pattern": f"^{HANDLE.pattern}$"}),
+]
+"""Names an input or an output of a step."""

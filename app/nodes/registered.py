@@ -1,0 +1,81 @@
+"""A step that calls a function which the service was built with.
+
+Functions come from the process alone; a graph can name one, and nothing else.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from app.engine.context import FlowContext, Outputs
+from app.engine.prepared import BoundNode
+from app.engine.results import ExecutionResult
+from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.validation import Handles, Traits
+from app.kernel.wording import quoted
+from app.nodes.function import FunctionNode, execution_context
+from app.nodes.node_type import NONE, Fault, NodeType
+from app.nodes.reading import JsonField, StepData
+
+
+class FunctionData(StepData):
+    """Which function, and what for."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    """A function that is registered in this process."""
+    args: JsonField | None = None
+    """Its input; left out, it is the input default of the step."""
+
+
+class RegisteredFunctions:
+    """Calls the functions of a process by name."""
+
+    def __init__(self, functions: Iterable[FunctionNode]) -> None:
+        """Take the functions, which are known by the ids of their nodes."""
+        self._functions = {function.id: function for function in functions}
+
+    async def execute(
+        self, data: FunctionData, inputs: Outputs, context: FlowContext
+    ) -> ExecutionResult:
+        """Call the function of a step; what it returns is the output ``default``.
+
+        Raises:
+            MissingValueError: the arguments have a place for which there is no value.
+            Exception: whatever the function raises.
+        """
+        given = inputs.get(DEFAULT_HANDLE) if data.args is None else data.args.render(inputs)
+        found = await self._functions[data.name].execute(execution_context(context, given))
+        return ExecutionResult({DEFAULT_HANDLE: found})
+
+    def faults(self, data: FunctionData) -> list[Fault]:
+        """Return what is wrong with a step: its function may not exist."""
+        if data.name in self._functions:
+            return []
+        return [("name", f"No function {quoted(data.name)} is registered here.")]
+
+    def bound(self, data: FunctionData) -> BoundNode:
+        """Return the work of a step; a persistent function is locked meanwhile."""
+        return BoundNode(self, data, self._functions[data.name].lock)
+
+    def holds(self, data: FunctionData) -> frozenset[Any]:
+        """Return the persistent functions that a step uses."""
+        function = self._functions[data.name]
+        return frozenset({function.id}) if function.persistent else frozenset()
+
+
+def function_type(functions: Iterable[FunctionNode]) -> NodeType:
+    """Return the type of steps that call one of these functions."""
+    registered = RegisteredFunctions(functions)
+    handles = Handles(flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE)
+    return NodeType(
+        name="function",
+        description="Calls a function that is registered in this process."
+        " What it returns leaves on default.",
+        node=registered,
+        data=FunctionData,
+        handles=handles,
+        faults=registered.faults,
+        traits=lambda data: Traits(handles=handles, holds=registered.holds(data)),
+        work=registered.bound,
+    )

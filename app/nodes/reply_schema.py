@@ -1,0 +1,112 @@
+"""JSON that a model was asked for: the schema it must follow, and how its reply is read."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NoReturn
+
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+from pydantic import WithJsonSchema
+
+from app.nodes.reading import read_by, refusal, shown
+
+MAX_REPLY_CHARS = 1_000_000
+MAX_DEPTH = 64
+MAX_FAULTS = 3
+
+_MASK = "the value"
+
+
+class UnfitReplyError(ValueError):
+    """A reply that is no JSON or does not follow its schema; the message quotes nothing of it."""
+
+
+class ReplySchema:
+    """A JSON Schema (draft 2020-12) that refers to nothing outside itself."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """Compile a schema.
+
+        Raises:
+            ValueError: it is no JSON Schema, or refers elsewhere.
+        """
+        self.schema = schema
+        try:
+            self._validator = Draft202012Validator(
+                dict(schema), retriever=_refuse, mask=_MASK, pattern_options=RegexOptions()
+            )
+        except (ValidationError, ValueError):
+            raise ValueError(
+                "This is no JSON Schema (draft 2020-12) that stands by itself, with patterns"
+                " that take linear time."
+            ) from None
+
+    def read(self, reply: str) -> Any:
+        """Return the JSON of a reply.
+
+        Raises:
+            UnfitReplyError: it is none, or does not follow the schema.
+        """
+        value = _json_in(reply)
+        faults = [_told(error) for error in self._validator.iter_errors(value)]
+        if faults:
+            more = len(faults) - MAX_FAULTS
+            told = "; ".join(faults[:MAX_FAULTS]) + (f"; and {more} more" if more > 0 else "")
+            raise UnfitReplyError(f"The reply does not follow its JSON Schema: {told}.")
+        return value
+
+
+def _told(error: ValidationError) -> str:
+    place = shown(error.instance_path) or "the whole"
+    return f"{error.kind.name} at {place}"
+
+
+def _json_in(reply: str) -> Any:
+    if len(reply) > MAX_REPLY_CHARS:
+        raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
+    try:
+        value = json.loads(reply, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise UnfitReplyError("The reply is not JSON alone.") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for one in level for inner in _inside(one)]
+    if level:
+        raise UnfitReplyError("The reply is nested too deeply.")
+    return value
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Yield what stands in a value; refuse what no database stores."""
+    if isinstance(value, str):
+        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
+            raise UnfitReplyError("A text in the reply holds a character that is none.")
+    elif isinstance(value, dict):
+        yield from value
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"references to other documents are refused ({uri})")
+
+
+def _read_schema(value: Any) -> ReplySchema:
+    if not isinstance(value, dict):
+        raise refusal("This must be a JSON object.")
+    try:
+        return ReplySchema(value)
+    except ValueError as error:
+        raise refusal(str(error)) from None
+
+
+SchemaField = Annotated[
+    ReplySchema,
+    read_by(_read_schema),
+    WithJsonSchema({"type": "object", "description": "A JSON Schema (draft 2020-12)."}),
+]
+"""A JSON Schema in the data of a step."""

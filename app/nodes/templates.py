@@ -1,0 +1,235 @@
+"""Texts and JSON with places for values: ``${path}``.
+
+A template is read once, when its graph is checked. Rendering puts values into its places and looks
+at nothing twice: what a value holds is never read as a template, and nothing is ever evaluated.
+``$${`` stands for ``${`` itself.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from app.nodes.paths import Path, PathError
+
+MAX_RENDERED_CHARS = 1_000_000
+"""How much text, or JSON written as text, the values of one template may come to."""
+
+MAX_DEPTH = 64
+
+_PLACE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+
+
+class TemplateError(ValueError):
+    """A template that cannot be read; the message says what to do."""
+
+
+class TooMuchTextError(ValueError):
+    """The values of a template are too large to be put into it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"The values of the template come to more than {MAX_RENDERED_CHARS} characters."
+        )
+
+
+def escaped(text: str) -> str:
+    """Return a template that renders to exactly this text."""
+    return text.replace("${", "$${")
+
+
+def compact(value: Any) -> str:
+    """Return a JSON value as the shortest text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class TextTemplate:
+    """A text with places; whatever is put there becomes text, objects and lists compact JSON."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[str | Path]) -> None:
+        self._parts = tuple(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> "TextTemplate":
+        """Read a template.
+
+        Raises:
+            TemplateError: a place is not closed, or holds no path.
+        """
+        return cls(_parts(text))
+
+    def render(self, inputs: Mapping[str, Any]) -> str:
+        """Return the text with the values of ``inputs``.
+
+        Raises:
+            MissingValueError: there is no value for a place; the message names it.
+            TooMuchTextError: the values are too large.
+        """
+        return _Rendering(inputs).text(self._parts)
+
+
+class JsonTemplate:
+    """A JSON value whose strings may have places.
+
+    A string that is one place and nothing else becomes the value itself, of whatever kind. Keys
+    have no places.
+    """
+
+    __slots__ = ("_root", "constant")
+
+    def __init__(self, value: Any) -> None:
+        """Read a template.
+
+        Raises:
+            TemplateError: a place is not closed or holds no path, or the value is nested too
+                deeply.
+        """
+        self._root = _read(value, 0)
+        self.constant = self._root.constant
+        """True if it has no places."""
+
+    def render(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value with the values of ``inputs``; its objects and lists are new.
+
+        Raises:
+            MissingValueError: there is no value for a place; the message names it.
+            TooMuchTextError: the values are too large.
+        """
+        return self._root.render(_Rendering(inputs))
+
+
+class _Rendering:
+    """One rendering: what may still be put in, and the texts that were already made."""
+
+    __slots__ = ("_inputs", "_left", "_texts")
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self._inputs = inputs
+        self._left = MAX_RENDERED_CHARS
+        self._texts: dict[Path, str] = {}
+
+    def text(self, parts: Sequence[str | Path]) -> str:
+        return "".join(part if isinstance(part, str) else self._text_at(part) for part in parts)
+
+    def value(self, path: Path) -> Any:
+        value = path.value_in(self._inputs)
+        if isinstance(value, bool | int | float) or value is None:
+            return value
+        self._text_at(path)  # it counts as much as if it were written out
+        return value
+
+    def _text_at(self, path: Path) -> str:
+        text = self._texts.get(path)
+        if text is None:
+            value = path.value_in(self._inputs)
+            text = self._texts[path] = value if isinstance(value, str) else compact(value)
+        self._left -= len(text)
+        if self._left < 0:
+            raise TooMuchTextError
+        return text
+
+
+class _Renderable(Protocol):
+    @property
+    def constant(self) -> bool: ...
+
+    def render(self, rendering: _Rendering) -> Any: ...
+
+
+class _Scalar:
+    constant = True
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def render(self, rendering: _Rendering) -> Any:
+        return self._value
+
+
+class _Value:
+    constant = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def render(self, rendering: _Rendering) -> Any:
+        return rendering.value(self._path)
+
+
+class _Text:
+    constant = False
+
+    def __init__(self, parts: Sequence[str | Path]) -> None:
+        self._parts = parts
+
+    def render(self, rendering: _Rendering) -> str:
+        return rendering.text(self._parts)
+
+
+class _List:
+    def __init__(self, items: Sequence[_Renderable]) -> None:
+        self._items = items
+        self.constant = all(item.constant for item in items)
+
+    def render(self, rendering: _Rendering) -> list[Any]:
+        return [item.render(rendering) for item in self._items]
+
+
+class _Object:
+    def __init__(self, items: Mapping[str, _Renderable]) -> None:
+        self._items = items
+        self.constant = all(item.constant for item in items.values())
+
+    def render(self, rendering: _Rendering) -> dict[str, Any]:
+        return {key: item.render(rendering) for key, item in self._items.items()}
+
+
+def _read(value: Any, depth: int) -> _Renderable:
+    if depth > MAX_DEPTH:
+        raise TemplateError("This is nested too deeply.")
+    if isinstance(value, Mapping):
+        return _Object({key: _read(item, depth + 1) for key, item in value.items()})
+    if isinstance(value, list):
+        return _List([_read(item, depth + 1) for item in value])
+    if not isinstance(value, str):
+        return _Scalar(value)
+    match _parts(value):
+        case []:
+            return _Scalar("")
+        case [str() as text]:
+            return _Scalar(text)
+        case [Path() as path]:
+            return _Value(path)
+        case parts:
+            return _Text(parts)
+
+
+def _parts(text: str) -> list[str | Path]:
+    """Return the texts and places of a template; texts that meet are one."""
+    parts: list[str | Path] = []
+    literal, end = "", 0
+    for place in _PLACE.finditer(text):
+        literal += text[end : place.start()]
+        end = place.end()
+        if place[0] == "$${":
+            literal += "${"
+            continue
+        if literal:
+            parts.append(literal)
+            literal = ""
+        parts.append(_path_in(place))
+    literal += text[end:]
+    return [*parts, literal] if literal else parts
+
+
+def _path_in(place: re.Match[str]) -> Path:
+    if place[1] is None:
+        raise TemplateError(
+            "A ${ is not closed by a }. Close it, or write $${ for the text itself."
+        )
+    try:
+        return Path.parse(place[1])
+    except PathError as error:
+        raise TemplateError(f"Between ${{ and }} there must be a path. {error}") from None

@@ -1,0 +1,183 @@
+"""The trace that a caller passes to an execution to learn, step by step, what happened."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Literal
+
+from app.trace.node import JsonObject
+from app.trace.plain_json import as_json
+from app.trace.step_summary import insights, step_lines
+from app.trace.step_trace import StepSource, StepTrace, step_traces_of
+from app.trace.wording import counted, money, plain
+
+EndStatus = Literal["completed", "failed", "cancelled"]
+TraceStatus = Literal["running", EndStatus]
+
+
+@dataclass
+class TraceFields:
+    """What an ExecutionTrace tells, in the order of seed 000 (REQ-O2)."""
+
+    graph_id: str
+    start_time: datetime
+    end_time: datetime | None = None
+    status: TraceStatus = "running"
+    steps: list[StepTrace] = field(default_factory=list, repr=False)
+    total_tokens: int = 0
+    total_cost: float = 0.0
+    """US dollars."""
+    error: str | None = None
+
+
+class ExecutionTrace(TraceFields):
+    """What an execution did, step by step (seed 000, REQ-O2, D12).
+
+    It records nothing itself. What executes steps is a source that the trace follows, and only when
+    somebody looks are ``steps``, ``total_tokens`` and ``total_cost`` made from its sources: so an
+    execution hardly pays for being traced. There may be several sources, one after another or one
+    inside another, and steps that are added by hand.
+
+    All its times are in UTC, unless ``start_time`` has no zone: then they are local times without
+    one, so that they compare with it.
+    """
+
+    def __init__(
+        self,
+        graph_id: str,
+        start_time: datetime,
+        end_time: datetime | None = None,
+        status: TraceStatus = "running",
+        steps: Iterable[StepTrace] = (),
+        total_tokens: int = 0,
+        total_cost: float = 0.0,
+        error: str | None = None,
+    ) -> None:
+        """Begin a trace; totals that are given are those of the steps that are given."""
+        self._sources: list[StepSource] = []
+        self._seen = _Seen()
+        super().__init__(
+            graph_id, start_time, end_time, status, list(steps), total_tokens, total_cost, error
+        )
+
+    @property
+    def steps(self) -> list[StepTrace]:
+        """Steps of the sources in the order in which they began, then those added by hand.
+
+        It is a list of the caller's own: ``add_step`` adds to the trace.
+        """
+        return [*self._followed().steps, *self._added]
+
+    @steps.setter
+    def steps(self, steps: list[StepTrace]) -> None:
+        self._added = list(steps)
+
+    @property
+    def total_tokens(self) -> int:
+        """Input plus output tokens of all steps."""
+        return self._followed().tokens + self._added_tokens
+
+    @total_tokens.setter
+    def total_tokens(self, tokens: int) -> None:
+        self._added_tokens = tokens - self._followed().tokens
+
+    @property
+    def total_cost(self) -> float:
+        """US dollars: the ``cost_usd`` in the metadata of all steps."""
+        return float(self._followed().cost_usd + self._added_usd)
+
+    @total_cost.setter
+    def total_cost(self, cost_usd: float) -> None:
+        self._added_usd = Decimal(str(cost_usd)) - self._followed().cost_usd
+
+    def follow(self, source: StepSource) -> None:
+        """Tell of the steps of ``source`` too, of those it has executed and those it will."""
+        self._sources.append(source)
+
+    def add_step(self, step: StepTrace) -> None:
+        """Add a step that no source knows, with its tokens and cost."""
+        self._added.append(step)
+        self._added_tokens += step.tokens_used
+        self._added_usd += _cost_of(step)
+
+    def finish(
+        self, status: EndStatus, error: str | None = None, *, at: datetime | None = None
+    ) -> None:
+        """Say how the execution ended, and when: now, unless told otherwise. The engine does so."""
+        self.status, self.error = status, error
+        self.end_time = self._on_my_clock(at or datetime.now(UTC))
+
+    def explain(self) -> str:
+        """Tell what happened in a text that a person reads at a glance (spec 7)."""
+        steps = self.steps
+        lines = [
+            f"Graph: {plain(self.graph_id)}",
+            f"Status: {self.status}",
+            *step_lines(steps),
+            self._total_line(steps),
+            *insights(steps),
+        ]
+        if self.error:
+            lines.append(plain(f"Error: {self.error}"))
+        return "\n".join(lines)
+
+    def to_dict(self) -> JsonObject:
+        """Return everything as JSON, payloads as ``as_json`` shows them."""
+        told: JsonObject = {}
+        for each in fields(self):
+            if each.name == "steps":
+                told["steps"] = [_step_as_json(step) for step in self.steps]
+            else:
+                told[each.name] = as_json(getattr(self, each.name))
+        return told
+
+    def _followed(self) -> "_Seen":
+        """Return what the sources tell; it is read anew only if something has changed."""
+        revision = len(self._sources) + sum(source.revision for source in self._sources)
+        if self._seen.revision != revision:
+            steps = step_traces_of(self._sources)
+            if self.start_time.tzinfo is None:
+                steps = [self._without_zone(step) for step in steps]
+            self._seen = _Seen(revision, steps)
+        return self._seen
+
+    def _without_zone(self, step: StepTrace) -> StepTrace:
+        start, end = self._on_my_clock(step.start_time), self._on_my_clock(step.end_time)
+        return replace(step, start_time=start, end_time=end)
+
+    def _on_my_clock(self, moment: datetime) -> datetime:
+        if self.start_time.tzinfo is None:
+            return moment.astimezone().replace(tzinfo=None)
+        return moment.astimezone(UTC)
+
+    def _total_line(self, steps: Sequence[StepTrace]) -> str:
+        ends = [self.end_time] if self.end_time else [step.end_time for step in steps]
+        start = self.start_time.astimezone(UTC)
+        lasted = max((end.astimezone(UTC) for end in ends), default=start) - start
+        return (
+            f"Total: {counted(len(steps), 'step')} in {lasted.total_seconds() * 1000:.0f}ms, "
+            f"{counted(self.total_tokens, 'token')}, {money(self.total_cost)}"
+        )
+
+
+class _Seen:
+    """The steps of all sources at one revision, and their sums."""
+
+    __slots__ = ("cost_usd", "revision", "steps", "tokens")
+
+    def __init__(self, revision: int = 0, steps: Sequence[StepTrace] = ()) -> None:
+        self.revision = revision
+        self.steps = steps
+        self.tokens = sum(step.tokens_used for step in steps)
+        self.cost_usd = sum(map(_cost_of, steps), Decimal(0))
+
+
+def _cost_of(step: StepTrace) -> Decimal:
+    cost_usd = step.metadata.get("cost_usd")
+    known = isinstance(cost_usd, int | float | Decimal) and not isinstance(cost_usd, bool)
+    return Decimal(str(cost_usd)) if known else Decimal(0)
+
+
+def _step_as_json(step: StepTrace) -> JsonObject:
+    return {each.name: as_json(getattr(step, each.name)) for each in fields(step)}

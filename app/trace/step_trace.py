@@ -1,0 +1,178 @@
+"""What the steps of a graph did, made from what was noted while they were executed.
+
+While a graph works, one ``StepRecord`` is appended for each step that ends: nothing is computed,
+copied or looked up then. All the rest, down to the tokens of each step, is read later from the
+records and from the ExecutionGraph, which is recorded anyway (seed 000, D12; spec 7).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Protocol
+
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.node import NodeFields, number_of
+from app.trace.step_use import StepUse, uses_of
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """One execution of a step, with its payloads (seed 000, REQ-O1).
+
+    A step in a nested graph has a StepTrace of its own, and its calls count there alone: so the
+    steps of a trace add up to its totals.
+    """
+
+    step_id: str
+    """Of a step in a nested graph its path, such as ``outer/inner``."""
+    node_id: str
+    """The node that was executed; several steps may share one."""
+    node_type: str
+    input: Any = field(repr=False)
+    """The object itself, no copy of it."""
+    output: Any = field(repr=False)
+    """The object itself, no copy of it."""
+    error: str | None
+    start_time: datetime
+    end_time: datetime
+    duration_ms: float
+    """By the monotonic clock."""
+    tokens_used: int = 0
+    """Input plus output tokens of the calls that the step made itself."""
+    metadata: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Of a recorded step: ``trace_node`` (its CallNode, above its calls) and that one's ``status``,
+    ``attempts`` (a fallback is one), ``cost_usd`` of the calls that it made itself; and where there
+    is one, ``stop_reason``, ``recovered_by`` and ``nested_in`` (the CallNode of a step around)."""
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """What is noted of a step when it ends. Not frozen: that would triple the price of making one.
+
+    Times are readings of ``time.perf_counter_ns``.
+    """
+
+    step_id: str
+    trace_node: str
+    """Its CallNode in the ExecutionGraph."""
+    node_id: str
+    node_type: str
+    input: Any
+    output: Any
+    error: str | None
+    started_ns: int
+    ended_ns: int
+    recovered_by: str | None = None
+    """``skip`` or ``fallback``, if the step's policy has made a failure good."""
+
+
+class StepSource(Protocol):
+    """What executes steps, or did, and can tell of them at any time."""
+
+    @property
+    def revision(self) -> int:
+        """A number that rises whenever ``step_traces`` would return something else."""
+        ...
+
+    def step_traces(self) -> Iterable[StepTrace]:
+        """Return the steps that have ended, with their times in UTC."""
+        ...
+
+
+class RecordedSteps:
+    """The steps of which an execution appends records, and the graph that their calls are in."""
+
+    __slots__ = ("graph", "records", "started_at", "started_ns")
+
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        records: Sequence[StepRecord],
+        started_at: datetime,
+        started_ns: int,
+    ) -> None:
+        """Join ``records``, which may still grow, with the graph of their CallNodes.
+
+        ``started_at`` (with a zone) and ``started_ns`` are one moment on two clocks.
+        """
+        self.graph = graph
+        self.records = records
+        self.started_at = started_at.astimezone(UTC)
+        self.started_ns = started_ns
+
+    @property
+    def revision(self) -> int:
+        """Rises with every record and every change of the graph, late usage included."""
+        return len(self.records) + self.graph.revision
+
+    def step_traces(self) -> list[StepTrace]:
+        """Return the steps that have ended, in the order in which they began."""
+        return step_traces_of([self])
+
+    def instant(self, reading_ns: int) -> datetime:
+        """Return when the clock of the records showed a reading."""
+        return self.started_at + timedelta(microseconds=(reading_ns - self.started_ns) // 1000)
+
+
+def step_traces_of(sources: Iterable[StepSource]) -> list[StepTrace]:
+    """Return the steps of several sources, in the order in which they began.
+
+    Recorded steps of one ExecutionGraph are read together, in one pass through it: a call counts
+    for the nearest step above it, whichever source has recorded that step.
+    """
+    traces: list[StepTrace] = []
+    sharing = defaultdict[int, list[RecordedSteps]](list)
+    for source in sources:
+        if isinstance(source, RecordedSteps):
+            sharing[id(source.graph)].append(source)
+        else:
+            traces.extend(source.step_traces())
+    for recorded in sharing.values():
+        traces.extend(_recorded_traces(recorded))
+    traces.sort(key=lambda trace: trace.start_time.astimezone(UTC))
+    return traces
+
+
+def _recorded_traces(sources: Sequence[RecordedSteps]) -> Iterator[StepTrace]:
+    """Yield the steps of sources that share a graph, in the order in which their nodes began."""
+    records = [(source, record) for source in sources for record in source.records]
+    records.sort(key=lambda pair: number_of(pair[1].trace_node))
+    uses = uses_of(_nodes_of(sources[0].graph), {record.trace_node for _, record in records})
+    for source, record in records:
+        use = uses.get(record.trace_node)
+        yield StepTrace(
+            step_id=record.step_id,
+            node_id=record.node_id,
+            node_type=record.node_type,
+            input=record.input,
+            output=record.output,
+            error=record.error,
+            start_time=source.instant(record.started_ns),
+            end_time=source.instant(record.ended_ns),
+            duration_ms=(record.ended_ns - record.started_ns) / 1e6,
+            tokens_used=use.tokens_in + use.tokens_out if use else 0,
+            metadata=_details(record, use),
+        )
+
+
+def _nodes_of(graph: ExecutionGraph) -> Iterator[NodeFields]:
+    """Yield the nodes as they are now, in the order of creation."""
+    capture = graph.capture()
+    for record in islice(capture.records, capture.node_count):
+        yield capture.overlay.get(record["node_id"], record)
+
+
+def _details(record: StepRecord, use: StepUse | None) -> dict[str, Any]:
+    details: dict[str, Any] = {"trace_node": record.trace_node}
+    if use is not None:
+        details |= {
+            "status": use.node["status"],
+            "stop_reason": use.node["stop_reason"],
+            "attempts": use.attempts,
+            "cost_usd": float(use.cost_usd),
+            "nested_in": use.nested_in,
+        }
+    details["recovered_by"] = record.recovered_by
+    return {name: value for name, value in details.items() if value is not None}

@@ -1,0 +1,245 @@
+"""Random graphs with random steps, policies, budgets and stops, all drawn from a seed."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.control.budget import Budget, Dimension
+from app.control.ledger import Scope
+from app.control.policy import ErrorPolicy, OnError
+from app.control.usage import ResourceUsage
+from app.engine.calls import Calls
+from app.engine.cancellation import CancellationToken
+from app.engine.context import FlowContext
+from app.engine.driver import GraphExecution
+from app.engine.events import Event
+from app.engine.fleeting import FleetingJournal
+from app.engine.lanes import Lanes
+from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.engine.report import GraphOutcome
+from app.engine.results import ExecutionResult
+from app.engine.run_context import RunContext
+from app.engine.settling import AbandonedError, Supervisor
+from app.engine.timing import seconds_of
+from app.kernel.graph import Channel, Edge, Graph, Step
+from app.trace.execution_graph import ExecutionGraph
+from tests.support.seeded_loop import Story, run
+
+GRACE_SECONDS = 1.0
+HANDLES = ("default", "yes", "no")
+MAX_STEPS = 60
+MAX_INNER_STEPS = 6
+
+
+class StepFailedError(Exception):
+    """What a step of a story fails with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doing:
+    """What one step does when it is executed."""
+
+    seconds: float
+    fails_first: int
+    """How many of its attempts fail."""
+    produces: frozenset[str]
+    tokens: int
+    stubborn_seconds: float
+    """How long it goes on after it was cancelled."""
+    inner: "Plan | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A graph and what its steps do."""
+
+    graph: Graph
+    doings: Mapping[str, Doing]
+    limits: Mapping[str, Mapping[str, Any]]
+
+    def prepared(self, world: "World") -> PreparedGraph:
+        steps = {
+            step.id: PreparedStep(
+                step=step,
+                work=BoundNode(world, self.doings[step.id]),
+                **self.limits[step.id],
+            )
+            for step in self.graph.steps
+        }
+        return PreparedGraph(self.graph, steps)
+
+
+@dataclass
+class World:
+    """One run of one plan, and everything that was seen of it."""
+
+    plan: Plan
+    budget: Budget
+    ceiling: int
+    cancel_at: float | None
+    token: CancellationToken = field(default_factory=CancellationToken)
+    trace: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("run", now_ms=lambda: 0))
+    events: list[Event] = field(default_factory=list)
+    attempts: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    begun: list[tuple[float, str]] = field(default_factory=list)
+    working: set[str] = field(default_factory=set)
+    """The paths of leaf steps that work right now, in their time and lane."""
+    most_working: int = 0
+    scope: Scope = field(init=False)
+    outcome: GraphOutcome = field(init=False)
+    ended_at: float = 0.0
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def execute(
+        self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        path = context.path.split("~")[0]
+        attempt = self.attempts[path] = self.attempts.get(path, 0) + 1
+        self.inputs[path] = inputs
+        self.begun.append((asyncio.get_running_loop().time(), context.path))
+        if data.tokens:
+            context.scope.charge({Dimension.TOKENS: data.tokens})
+        if data.inner is not None:
+            nested = GraphExecution.inside(context, data.inner.prepared(self), {})
+            await nested.result()
+        else:
+            await self._work(data, context)
+        if attempt <= data.fails_first:
+            raise StepFailedError(path)
+        return ExecutionResult(dict.fromkeys(data.produces, path))
+
+    async def _work(self, data: Doing, context: FlowContext) -> None:
+        self.working.add(context.path)
+        self.most_working = max(self.most_working, len(self.working))
+        try:
+            await asyncio.sleep(data.seconds)
+        except asyncio.CancelledError:
+            self.working.discard(context.path)  # its lane may be another's from now on
+            if data.stubborn_seconds:
+                await asyncio.sleep(data.stubborn_seconds)
+            if data.stubborn_seconds > GRACE_SECONDS:
+                return  # it never noticed
+            raise
+        finally:
+            self.working.discard(context.path)
+
+    async def play(self) -> None:
+        loop = asyncio.get_running_loop()
+        token = self.token
+        root = self.trace.create_root("run")
+        self.trace.mark_running(root)
+        self.scope = Scope("run", self.budget, usage=ResourceUsage(clock=loop.time))
+        draw = random.Random(7)
+        context = RunContext(
+            run_id="run",
+            root=root,
+            trace=self.trace,
+            scope=self.scope,
+            token=token,
+            calls=Calls(
+                graph=self.trace, journal=FleetingJournal(token), token=token, jitter=lambda: 0.0
+            ),
+            journal=FleetingJournal(token),
+            events=self,
+            lanes=Lanes(self.ceiling),
+            grace_seconds=GRACE_SECONDS,
+            jitter=lambda: draw.uniform(-1, 1),
+        )
+        if self.cancel_at is not None:
+            loop.call_later(self.cancel_at, token.cancel)
+        execution = GraphExecution(self.plan.prepared(self), {}, context)
+        supervisor = Supervisor(grace_seconds=GRACE_SECONDS)
+        try:
+            with seconds_of(self.scope, token):
+                self.outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
+        except AbandonedError as abandoned:
+            self.outcome = execution.abandoned(abandoned.stop)
+        self.ended_at = loop.time()
+        self.trace.close_open("The run ended.")
+        self.trace.mark_success(root, 0)
+        await asyncio.sleep(100)  # whatever was abandoned comes to its end
+
+
+def world_of(seed: int) -> World:
+    """Draw a run from a seed."""
+    draw = random.Random(seed)
+    plan = _plan(draw, draw.randint(1, MAX_STEPS), depth=0)
+    return World(
+        plan=plan,
+        budget=Budget(
+            max_steps=draw.choice([None, None, draw.randint(0, 40)]),
+            max_tokens=draw.choice([None, None, draw.randint(0, 400)]),
+            max_time_seconds=draw.choice([None, None, None, draw.uniform(0, 30)]),
+        ),
+        ceiling=draw.choice([1, 2, 8, 64]),
+        cancel_at=draw.choice([None, None, draw.uniform(0, 40)]),
+    )
+
+
+def told(seed: int) -> tuple[World, Story[None]]:
+    """Play the run of a seed."""
+    world = world_of(seed)
+    return world, run(world.play, seed)
+
+
+def _plan(draw: random.Random, count: int, *, depth: int) -> Plan:
+    names = [f"s{index}" for index in range(count)]
+    steps = tuple(Step(id=name, type="story") for name in names)
+    graph = Graph(
+        id="g",
+        steps=tuple(draw.sample(steps, count)),
+        edges=tuple(_edges(draw, names)),
+        max_parallel=draw.choice([1, 1, 2, 4, 8]),
+    )
+    return Plan(
+        graph=graph,
+        doings={name: _doing(draw, depth=depth) for name in names},
+        limits={name: _limits(draw) for name in names},
+    )
+
+
+def _edges(draw: random.Random, names: list[str]) -> list[Edge]:
+    """Edges lead from earlier names to later ones only, so there is no cycle."""
+    edges = {
+        (source, target, draw.choice(HANDLES))
+        for index, target in enumerate(names)
+        for source in draw.sample(names[:index], min(index, draw.choice([0, 1, 1, 2, 3])))
+    }
+    return [
+        Edge(source=source, target=target, source_handle=handle, channel=Channel.FLOW)
+        for source, target, handle in sorted(edges)
+    ]
+
+
+def _doing(draw: random.Random, *, depth: int) -> Doing:
+    nests = depth < 2 and draw.random() < 0.08
+    return Doing(
+        seconds=draw.choice([0, 0.5, 1, 3]),
+        fails_first=draw.choice([0] * 12 + [1, 1, 2, 9]),
+        produces=frozenset(
+            draw.sample(HANDLES, draw.choice([1, 2, 3])) + ["default"] * (not nests)
+        ),
+        tokens=draw.choice([0, 0, 5, 20]),
+        stubborn_seconds=draw.choice([0, 0, 0, 0.2, 5]),
+        inner=_plan(draw, draw.randint(1, MAX_INNER_STEPS), depth=depth + 1) if nests else None,
+    )
+
+
+def _limits(draw: random.Random) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    on_error: OnError | None = draw.choice([None, None, None, "fail", "retry", "skip"])
+    if on_error is not None:
+        limits["policy"] = ErrorPolicy(
+            on_error=on_error,
+            retry_count=draw.randint(1, 2),
+            retry_delay_ms=draw.choice([0, 200, 2000]),
+            timeout_ms=draw.choice([None, None, 700, 5000]),
+        )
+    if draw.random() < 0.1:
+        limits["sub_budget"] = Budget(max_steps=draw.randint(0, 6), max_tokens=draw.randint(0, 60))
+    return limits

@@ -1,0 +1,206 @@
+"""Random graphs, executed on the seeded loop: whatever happens, the promises hold."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from app.control.budget import Dimension
+from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED, Event
+from app.engine.report import GraphOutcome
+from app.kernel.graph import Edge
+from app.kernel.lifecycle import StepStatus
+from app.kernel.topology import Topology
+from app.trace.invariants import violations
+from tests.property.graph_stories import GRACE_SECONDS, Plan, World, told, world_of
+from tests.support.seeded_loop import run
+
+SEEDS = 2_000
+SHARDS = 8
+
+ENDED = {StepStatus.COMPLETED, StepStatus.SKIPPED}
+
+
+@pytest.mark.req("004/lifecycle", "004/subgraph", "000/B1", "000/B5", "000/C3", "000/P1", "000/P2")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_promise_holds_for_every_graph(shard: int) -> None:
+    """Order, one start and one end, no overshoot, nothing left over, sound records."""
+    for seed in range(shard, SEEDS, SHARDS):
+        world, story = told(seed)
+        found = [*problems(world), *(f"left over: {task}" for task in story.leftover)]
+        assert found == [], f"seed {seed}: {found}"
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_the_same_seed_tells_the_same_story(shard: int) -> None:
+    """Step by step of the loop, and event by event."""
+    for seed in range(shard, SEEDS // 10, SHARDS):
+        one, first = told(seed)
+        other, second = told(seed)
+        assert first.digest == second.digest
+        assert one.events == other.events
+
+
+def test_the_stories_are_worth_their_time() -> None:
+    """Among them are all ends, nested graphs, parallel work, limits that were met, late results."""
+    seen = Counter[str]()
+    for seed in range(0, SEEDS, 10):
+        world, _ = told(seed)
+        seen.update(_kinds(world))
+
+    assert seen.keys() >= {
+        "completed",
+        "failed",
+        "cancelled",
+        "steps",
+        "tokens",
+        "seconds",
+        "step.skipped",
+        "step.error",
+        "step.cancelled",
+        "late_result",
+        "nested",
+        "parallel",
+        "several attempts",
+        "sub budget",
+        "recovered",
+    }
+    assert min(seen.values()) >= 2
+
+
+@pytest.mark.req("000/C3")
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_a_cancel_at_every_step_of_the_loop_ends_the_run(seed: int) -> None:
+    """Whatever the loop was about to do."""
+    peaceful = world_of(seed)
+    steps = run(peaceful.play, seed).steps
+    for before in range(0, steps, max(1, steps // 150)):
+        world = world_of(seed)
+
+        def strike(world: World = world) -> None:
+            world.token.cancel()
+
+        story = run(world.play, seed, interrupt=strike, before_step=before)
+        assert story.leftover == ()
+        assert list(problems(world)) == []
+
+
+def problems(world: World) -> Iterator[str]:
+    """Return what the engine has promised and not kept."""
+    yield from violations(world.trace.snapshot())
+    yield from _order_problems(world, world.plan, "")
+    yield from _event_problems(world)
+    yield from _budget_problems(world)
+    yield from _end_problems(world)
+
+
+def _order_problems(world: World, plan: Plan, prefix: str) -> Iterator[str]:
+    """A step began before its inputs, or without any."""
+    topology = Topology(plan.graph)
+    at = {event.step_id: place for place, event in _firsts(world, STEP_STARTED)}
+    ends = {event.step_id: place for place, event in _lasts(world, {*STEP_ENDS, STEP_SKIPPED})}
+    for step_id, edges in topology.incoming.items():
+        path = prefix + step_id
+        if path not in at:
+            continue
+        for edge in edges:
+            if ends.get(prefix + edge.source, 10**9) > at[path]:
+                yield f"{path} began before {edge.source} had ended"
+        if not any(_live(world, plan, prefix, edge) for edge in edges):
+            yield f"{path} began although every path to it is dead"
+    for step_id, doing in plan.doings.items():
+        if doing.inner is not None:
+            yield from _order_problems(world, doing.inner, f"{prefix}{step_id}/")
+
+
+def _live(world: World, plan: Plan, prefix: str, edge: Edge) -> bool:
+    doing, path = plan.doings[edge.source], prefix + edge.source
+    if any(e.data.get("recovered_by") for e in world.events if e.step_id == path):
+        return edge.source_handle == "default"
+    return edge.source_handle in doing.produces
+
+
+def _firsts(world: World, kind: str) -> Iterator[tuple[int, Event]]:
+    for place, event in reversed(list(enumerate(world.events))):
+        if event.type == kind:
+            yield place, event
+
+
+def _lasts(world: World, kinds: set[str]) -> Iterator[tuple[int, Event]]:
+    return ((place, event) for place, event in enumerate(world.events) if event.type in kinds)
+
+
+def _event_problems(world: World) -> Iterator[str]:
+    """Some step did not start once and end once."""
+    starts = Counter(e.step_id for e in world.events if e.type == STEP_STARTED)
+    ends = Counter(e.step_id for e in world.events if e.type in STEP_ENDS)
+    skips = Counter(e.step_id for e in world.events if e.type == STEP_SKIPPED)
+    for path, count in (starts | ends | skips).items():
+        nested_again = world.attempts.get(str(path).split("/")[0], 1) > 1 and "/" in str(path)
+        if starts[path] != ends[path]:
+            yield f"{path} started {starts[path]} times and ended {ends[path]} times"
+        if count > 1 and not nested_again:
+            yield f"{path} was told of {count} times"
+        if skips[path] and starts[path] and not nested_again:
+            yield f"{path} was skipped and started"
+
+
+def _budget_problems(world: World) -> Iterator[str]:
+    budget, usage = world.budget, world.scope.usage
+    started = sum(event.type == STEP_STARTED for event in world.events)
+    if usage.of(Dimension.STEPS) != started:
+        yield f"{usage.of(Dimension.STEPS)} steps were charged and {started} started"
+    for dimension, limit in budget.limits().items():
+        if dimension is not Dimension.SECONDS and usage.of(dimension) > limit:
+            yield f"{usage.of(dimension)} {dimension} of {limit}"
+    if any(world.scope.reserved(dimension) for dimension in Dimension):
+        yield "something is still reserved"
+    widest = max(_widths(world.plan))
+    if world.most_working > min(widest, world.ceiling):
+        yield f"{world.most_working} worked at once"
+
+
+def _widths(plan: Plan) -> Iterator[int]:
+    yield plan.graph.max_parallel
+    for doing in plan.doings.values():
+        if doing.inner is not None:
+            yield from _widths(doing.inner)
+
+
+def _end_problems(world: World) -> Iterator[str]:
+    """The run ended in another way than its steps, or not when it should."""
+    outcome = world.outcome
+    statuses = {step_id: report.status for step_id, report in outcome.steps.items()}
+    if outcome.stop is None and outcome.error is None:
+        yield from (f"{s} is {status}" for s, status in statuses.items() if status not in ENDED)
+    elif StepStatus.RUNNING in statuses.values():
+        yield "something is still running"
+    if outcome.error is not None and outcome.stop is None and not _has(outcome, StepStatus.FAILED):
+        yield "the graph failed without a failed step"
+    seconds = world.budget.max_time_seconds
+    for limit in (world.cancel_at, seconds):
+        if limit is not None and world.ended_at > limit + 2 * GRACE_SECONDS:
+            yield f"it ended at {world.ended_at} although {limit} was its end"
+
+
+def _has(outcome: GraphOutcome, status: StepStatus) -> bool:
+    return any(report.status is status for report in outcome.steps.values())
+
+
+def _kinds(world: World) -> Iterator[str]:
+    outcome = world.outcome
+    if outcome.stop is not None:
+        yield outcome.stop.cause.dimension or outcome.stop.cause.kind.value
+        if outcome.stop.cause.scope not in (None, "run"):
+            yield "sub budget"
+    else:
+        yield "failed" if outcome.error else "completed"
+    yield from {event.type for event in world.events}
+    if any("/" in str(event.step_id) for event in world.events):
+        yield "nested"
+    if world.most_working > 1:
+        yield "parallel"
+    if max(world.attempts.values(), default=0) > 1:
+        yield "several attempts"
+    if any(event.data.get("recovered_by") for event in world.events):
+        yield "recovered"

@@ -1,0 +1,106 @@
+"""Locks of persistent nodes: taken once, never waited for without end, never leaked."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.engine.locks import DeadlockError, NodeLock
+from tests.unit.engine.gateway import now, play
+
+
+async def hold(lock: NodeLock, seconds: float) -> float:
+    async with lock.held():
+        await asyncio.sleep(seconds)
+        return now()
+
+
+@pytest.mark.req("000/P3")
+def test_one_holds_it_at_a_time() -> None:
+    """The others follow."""
+
+    async def main() -> list[float]:
+        lock = NodeLock("n")
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(hold(lock, 1)) for _ in range(3)]
+        assert not lock.locked
+        return sorted(task.result() for task in tasks)
+
+    assert play(main) == [1, 2, 3]
+
+
+@pytest.mark.req("000/P4")
+def test_a_lock_that_cannot_be_had_in_time_raises_and_stays_sound() -> None:
+    """Whoever comes later still gets it."""
+
+    async def main() -> tuple[float, bool]:
+        lock = NodeLock("n", timeout_seconds=5)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hold(lock, 8))
+            await asyncio.sleep(0.5)
+            with pytest.raises(DeadlockError, match="'n' was not free within 5 seconds"):
+                await hold(lock, 1)
+            failed_at = now()
+        await hold(lock, 1)
+        return failed_at, lock.locked
+
+    assert play(main) == (5.5, False)
+
+
+@pytest.mark.req("000/P4")
+def test_two_nodes_taken_in_opposite_orders_end_in_an_error_not_in_a_hang() -> None:
+    """One of both gives up, and with what it lets go of the other goes on."""
+
+    async def both(first: NodeLock, second: NodeLock) -> str:
+        try:
+            async with first.held():
+                await asyncio.sleep(1)
+                async with second.held():
+                    return "done"
+        except DeadlockError:
+            return "gave up"
+
+    async def main() -> Any:
+        one = NodeLock("one", timeout_seconds=5)
+        other = NodeLock("other", timeout_seconds=9)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(both(one, other)), group.create_task(both(other, one))]
+        assert not one.locked
+        assert not other.locked
+        return [task.result() for task in tasks], now()
+
+    assert play(main) == (["done", "gave up"], 6)
+
+
+@pytest.mark.req("000/P4")
+def test_work_that_holds_a_lock_does_not_wait_for_itself() -> None:
+    """It would wait for the whole time, in vain."""
+
+    async def main() -> float:
+        lock = NodeLock("n")
+        async with lock.held():
+            with pytest.raises(DeadlockError, match="waits for itself"):
+                await hold(lock, 1)
+        assert not lock.locked
+        return now()
+
+    assert play(main) == 0
+
+
+@pytest.mark.req("000/P4")
+@pytest.mark.parametrize("seed", range(50))
+def test_a_cancel_at_any_moment_leaks_nothing(seed: int) -> None:
+    """Neither while waiting, nor just when the lock comes free, nor while holding it."""
+
+    async def main() -> bool:
+        lock = NodeLock("n", timeout_seconds=seed % 5 + 1)
+        tasks = [asyncio.create_task(hold(lock, 1)) for _ in range(6)]
+        for index, task in enumerate(tasks):
+            asyncio.get_running_loop().call_later((seed * 7 + index * 3) % 11 / 2, task.cancel)
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()
+        return lock.locked
+
+    assert play(main, seed) is False

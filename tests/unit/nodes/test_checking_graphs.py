@@ -1,0 +1,351 @@
+"""Checking graphs: all problems at once, each with its place, and nothing that was sent."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.engine.node import Materializing
+from app.kernel.validation import Severity
+from app.nodes.case.node import CaseNode, case_type
+from app.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
+from app.nodes.llm import llm_type
+from app.nodes.mapping import map_type
+from app.nodes.references import GraphReference
+from app.nodes.registered import function_type
+from app.nodes.router import router_type
+from app.nodes.subgraph import subgraph_type
+from app.nodes.tool_names import ToolNames
+from app.nodes.toolset import toolset_type
+from tests.unit.nodes.world import World, flow, function, graph, link, step
+
+ASK = {"prompt": "Say ${default}."}
+SECRET = "sk-4f9a8b7c6d"
+
+
+@function("twice")
+def twice(context: Any) -> Any:
+    return context.input * 2
+
+
+@function("ledger", persistent=True)
+def ledger(context: Any) -> Any:
+    return None
+
+
+def world() -> World:
+    return World(functions=(twice, ledger))
+
+
+def test_a_good_graph_has_no_problems_and_can_be_prepared() -> None:
+    """With everything its steps need."""
+    good = graph(
+        step("a", "llm", ASK, policy={"on_error": "skip", "fallback_value": "none"}),
+        step(
+            "b", "function", {"name": "twice"}, sub_budget={"max_seconds": 1.5, "max_cost_usd": 2}
+        ),
+        flow("a", "b"),
+        max_parallel=4,
+        name="registered",
+        version=3,
+    )
+
+    assert world().catalog.check(good) == ()
+    prepared = world().catalog.prepare(good, graph_id="mine")
+
+    assert (prepared.graph.id, prepared.graph.max_parallel) == ("mine", 4)
+    policy, limits = prepared.steps["a"].policy, prepared.steps["b"].sub_budget
+    assert policy is not None
+    assert (policy.on_error, policy.fallback_value) == ("skip", "none")
+    assert limits is not None
+    assert (limits.max_time_seconds, limits.max_cost_dollars) == (1.5, 2)
+
+
+def test_all_problems_of_a_graph_are_told_at_once() -> None:
+    """Unreadable parts, unknown types, broken data, and what is wrong with the whole."""
+    broken = graph(
+        step("a b", "llm", {"prompt": "${default", SECRET: 1}),
+        step("b", "llm", {}, policy={"on_error": "retry"}, sub_budget={"max_tokens": -1}),
+        step("b", "mystery"),
+        step(
+            "c",
+            "llm",
+            ASK,
+            policy={"on_error": "fallback", "fallback": {"type": "llm", "data": {"prompt": 1}}},
+        ),
+        step("d", "function", {"name": "os.system"}),
+        flow("b", "nowhere"),
+        {**flow("b", "c"), "data": {}},
+        flow("c", "d", "other"),
+        "no edge",
+        entry=["b", "gone"],
+        max_parallel=65,
+        colour="red",
+    )
+
+    assert sorted(world().places(broken)) == sorted(
+        [
+            "max_parallel",
+            "colour",
+            "steps.0.id",
+            "steps.0.data.prompt",
+            "steps.0.data.*",
+            "steps.1.data.prompt",
+            "steps.1.policy.on_error",
+            "steps.1.sub_budget.max_tokens",
+            "steps.2.id",
+            "steps.2.type",
+            "steps.3.policy.fallback.data.prompt",
+            "steps.4.data.name",
+            "edges.0.target",
+            "edges.1.data.channel",
+            "edges.2.source_handle",
+            "edges.3",
+            "entry.1",
+        ]
+    )
+
+
+def test_what_was_sent_does_not_come_back() -> None:
+    """Neither values nor keys that somebody made up."""
+    broken = graph(
+        step("a", "llm", {"prompt": [SECRET], SECRET: SECRET, "tier": SECRET, "seed": SECRET}),
+        step("b", "llm", {"prompt": SECRET, "output_schema": {"type": SECRET}}),
+        step(
+            "c", "router", {"routes": [{"when": {"path": SECRET + "!", "op": SECRET}, "to": "x"}]}
+        ),
+        {**flow("a", "b"), "data": {"channel": SECRET}, SECRET: 1},
+        max_parallel=SECRET,
+    )
+
+    problems = world().catalog.check(broken)
+
+    assert len(problems) >= 9
+    assert SECRET not in repr(problems)
+
+
+@pytest.mark.req("004/channel")
+@pytest.mark.parametrize(
+    "data", [None, {}, {"channel": None}, {"channel": "both"}, {"channel": "FLOW"}, {"channel": 1}]
+)
+def test_an_edge_without_a_good_channel_is_refused(data: Any) -> None:
+    """There is no default, and nothing is guessed from the handles."""
+    edge = {**flow("a", "b"), "data": data}
+    without = {name: value for name, value in edge.items() if name != "data"}
+
+    for one in (edge, without):
+        made = graph(step("a", "llm", ASK), step("b", "llm", ASK), one)
+        (place,) = world().places(made)
+        assert place.startswith("edges.0.data")
+        with pytest.raises(GraphProblemsError):
+            world().catalog.prepare(made, graph_id="g")
+
+
+@pytest.mark.parametrize("missing", ["source", "target", "source_handle", "target_handle"])
+def test_an_edge_names_both_ends_and_both_handles(missing: str) -> None:
+    """They are never guessed."""
+    edge = {name: value for name, value in flow("a", "b").items() if name != missing}
+
+    assert world().places(graph(step("a", "llm", ASK), step("b", "llm", ASK), edge)) == [
+        f"edges.0.{missing}"
+    ]
+
+
+def test_a_gap_does_not_make_problems_of_its_own() -> None:
+    """A toolset whose edge cannot be read is no step that would be executed."""
+    edge = {**link("t", "c"), "source_handle": "no handle"}
+    gap = graph(step("t", "toolset", {"tools": []}), step("c", "case"), edge)
+    left_out = graph(step("a", "llm", ASK), step("b", "llm", ASK), edge, entry=["a"])
+
+    assert world().places(gap) == ["edges.0.source_handle"]
+    assert world().places(left_out) == ["edges.0.source_handle"]
+
+
+@pytest.mark.parametrize(
+    ("value", "places"),
+    [
+        (None, [""]),
+        ([], [""]),
+        ({}, ["edges", "steps"]),
+        ({"steps": {}, "edges": 1}, ["edges", "steps"]),
+        ({"steps": [None, 1], "edges": [None]}, ["edges.0", "steps.0", "steps.1"]),
+        ({"steps": [], "edges": []}, ["steps"]),
+    ],
+)
+def test_anything_at_all_can_be_checked(value: Any, places: list[str]) -> None:
+    """Whatever comes instead of a graph."""
+    assert sorted(world().places(value)) == places
+
+
+def test_warnings_are_told_and_do_not_keep_a_graph_from_being_executed() -> None:
+    """They have their own severity."""
+    odd = graph(step("a", "llm", ASK), step("b", "llm", ASK), flow("b", "b"))
+
+    problems = world().catalog.check(odd)
+
+    assert {problem.severity for problem in problems} == {Severity.WARNING}
+    assert world().catalog.prepare(odd, graph_id="g").topology.active == ("a",)
+
+
+def test_the_error_of_a_refused_graph_names_the_first_problems_and_holds_all() -> None:
+    """For callers who have no table of problems."""
+    broken = graph(*(step(f"s{number}", "llm") for number in range(5)))
+
+    with pytest.raises(
+        GraphProblemsError, match=r"steps\.0\.data\.prompt: .* and 2 more$"
+    ) as caught:
+        world().catalog.prepare(broken, graph_id="g")
+    assert len(caught.value.problems) == 5
+
+
+@pytest.mark.req("004/subgraph")
+def test_graphs_inside_graphs_are_checked_in_their_place() -> None:
+    """Their problems, warnings included, are told with the way to them."""
+    inner = graph(step("x", "llm"), step("y", "llm", ASK), flow("y", "y"))
+    outer = graph(
+        step("a", "llm", ASK),
+        step("s", "subgraph", {"graph": graph(step("deeper", "subgraph", {"graph": inner}))}),
+        step("m", "map", {"step": {"type": "map", "data": {"graph": inner}}}),
+    )
+
+    assert set(world().places(outer)) == {
+        "steps.1.data.graph.steps.0.data.graph.steps.0.data.prompt",
+        "steps.1.data.graph.steps.0.data.graph.steps.1",
+        "steps.1.data.graph.steps.0.data.graph.edges.0",
+        "steps.2.data.step.data.graph.steps.0.data.prompt",
+        "steps.2.data.step.data.graph.steps.1",
+        "steps.2.data.step.data.graph.edges.0",
+    }
+
+
+@pytest.mark.parametrize("through", ["graph", "step"])
+def test_eight_graphs_may_stand_in_one_another_and_no_more(through: str) -> None:
+    """The outermost included, and however they are nested."""
+
+    def nested(depth: int) -> dict[str, Any]:
+        if through == "step":
+            work = {"type": "function", "data": {"name": "twice"}}
+            for _ in range(depth):
+                work = {"type": "map", "data": {"step": work}}
+            return graph(step("s", work["type"], work["data"]))  # type: ignore[arg-type]
+        made = graph(step("s", "function", {"name": "twice"}))
+        for _ in range(depth):
+            made = graph(step("s", "subgraph", {"graph": made}))
+        return made
+
+    assert world().catalog.check(nested(7)) == ()
+    (problem,) = world().catalog.check(nested(8))
+    assert "At most 8 graphs" in problem.message
+    assert len(world().catalog.check(nested(60))) == 1
+
+
+def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
+    """With the place that takes them, also as fallbacks and inside other graphs."""
+    named = {"name": "prices", "version": 2}
+    outer = graph(
+        step("a", "subgraph", {"graph": named}),
+        step("b", "map", {"graph": graph(step("x", "subgraph", {"graph": {"name": "inner"}}))}),
+        step("c", "map", {"step": {"type": "subgraph", "data": {"graph": {"name": "each"}}}}),
+        step(
+            "d",
+            "llm",
+            ASK,
+            policy={
+                "on_error": "fallback",
+                "fallback": {"type": "subgraph", "data": {"graph": {"name": "instead"}}},
+            },
+        ),
+        step("e", "function", {"name": "twice", "args": {"graph": {"name": "no graph"}}}),
+        step("f", "subgraph", {"graph": {**graph(step("x", "llm", ASK)), **named}}),
+    )
+    catalog = world().catalog
+
+    found = catalog.references(outer)
+
+    assert found == (
+        GraphReference(("steps", 0, "data", "graph"), "prices", 2),
+        GraphReference(("steps", 1, "data", "graph", "steps", 0, "data", "graph"), "inner", None),
+        GraphReference(("steps", 2, "data", "step", "data", "graph"), "each", None),
+        GraphReference(("steps", 3, "policy", "fallback", "data", "graph"), "instead", None),
+    )
+    assert [".".join(map(str, one.place)) for one in found] == [
+        problem.place for problem in catalog.check(outer)
+    ]
+
+
+@pytest.mark.parametrize(
+    "junk", [None, 1, {"steps": 1}, {"steps": [None, {"data": 1}, {"id": []}]}]
+)
+def test_references_are_looked_for_in_anything(junk: Any) -> None:
+    """What cannot be read has none, nor has a step of a type that takes no graph."""
+    assert world().catalog.references(junk) == ()
+    taking_none = graph(
+        step("a", "llm", {"graph": {"name": "x"}}), step("b", "gone", {"graph": junk})
+    )
+    assert world().catalog.references(taking_none) == ()
+
+
+def test_persistent_functions_are_found_inside_nested_graphs() -> None:
+    """Two parallel steps may not share one, nor may the items of a map (seed 000, P4)."""
+    use = step("u", "function", {"name": "ledger"})
+    side_by_side = graph(
+        step("a", "subgraph", {"graph": graph(use)}),
+        step("b", "map", {"step": {"type": "function", "data": {"name": "ledger"}}}),
+        max_parallel=2,
+    )
+    items = graph(step("m", "map", {"graph": graph(use), "max_parallel": 2}))
+    fallback = {
+        "on_error": "fallback",
+        "fallback": {"type": "function", "data": {"name": "ledger"}},
+    }
+    as_fallback = graph(use, step("v", "llm", ASK, policy=fallback), max_parallel=2)
+
+    assert world().places(side_by_side) == ["steps.1"]
+    assert world().places({**side_by_side, "max_parallel": 1}) == []
+    assert world().places(items) == ["steps.0.data.max_parallel"]
+    assert world().places(as_fallback) == ["steps.1"]
+
+
+def test_ten_thousand_steps_are_prepared_in_no_time() -> None:
+    """Some tens of microseconds each; a quadratic walk would take minutes."""
+    steps = [step(f"s{number}", "llm", ASK) for number in range(10_000)]
+    edges = [flow(f"s{number}", f"s{number + 1}") for number in range(9_999)]
+    catalog = world().catalog
+    started = time.process_time()
+
+    catalog.prepare({"steps": steps, "edges": edges}, graph_id="g")
+
+    assert time.process_time() - started < 5
+
+
+def test_the_types_describe_themselves_as_json() -> None:
+    """With the schema of their data."""
+    described = {kind["name"]: kind for kind in json.loads(json.dumps(world().catalog.describe()))}
+
+    assert list(described) == sorted(
+        ["case", "function", "llm", "map", "router", "subgraph", "tool", "toolset"]
+    )
+    assert described["llm"]["data"]["required"] == ["prompt"]
+    assert described["tool"]["outputs"] == {"flow": ["default", "error"], "link": []}
+    assert described["toolset"]["executes"] is False
+    schema = json.loads(json.dumps(world().catalog.schema()))
+    assert schema["required"] == ["steps", "edges"]
+
+
+@pytest.mark.req("004/executors", "004/materialize")
+def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
+    """All behaviour of a type is in its node: execute, and for links materialize."""
+    types = [case_type(CaseNode.__new__(CaseNode)), llm_type(), map_type(), router_type()]
+    types += [subgraph_type(), function_type([twice]), toolset_type(ToolNames(()))]
+
+    for kind in types:
+        linkable = kind.handles.link_outputs != frozenset()
+        assert isinstance(kind.node, Materializing) == linkable, kind.name
+        assert callable(kind.node.execute)
+
+
+def test_a_catalog_has_each_type_once() -> None:
+    """Nobody could tell which one is meant."""
+    with pytest.raises(DuplicateTypeError):
+        NodeCatalog([llm_type(), llm_type()])

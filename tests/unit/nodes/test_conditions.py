@@ -1,0 +1,177 @@
+"""Conditions: data that can be met, and nothing that can break or run."""
+
+import json
+import operator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from app.nodes.conditions import Condition, same
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.text("ab1", max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=1), inner),
+    max_leaves=4,
+)
+
+
+def met(op: str, found: Any, *value: Any) -> bool:
+    """Whether a value meets a comparison."""
+    return condition(path="default", op=op, **({"value": value[0]} if value else {})).holds(
+        {"default": found}
+    )
+
+
+def condition(**data: Any) -> Condition:
+    return Condition.model_validate(data)
+
+
+@pytest.mark.parametrize(
+    ("op", "found", "value", "expected"),
+    [
+        ("eq", 1, 1.0, True),
+        ("eq", True, 1, False),
+        ("eq", [1, {"a": None}], [1.0, {"a": None}], True),
+        ("eq", [True], [1], False),
+        ("eq", {"a": 1}, {"a": 1, "b": 2}, False),
+        ("eq", None, False, False),
+        ("ne", "1", 1, True),
+        ("ne", "a", "a", False),
+        ("gt", 2, 1.5, True),
+        ("gt", "b", "a", True),
+        ("gt", "2", 1, False),
+        ("le", "2", 1, False),
+        ("ge", True, 0, False),
+        ("lt", None, 1, False),
+        ("lt", 1, 1, False),
+        ("le", 1, 1, True),
+        ("in", 1, [2, 1.0], True),
+        ("in", True, [1], False),
+        ("in", "b", "abc", True),
+        ("in", 1, "123", False),
+        ("contains", [1, "a"], "a", True),
+        ("contains", "abc", "bc", True),
+        ("contains", {"k": 1}, "k", True),
+        ("contains", "123", 1, False),
+        ("contains", 5, 5, False),
+        ("starts_with", "abc", "ab", True),
+        ("starts_with", ["ab"], "ab", False),
+        ("ends_with", "abc", "bc", True),
+        ("ends_with", "abc", "ab", False),
+    ],
+)
+def test_comparisons_know_the_kinds_of_json(op: str, found: Any, value: Any, expected: Any) -> None:
+    """Kinds that cannot be compared are no match, and truth is no number."""
+    assert met(op, found, value) is expected
+
+
+@pytest.mark.parametrize(
+    ("op", "found", "expected"),
+    [
+        ("exists", None, True),
+        ("missing", None, False),
+        ("is_true", True, True),
+        ("is_true", 1, False),
+    ],
+)
+def test_some_conditions_need_no_value(op: str, found: Any, expected: bool) -> None:
+    """Null is there; only true is true."""
+    assert met(op, found) is expected
+
+
+def test_a_value_that_is_not_there_meets_nothing_but_missing() -> None:
+    """Not even that it differs."""
+    ops = {"eq": 1, "ne": 1, "gt": 1, "in": [1], "contains": 1, "starts_with": "", "exists": None}
+    for op, value in ops.items():
+        given_value = {} if op == "exists" else {"value": value}
+        assert not condition(path="other.x", op=op, **given_value).holds({"default": 1}), op
+    assert condition(path="other.x", op="missing").holds({"default": 1})
+
+
+def test_conditions_are_joined_by_all_any_and_not() -> None:
+    """To any depth."""
+    joined = condition(
+        all=[
+            {"path": "n", "op": "gt", "value": 1},
+            {"any": [{"path": "n", "op": "lt", "value": 5}, {"path": "big", "op": "is_true"}]},
+            {"not": {"path": "n", "op": "eq", "value": 3}},
+        ]
+    )
+
+    assert [joined.holds({"n": n}) for n in (1, 2, 3, 4, 6)] == [False, True, False, True, False]
+    assert joined.holds({"n": 6, "big": True})
+
+
+@given(JSON, JSON)
+def test_no_two_values_break_a_comparison(found: Any, value: Any) -> None:
+    """Every operator answers for everything that it accepts."""
+    for op in ("eq", "ne", "gt", "ge", "lt", "le", "in", "contains", "starts_with", "ends_with"):
+        try:
+            checked = condition(path="default", op=op, value=value)
+        except ValidationError:
+            continue
+        assert checked.holds({"default": found}) in (True, False)
+    assert same(found, value) == (not met("ne", found, value))
+
+
+@given(JSON)
+def test_everything_equals_its_copy(value: Any) -> None:
+    """However it was written."""
+    assert same(value, json.loads(json.dumps(value)))
+
+
+@given(st.integers(-3, 3) | st.floats(-3, 3), st.integers(-3, 3) | st.floats(-3, 3))
+def test_numbers_are_ordered_as_numbers(found: float, value: float) -> None:
+    """Whole ones or not."""
+    for op in ("gt", "ge", "lt", "le"):
+        assert met(op, found, value) is getattr(operator, op)(found, value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"path": "a"},
+        {"op": "eq", "value": 1},
+        {"path": "a", "op": "eq"},
+        {"path": "a", "op": "is_true", "value": True},
+        {"path": "a", "op": "gt", "value": True},
+        {"path": "a", "op": "gt", "value": [1]},
+        {"path": "a", "op": "in", "value": 1},
+        {"path": "a", "op": "starts_with", "value": 1},
+        {"path": "a", "op": "matches", "value": "(a+)+"},
+        {"path": "a", "op": "eq", "value": 1, "not": {"path": "a", "op": "exists"}},
+        {"all": []},
+        {"all": [{"path": "a", "op": "exists"}], "any": [{"path": "a", "op": "exists"}]},
+        {"not": [{"path": "a", "op": "exists"}]},
+    ],
+)
+def test_what_is_no_condition_is_refused(wrong: dict[str, Any]) -> None:
+    """When the graph is checked."""
+    with pytest.raises(ValidationError):
+        condition(**wrong)
+
+
+def test_conditions_nested_without_end_are_refused_and_do_not_break() -> None:
+    """Python's own limit is never met."""
+    nested: dict[str, Any] = {"path": "a", "op": "exists"}
+    for _ in range(5000):
+        nested = {"not": nested}
+    with pytest.raises(ValidationError):
+        Condition.model_validate(nested)
+
+
+def test_the_deepest_condition_that_is_accepted_can_be_met() -> None:
+    """What is read can be executed."""
+    nested: dict[str, Any] = {"path": "a", "op": "exists"}
+    deepest = condition(**nested)
+    for _ in range(300):
+        nested = {"not": nested}
+        try:
+            deepest = condition(**nested)
+        except ValidationError:
+            break
+    assert deepest.holds({"a": 1}) in (True, False)

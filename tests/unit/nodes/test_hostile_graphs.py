@@ -1,0 +1,162 @@
+"""No graph that comes from outside can run code, reach an object, or grow without end."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.nodes.case.world import ScriptedModel
+from tests.unit.nodes.world import World, flow, function, graph, step
+
+CODE = [
+    "{default.__class__.__mro__}",
+    "{0.__class__}",
+    "%(default)s %s",
+    "{{ 7 * 7 }} {{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{% for x in ().__class__.__base__.__subclasses__() %}{% endfor %}",
+    "<%= system('id') %> #{7*7} `id` $(id) $default $$",
+    "__import__('os').system('id')",
+    "f'{7*7}' eval(1+1)",
+]
+
+
+@pytest.mark.parametrize("text", CODE)
+async def test_what_looks_like_code_stays_text(text: str) -> None:
+    """In prompts, in arguments and in values, wherever they are put."""
+    of = graph(
+        step("ask", "llm", {"prompt": f"{text} ${{default}}"}),
+        step("say", "tool", {"tool": "echo", "args": {"say": text}}),
+        step("again", "tool", {"tool": "echo", "args": {"say": "${default}"}}),
+    )
+    here = World(small=ScriptedModel(["ok"]))
+
+    outcome = await here.run(of, default=text)
+
+    assert here.small.requests[0].messages[-1].content == f"{text} {text}"
+    assert outcome.steps["say"].outputs["default"]["said"] == text
+    assert outcome.steps["again"].outputs["default"]["said"] == text
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "default!r",
+        "default:>9999999999",
+        "default[0]",
+        "default['a']",
+        "default()",
+        "7*7",
+        " default",
+        "__import__('os')",
+        "default|upper",
+        "${default}",
+    ],
+)
+def test_what_is_no_path_is_no_place(place: str) -> None:
+    """Formats, calls, indexes and filters are refused when the graph is checked."""
+    text = f"${{{place}}}"
+    of = graph(
+        step("ask", "llm", {"prompt": text}),
+        step("say", "tool", {"tool": "echo", "args": {"say": text}}),
+        step("go", "router", {"routes": [{"when": {"path": place, "op": "exists"}, "to": "x"}]}),
+    )
+
+    assert {found.split(".")[1] for found in World().places(of)} == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "default.__class__",
+        "default.__class__.__mro__.1",
+        "default.__dict__",
+        "default.items",
+        "default.get",
+        "__class__",
+        "__builtins__",
+    ],
+)
+async def test_a_path_reaches_no_attribute(path: str) -> None:
+    """A name that is no key leads nowhere, whatever Python has under it."""
+    error = await World().failure(
+        graph(step("ask", "llm", {"prompt": f"${{{path}}}"})), default={"a": 1}
+    )
+    missing = {"path": path, "op": "missing"}
+    routed = await World().run(
+        graph(step("r", "router", {"routes": [{"when": missing, "to": "gone"}]})),
+        default={"a": 1},
+    )
+
+    assert str(error) == f"There is no value at {path}."
+    assert routed.steps["r"].outputs == {"gone": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os.system", "eval", "__import__", "twice.__globals__", "app.cli:main", "Twice", "twice "],
+)
+def test_only_registered_functions_can_be_named(name: str) -> None:
+    """By their exact names; nothing is imported or looked up."""
+
+    @function("twice")
+    def twice(context: Any) -> Any:
+        raise AssertionError("nobody may call this")
+
+    here = World(functions=[twice])
+
+    assert here.places(graph(step("f", "function", {"name": name}))) == ["steps.0.data.name"]
+
+
+def test_a_type_is_a_name_and_no_import() -> None:
+    """Unknown ones are refused wherever a type can stand."""
+    here = World()
+    for kind in ("python", "app.nodes.function.FunctionNode", "LLM", "__init__"):
+        fallback = {"on_error": "fallback", "fallback": {"type": kind, "data": {}}}
+        of = graph(
+            step("a", kind),
+            step("b", "llm", {"prompt": "x"}, policy=fallback),
+            step("c", "map", {"step": {"type": kind, "data": {}}}),
+        )
+        assert sorted(here.places(of)) == [
+            "steps.0.type",
+            "steps.1.policy.fallback.type",
+            "steps.2.data.step.type",
+        ]
+
+
+async def test_a_value_that_looks_like_a_template_is_never_expanded() -> None:
+    """Not by the step that gets it, nor by any behind it."""
+    of = graph(
+        step("a", "tool", {"tool": "echo", "args": {"say": "${default}"}}),
+        step("b", "tool", {"tool": "echo", "args": {"say": "${default.said}"}}),
+        step("c", "llm", {"prompt": "${default.said}"}),
+        flow("a", "b"),
+        flow("b", "c"),
+    )
+    here = World(small=ScriptedModel(["ok"]))
+
+    await here.run(of, default="${secret} $${secret}", secret="s3cret")
+
+    assert here.small.requests[0].messages[-1].content == "${secret} $${secret}"
+
+
+async def test_a_chain_of_doubling_steps_ends_with_a_failure() -> None:
+    """And not with the memory of the process."""
+    doubling = {"tool": "echo", "args": {"say": "${default.said}${default.said}"}}
+    steps = [step("s0", "tool", {"tool": "echo", "args": {"say": "x" * 1000}})]
+    steps += [step(f"s{n}", "tool", doubling) for n in range(1, 30)]
+    of = graph(*steps, *(flow(f"s{n}", f"s{n + 1}") for n in range(29)))
+
+    error = await World().failure(of)
+
+    assert "more than 1000000 characters" in str(error)
+
+
+def test_json_of_any_depth_is_refused_and_breaks_nothing() -> None:
+    """Also where any JSON would do."""
+    deep: Any = 1
+    for _ in range(3000):
+        deep = {"not": deep, "graph": {"steps": [deep], "edges": []}} if _ < 3 else [deep]
+    here = World()
+    for data in ({"name": "x", "args": deep}, {"graph": deep}, {"routes": deep}, {"step": deep}):
+        for kind in ("function", "subgraph", "router", "map"):
+            assert here.places(graph(step("a", kind, data)))

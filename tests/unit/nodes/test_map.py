@@ -1,0 +1,217 @@
+"""Steps that do the same for every item of a list."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget
+from app.nodes.mapping import UnfitListError
+from app.nodes.paths import MissingValueError
+from tests.unit.nodes.case.world import ScriptedModel
+from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
+
+
+@function("twice")
+def twice(context: Any) -> Any:
+    return context.input * 2
+
+
+TWICE = {"type": "function", "data": {"name": "twice"}}
+
+
+def mapped(**data: Any) -> dict[str, Any]:
+    return graph(step("m", "map", data))
+
+
+class Turnstile:
+    """A function that each item waits in until it is let through."""
+
+    def __init__(self) -> None:
+        self.inside: list[Any] = []
+        self.most = 0
+        self.doors: dict[Any, asyncio.Future[Any]] = {}
+        self.cancelled: list[Any] = []
+
+    async def __call__(self, context: Any) -> Any:
+        item = context.input
+        self.inside.append(item)
+        self.most = max(self.most, len(self.inside))
+        self.doors[item] = asyncio.get_running_loop().create_future()
+        try:
+            return await self.doors[item]
+        except asyncio.CancelledError:
+            self.cancelled.append(item)
+            raise
+        finally:
+            self.inside.remove(item)
+
+
+async def test_each_item_is_worked_on_by_a_step() -> None:
+    """Its output default is the result; the results are in the order of the items."""
+    here = World(functions=[twice])
+
+    assert await here.value(mapped(step=TWICE), "m", default=[1, 2, 3]) == [2, 4, 6]
+    assert here.began() == ["m", "m/0", "m/1", "m/2"]
+    assert here.scope.usage.to_dict()["steps"] == 4
+
+
+async def test_each_item_is_worked_on_by_a_graph_that_knows_its_number() -> None:
+    """Its outputs by handle are the result of the item; the other inputs are there as well."""
+    inner = graph(
+        step("a", "function", {"name": "twice", "args": "${default.n}"}),
+        step("b", "llm", {"prompt": "${default}"}),
+        step("c", "llm", {"prompt": "${index} ${mood}"}),
+        flow("a", "b"),
+    )
+    outputs = {
+        "double": {"step": "a", "handle": "default"},
+        "said": {"step": "c", "handle": "default"},
+    }
+    here = World(functions=[twice], small=ScriptedModel([*"abcd"]))
+
+    result = await here.value(
+        mapped(over="list.items", graph=inner, outputs=outputs),
+        "m",
+        list={"items": [{"n": 1}, {"n": 2}]},
+        mood="kind",
+    )
+
+    assert [one["double"] for one in result] == [2, 4]
+    asked = sorted(request.messages[-1].content for request in here.small.requests)
+    assert asked == ["0 kind", "1 kind", "2", "4"]
+    assert "m/1/a" in here.began()
+
+
+async def test_no_items_are_no_work() -> None:
+    """The result is an empty list."""
+    here = World(functions=[twice])
+
+    assert await here.value(mapped(step=TWICE), "m", default=[]) == []
+    assert here.began() == ["m"]
+
+
+@pytest.mark.parametrize(("max_parallel", "most"), [(1, 1), (3, 3)])
+async def test_items_are_worked_on_in_parallel_as_far_as_is_allowed(
+    max_parallel: int, most: int
+) -> None:
+    """Results stay in the order of the items, whichever ends first."""
+    gate = Turnstile()
+    here = World(functions=[function("gate")(gate)])
+    of = mapped(step={"type": "function", "data": {"name": "gate"}}, max_parallel=max_parallel)
+    running = asyncio.create_task(here.value(of, "m", default=[*range(5)]))
+
+    for _ in range(5):
+        await settle_down()
+        last = gate.inside[-1]
+        gate.doors[last].set_result(last * 10)
+
+    assert await running == [0, 10, 20, 30, 40]
+    assert gate.most == most
+
+
+async def test_the_failure_of_one_item_cancels_the_others_and_fails_the_step() -> None:
+    """What was produced until then is kept in its place."""
+    gate = Turnstile()
+    here = World(functions=[function("gate")(gate)])
+    of = mapped(step={"type": "function", "data": {"name": "gate"}}, max_parallel=3)
+    running = asyncio.create_task(here.run(of, default=[0, 1, 2, 3]))
+    await settle_down()
+    gate.doors[0].set_result("zero")
+    await settle_down()
+    gate.doors[2].set_exception(ValueError("no"))
+
+    outcome = await running
+
+    assert isinstance(outcome.error, ValueError)
+    assert sorted(gate.cancelled) == [1, 3]
+    assert outcome.steps["m"].outputs == {"default": ["zero", None, None, None]}
+
+
+async def test_a_step_of_another_type_can_be_mapped() -> None:
+    """With everything it needs; a map in a map has paths of its own."""
+    inner = {
+        "type": "map",
+        "data": {"step": {"type": "tool", "data": {"tool": "echo", "args": {"say": "${default}"}}}},
+    }
+    here = World()
+
+    result = await here.value(mapped(step=inner), "m", default=[["a"], ["b", "c"]])
+
+    assert [[one["said"] for one in some] for some in result] == [["a"], ["b", "c"]]
+    assert "m/1/1" in here.began()
+
+
+async def test_finished_items_are_replayed_when_the_run_is_executed_again() -> None:
+    """Their calls have keys with the number of the item."""
+    here = World(small=ScriptedModel(["a", "b"]))
+    of = mapped(step={"type": "llm", "data": {"prompt": "${default}"}})
+    first = await here.value(of, "m", default=[1, 2])
+
+    here.journal.reopen()
+
+    assert await here.value(of, "m", default=[1, 2]) == first == ["a", "b"]
+    assert len(here.small.requests) == 2
+
+
+async def test_a_limit_of_the_run_stops_a_map_in_the_middle() -> None:
+    """The items that were finished are kept."""
+    here = World(functions=[twice], budget=Budget(max_steps=3))
+
+    outcome = await here.run(mapped(step=TWICE), default=[1, 2, 3])
+
+    assert outcome.stop is not None
+    assert outcome.steps["m"].outputs == {"default": [2, 4, None]}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "message"),
+    [
+        ({"default": {"a": 1}}, UnfitListError, "The value at default is no list."),
+        ({"default": "abc"}, UnfitListError, "The value at default is no list."),
+        ({"other": [1]}, MissingValueError, "There is no value at default."),
+        (
+            {"default": [1] * 4},
+            UnfitListError,
+            "The list at default has 4 items; at most 3 are allowed (max_items).",
+        ),
+    ],
+)
+async def test_what_is_no_list_of_items_fails_the_step(
+    inputs: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    """Before anything is executed."""
+    here = World(functions=[twice])
+
+    error = await here.failure(mapped(step=TWICE, max_items=3), **inputs)
+
+    assert (type(error), str(error)) == (kind, message)
+    assert here.began() == ["m"]
+
+
+async def test_a_list_may_have_a_thousand_items_unless_the_step_says_otherwise() -> None:
+    """More are refused, so that a list cannot become work without end."""
+    here = World(functions=[twice])
+
+    assert len(await here.value(mapped(step=TWICE), "m", default=[1] * 1000)) == 1000
+    assert isinstance(await here.failure(mapped(step=TWICE), default=[1] * 1001), UnfitListError)
+
+
+@pytest.mark.parametrize(
+    ("data", "places"),
+    [
+        ({}, [""]),
+        ({"step": TWICE, "graph": graph(step("a", "function", TWICE["data"]))}, [""]),  # type: ignore[arg-type]
+        ({"step": TWICE, "outputs": {}}, [""]),
+        ({"step": {"type": "toolset", "data": {"tools": []}}}, [".step.type"]),
+        ({"step": {"type": "mystery", "data": {}}}, [".step.type"]),
+        ({"step": {"type": "function", "data": {"name": "gone"}}}, [".step.data.name"]),
+        ({"step": {**TWICE, "policy": {}}}, [".step.policy"]),
+        ({"step": TWICE, "max_parallel": 65}, [".max_parallel"]),
+        ({"step": TWICE, "max_items": 10_001}, [".max_items"]),
+        ({"step": TWICE, "over": "a b"}, [".over"]),
+    ],
+)
+def test_the_data_of_a_map_is_checked(data: dict[str, Any], places: list[str]) -> None:
+    """With what stands in it."""
+    assert World(functions=[twice]).places(mapped(**data)) == [f"steps.0.data{p}" for p in places]

@@ -1,0 +1,184 @@
+"""Graphs as steps."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget
+from tests.unit.nodes.case.world import ScriptedModel
+from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
+
+
+@function("twice")
+def twice(context: Any) -> Any:
+    return context.input * 2
+
+
+@function("break")
+def broken(context: Any) -> Any:
+    raise ValueError("it broke")
+
+
+TWICE = {"name": "twice"}
+INNER = graph(step("a", "function", TWICE), step("b", "function", TWICE), flow("a", "b"))
+
+
+def outer(inner: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]:
+    return graph(step("s", "subgraph", {"graph": inner or INNER, **data}))
+
+
+def world(**settings: Any) -> World:
+    return World(functions=[twice, broken], **settings)
+
+
+async def test_a_graph_works_on_the_inputs_of_its_step() -> None:
+    """What its one last step produces leaves the step; its steps stand below it."""
+    here = world()
+
+    assert (await here.run(outer(), default=3)).steps["s"].outputs == {"default": 12}
+    assert here.began() == ["s", "s/a", "s/b"]
+
+
+async def test_outputs_can_be_chosen_and_named() -> None:
+    """From any step that is executed."""
+    outputs = {
+        "half": {"step": "a", "handle": "default"},
+        "whole": {"step": "b", "handle": "default"},
+    }
+
+    outcome = await world().run(outer(outputs=outputs), default=3)
+
+    assert outcome.steps["s"].outputs == {"half": 6, "whole": 12}
+
+
+async def test_an_output_that_a_dead_path_leads_to_is_not_produced() -> None:
+    """So the path goes on being dead outside."""
+    inner = graph(
+        step(
+            "r",
+            "router",
+            {
+                "routes": [{"when": {"path": "default", "op": "exists"}, "to": "a"}],
+                "otherwise": "b",
+            },
+        ),
+        step("x", "function", TWICE),
+        step("y", "function", TWICE),
+        flow("r", "x", "a"),
+        flow("r", "y", "b"),
+    )
+    outputs = {
+        "yes": {"step": "x", "handle": "default"},
+        "no": {"step": "y", "handle": "default"},
+    }
+    of = graph(
+        step("s", "subgraph", {"graph": inner, "outputs": outputs}),
+        step("after", "function", TWICE),
+        flow("s", "after", "no"),
+    )
+
+    outcome = await world().run(of, default=3)
+
+    assert outcome.steps["s"].outputs == {"yes": 6}
+    assert outcome.steps["after"].status == "skipped"
+
+
+@pytest.mark.req("000/B5")
+@pytest.mark.parametrize(("max_steps", "began"), [(3, ["s", "s/a", "s/b"]), (2, ["s", "s/a"])])
+async def test_a_nested_graph_shares_the_budget_of_its_run(
+    max_steps: int, began: list[str]
+) -> None:
+    """Its steps count there, and a limit of the run stops it in the middle."""
+    here = world(budget=Budget(max_steps=max_steps))
+
+    outcome = await here.run(outer(), default=3)
+
+    assert here.began() == began
+    assert here.scope.usage.to_dict()["steps"] == max_steps
+    assert (outcome.stop is None) == (max_steps == 3)
+    assert outcome.steps["s"].outputs == ({"default": 12} if max_steps == 3 else {})
+
+
+@pytest.mark.req("000/B5")
+async def test_a_sub_budget_stops_a_nested_graph_before_the_run_is_out_of_its_own() -> None:
+    """Whichever limit is reached first; what was spent counts in both."""
+    inner = graph(*(step(f"q{n}", "llm", {"prompt": "?"}) for n in range(3)), flow("q0", "q1"))
+    of = outer({**inner, "edges": [flow("q0", "q1"), flow("q1", "q2")]})
+    of["steps"][0]["sub_budget"] = {"max_llm_calls_small": 2}
+    here = world(small=ScriptedModel(["a", "b", "c"]), budget=Budget(max_llm_calls_small=9))
+
+    outcome = await here.run(of)
+
+    assert outcome.stop is not None
+    assert (outcome.stop.cause.dimension, outcome.stop.cause.scope) == ("llm_calls_small", "run/s")
+    assert here.scope.usage.to_dict()["llm_calls_small"] == 2
+
+
+async def test_a_failure_inside_is_a_failure_of_the_step_and_what_was_produced_is_kept() -> None:
+    """Its policy decides."""
+    inner = graph(
+        step("a", "function", TWICE), step("b", "function", {"name": "break"}), flow("a", "b")
+    )
+    outputs = {
+        "half": {"step": "a", "handle": "default"},
+        "whole": {"step": "b", "handle": "default"},
+    }
+
+    outcome = await world().run(outer(inner, outputs=outputs), default=3)
+
+    assert isinstance(outcome.error, ValueError)
+    assert (outcome.steps["s"].status, outcome.steps["s"].outputs) == ("failed", {"half": 6})
+
+
+async def test_a_graph_that_is_stopped_keeps_what_it_had_produced() -> None:
+    """Down to the inner steps."""
+    begun = asyncio.Event()
+
+    @function("wait")
+    async def waiting(context: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    inner = graph(
+        step("a", "function", TWICE), step("b", "function", {"name": "wait"}), flow("a", "b")
+    )
+    outputs = {"half": {"step": "a", "handle": "default"}}
+    here = World(functions=[twice, waiting])
+    running = asyncio.create_task(here.run(outer(inner, outputs=outputs), default=3))
+    await begun.wait()
+
+    here.token.cancel("enough")
+    running.cancel()
+    outcome = await running
+    await settle_down()
+
+    assert (outcome.steps["s"].status, outcome.steps["s"].outputs) == ("cancelled", {"half": 6})
+
+
+@pytest.mark.parametrize(
+    ("inner", "data", "places"),
+    [
+        (graph(step("a", "function", TWICE), step("b", "function", TWICE)), {}, ["outputs"]),
+        (INNER, {"outputs": {"x": {"step": "c", "handle": "default"}}}, ["outputs.x.step"]),
+        (INNER, {"outputs": {"x": {"step": "b", "handle": "other"}}}, ["outputs.x.handle"]),
+        (INNER, {"outputs": {"x": {"step": "b"}}}, ["outputs.x.handle"]),
+        ({"steps": [], "edges": []}, {}, ["graph.steps"]),
+        ({"name": "registered"}, {}, ["graph"]),
+        ("graph", {}, ["graph"]),
+    ],
+)
+def test_a_graph_and_its_outputs_are_checked(
+    inner: Any, data: dict[str, Any], places: list[str]
+) -> None:
+    """Several last steps need names for what leaves them."""
+    assert world().places(outer(inner, **data)) == [f"steps.0.data.{place}" for place in places]
+
+
+def test_edges_leave_a_subgraph_on_its_outputs_only() -> None:
+    """Those that are named, or those of its last step."""
+    for data in ({}, {"outputs": {"x": {"step": "b", "handle": "default"}}}):
+        of = outer(**data)
+        of["steps"].append(step("t", "function", TWICE))
+        of["edges"] = [flow("s", "t", "y")]
+        assert world().places(of) == ["edges.0.source_handle"]

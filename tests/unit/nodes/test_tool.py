@@ -1,0 +1,206 @@
+"""Steps that use a tool, and toolsets that narrow what others may use."""
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from app.control.budget import Budget
+from app.nodes.run_facts import RunFacts
+from app.nodes.tool import ToolFailedError
+from app.nodes.toolset import Toolset
+from tests.unit.nodes.case.world import ScriptedModel, calculate, plan, respond
+from tests.unit.nodes.world import NOW, World, flow, graph, link, step
+
+
+def using(tool: str = "echo", **data: Any) -> dict[str, Any]:
+    return graph(step("t", "tool", {"tool": tool, **data}))
+
+
+SAYING: dict[str, Any] = {"args": {"say": "${default}", "times": "${n}"}}
+
+
+async def test_a_tool_is_used_with_the_arguments_of_its_step() -> None:
+    """A place that is the whole argument keeps the kind of its value."""
+    here = World()
+
+    assert await here.value(using(**SAYING), "t", default="hi", n=3) == {"said": "hi", "times": 3}
+    assert here.scope.usage.to_dict()["tool_calls"] == 1
+
+
+async def test_without_arguments_the_inputs_are_the_arguments() -> None:
+    """By handle."""
+    assert await World().value(using(), "t", say="hi", times=2) == {"said": "hi", "times": 2}
+
+
+@pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
+async def test_a_tool_knows_the_run_its_time_and_its_zone(zone: str | None) -> None:
+    """The configured zone where the caller asked for none; the time is that of acceptance."""
+    here = World(facts=RunFacts(now=NOW, timezone=zone))
+
+    await here.run(using(**SAYING), default="hi", n=1)
+
+    (context,) = here.echo.contexts
+    expected = zone or "Europe/Berlin"
+    assert (context.run_id, context.timezone, context.now) == ("run-1", expected, NOW)
+    assert context.now.tzinfo == ZoneInfo(expected)
+
+
+async def test_an_error_of_a_tool_is_data_where_an_edge_waits_for_it() -> None:
+    """And the way of its result is dead."""
+    of = graph(
+        step("t", "tool", {"tool": "echo"}),
+        step("good", "llm", {"prompt": "no"}),
+        step("bad", "llm", {"prompt": "It said ${default.code}."}),
+        flow("t", "good"),
+        flow("t", "bad", "error"),
+    )
+    here = World(small=ScriptedModel(["sorry"]))
+
+    outcome = await here.run(of, say="fail")
+
+    assert {s: r.status.value for s, r in outcome.steps.items()} == {
+        "t": "completed",
+        "good": "skipped",
+        "bad": "completed",
+    }
+    assert here.small.requests[0].messages[-1].content == "It said unsaid."
+
+
+async def test_an_error_of_a_tool_that_nobody_waits_for_fails_the_step() -> None:
+    """Its message is kept from what must not be shown."""
+    error = await World().failure(using(), say="fail")
+
+    assert isinstance(error, ToolFailedError)
+    assert str(error).startswith("Tool echo failed (unsaid): It would not say so to ")
+    assert "alice@example.org" not in str(error)
+
+
+async def test_wrong_arguments_at_run_time_are_an_error_of_the_tool() -> None:
+    """The tool is not called."""
+    here = World()
+
+    error = await here.failure(using(**SAYING), default=["no text"], n=1)
+
+    assert "invalid_arguments" in str(error)
+    assert here.echo.contexts == []
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        ({"tool": "os.system"}, "tool"),
+        ({"tool": "calculator"}, "tool"),
+        ({"tool": "echo", "args": {}}, "args"),
+        ({"tool": "echo", "args": {"say": 1}}, "args"),
+        ({"tool": "echo", "args": {"say": "x", "more": 1}}, "args"),
+        ({"tool": "echo", "args": ["say"]}, "args"),
+        ({"tool": "echo", "args": "${default}"}, "args"),
+    ],
+)
+def test_tools_and_constant_arguments_are_checked_with_the_graph(data: Any, place: str) -> None:
+    """A denied tool is like none; arguments with places are checked when they have values."""
+    here = World(deny=frozenset({"calculator"}))
+
+    assert here.places(graph(step("t", "tool", data))) == [f"steps.0.data.{place}"]
+    assert here.places(using(args={"say": "${default}"})) == []
+
+
+async def test_a_tool_that_is_denied_meanwhile_is_not_used() -> None:
+    """The graph was accepted when it was still allowed."""
+    here, denying = World(), World(deny=frozenset({"echo"}))
+    prepared = here.execution(using(), say="hi")
+    here.tools.__dict__.update(denying.tools.__dict__)
+
+    outcome = await prepared.run()
+
+    assert "unknown_tool" in str(outcome.error)
+    assert here.echo.contexts == []
+
+
+async def test_a_limit_on_tool_calls_stops_the_run() -> None:
+    """Before the tool is called."""
+    here = World(budget=Budget(max_tool_calls=0))
+
+    outcome = await here.run(using(), say="hi")
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.dimension == "tool_calls"
+    assert here.echo.contexts == []
+
+
+def asked(*tools: str, more: Any = ()) -> dict[str, Any]:
+    """A case that may use the tools of a toolset, which is linked to further ones."""
+    return graph(
+        step("c", "case", {"input": "${default}"}),
+        step("t", "toolset", {"tools": list(tools)}),
+        link("t", "c"),
+        *more,
+    )
+
+
+@pytest.mark.req("004/materialize", "004/pipeline")
+async def test_toolsets_narrow_the_tools_of_a_case_to_what_they_name_together() -> None:
+    """Toolsets are composed by links as well."""
+    more = [
+        step("t2", "toolset", {"tools": ["respond", "calculator"]}),
+        step("t3", "toolset", {"tools": ["echo"]}),
+        link("t2", "t"),
+        link("t3", "t"),
+    ]
+    here = World(small=ScriptedModel([plan(calculate("6 * 7"))]))
+
+    outcome = await here.run(asked("calculator", more=more), default="6 * 7?")
+
+    assert outcome.steps["c"].outputs["default"] == "42"
+    assert set(outcome.steps) == {"c"}
+    offered = [tool["name"] for tool in here.small.document(0)["tools"]]
+    assert offered == ["calculator", "echo", "respond"]
+
+
+@pytest.mark.req("004/materialize")
+async def test_a_tool_outside_its_toolsets_is_refused_to_a_case() -> None:
+    """Whatever its planner says; an empty toolset leaves nothing."""
+    here = World(
+        small=ScriptedModel([plan(calculate("6 * 7")), plan(respond("42"))]),
+        big=ScriptedModel([plan(respond("42"))] * 2),
+    )
+
+    outcome = await here.run(asked(), default="6 * 7?")
+
+    result = outcome.steps["c"].outputs["result"]
+    assert {found.get("warning") for found in result["evidence"]} == {"unknown_tool"}
+    assert result["counters"]["tool_calls"] == 0
+
+
+async def test_a_circle_of_toolsets_is_refused_when_the_graph_is_checked() -> None:
+    """It is an error because the case needs it."""
+    circle = [step("t2", "toolset", {"tools": []}), link("t2", "t"), link("t", "t2")]
+
+    assert World().places(asked(more=circle)) == ["edges.1"]
+
+
+def test_toolsets_name_tools_that_may_be_used_and_are_linked_only() -> None:
+    """Everything else is told with its place."""
+    here = World(deny=frozenset({"calculator"}))
+    of = graph(
+        step("c", "case"),
+        step("t", "toolset", {"tools": ["echo", "calculator", "rm -rf"]}),
+        flow("t", "c", "tools"),
+    )
+
+    assert here.places(of) == [
+        "steps.1.data.tools.1",
+        "steps.1.data.tools.2",
+        "edges.0.data.channel",
+        "steps.1.type",
+    ]
+
+
+def test_toolsets_keep_each_name_once_in_their_order() -> None:
+    """So that prompts do not depend on chance."""
+    joined = Toolset(("b", "a")) | Toolset(("c", "a", "b"))
+
+    assert joined == Toolset(("b", "a", "c"))
+    assert "a" in joined
+    assert "d" not in joined

@@ -1,0 +1,211 @@
+"""A run of a graph with the real engine, gateway and tools; only models and tools are scripted."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from app.control.budget import Budget
+from app.control.ledger import Scope
+from app.control.retry import RetryPolicy
+from app.engine.calls import Calls
+from app.engine.cancellation import CancellationToken
+from app.engine.driver import GraphExecution
+from app.engine.events import Event
+from app.engine.report import GraphOutcome
+from app.engine.run_context import RunContext
+from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.pricing import FixedPrices
+from app.nodes.blocking import BlockingPool
+from app.nodes.case.case import CaseDefaults
+from app.nodes.case.node import CaseNode, case_type
+from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.catalog import NodeCatalog
+from app.nodes.function import Function, FunctionNode
+from app.nodes.llm import llm_type
+from app.nodes.mapping import map_type
+from app.nodes.registered import function_type
+from app.nodes.router import router_type
+from app.nodes.run_facts import RunFacts
+from app.nodes.subgraph import subgraph_type
+from app.nodes.tool import tool_type
+from app.nodes.tool_names import ToolNames
+from app.nodes.toolset import toolset_type
+from app.tools.arguments import ArgumentChecks
+from app.tools.calculator import Calculator
+from app.tools.dates.reader import DateReader
+from app.tools.dispatch import ToolDispatch
+from app.tools.policy import ToolPolicy
+from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
+from app.tools.registry import ToolRegistry
+from app.tools.respond import Respond
+from app.trace.execution_graph import ExecutionGraph
+from tests.unit.nodes.case.world import Journal, ScriptedModel
+
+NOW = datetime(2025, 9, 8, 23, 30, tzinfo=UTC)
+
+
+def step(step_id: str, kind: str, data: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    return {"id": step_id, "type": kind, "data": dict(data or {}), **more}
+
+
+def flow(source: str, target: str, handle: str = "default", into: str = "default") -> Any:
+    return {
+        "source": source,
+        "source_handle": handle,
+        "target": target,
+        "target_handle": into,
+        "data": {"channel": "flow"},
+    }
+
+
+def link(source: str, target: str, handle: str = "tools", into: str = "tools") -> Any:
+    return {**flow(source, target, handle, into), "data": {"channel": "link"}}
+
+
+def graph(*parts: Any, **more: Any) -> dict[str, Any]:
+    """A graph of these steps and edges."""
+    steps = [part for part in parts if "id" in part]
+    return {"steps": steps, "edges": [part for part in parts if "id" not in part], **more}
+
+
+class EchoTool:
+    """A Tool that returns what it was asked, and where."""
+
+    spec = ToolSpec(
+        name="echo",
+        description="Says what it was told.",
+        parameters={
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"say": {"type": "string"}, "times": {"type": "integer"}},
+            "required": ["say"],
+        },
+    )
+
+    def __init__(self) -> None:
+        self.contexts: list[ToolContext] = []
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        self.contexts.append(context)
+        if args["say"] == "fail":
+            return {"error": "It would not say so to alice@example.org.", "code": "unsaid"}
+        return {"said": args["say"], "times": args.get("times", 1)}
+
+
+@dataclass
+class World:
+    """A process and the one run that it executes."""
+
+    small: ScriptedModel = field(default_factory=lambda: ScriptedModel([]))
+    big: ScriptedModel = field(default_factory=lambda: ScriptedModel([]))
+    functions: Sequence[FunctionNode] = ()
+    more_tools: Sequence[Tool] = ()
+    deny: frozenset[str] = frozenset()
+    budget: Budget = field(default_factory=Budget)
+    facts: RunFacts = field(default_factory=lambda: RunFacts(now=NOW))
+    services: dict[type, Any] = field(default_factory=dict)
+    echo: EchoTool = field(default_factory=EchoTool)
+    journal: Journal = field(default_factory=Journal)
+    token: CancellationToken = field(default_factory=CancellationToken)
+    told: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        registry = ToolRegistry([Calculator(), Respond(), self.echo, *self.more_tools])
+        self.tools = ToolDispatch(registry, ToolPolicy(deny=self.deny))
+        models = {Tier.SMALL: self.small, Tier.BIG: self.big}
+        self.gateway = ModelGateway(
+            {tier: TierModel(provider=model, model=tier.value) for tier, model in models.items()},
+            FixedPrices(),
+            RetryPolicy(max_retries=0),
+        )
+        self.catalog = self._catalog(registry)
+
+    def _catalog(self, registry: ToolRegistry) -> NodeCatalog:
+        known = ToolNames(spec.name for spec in self.tools.usable())
+        case = CaseNode(
+            models=self.gateway,
+            tools=self.tools,
+            recomputation=DeterministicTools([Calculator()]),
+            dates=DateReader(),
+            defaults=CaseDefaults(timezone="UTC"),
+            clock=lambda: datetime.now(UTC),
+        )
+        return NodeCatalog(
+            (
+                case_type(case),
+                function_type(self.functions),
+                llm_type(),
+                map_type(),
+                router_type(),
+                subgraph_type(),
+                tool_type(self.tools, ArgumentChecks(registry), known, timezone="Europe/Berlin"),
+                toolset_type(known),
+            )
+        )
+
+    def context(self) -> RunContext:
+        """What the steps of the run share."""
+        self.trace = ExecutionGraph("run-1")
+        root = self.trace.create_root("run")
+        self.trace.mark_running(root)
+        self.scope = Scope("run", self.budget)
+        return RunContext(
+            run_id="run-1",
+            root=root,
+            trace=self.trace,
+            scope=self.scope,
+            token=self.token,
+            journal=self.journal,
+            calls=Calls(
+                graph=self.trace, journal=self.journal, token=self.token, jitter=lambda: 0.0
+            ),
+            events=self,
+            services={
+                RunFacts: self.facts,
+                ModelGateway: self.gateway,
+                BlockingPool: BlockingPool(2),
+                **self.services,
+            },
+        )
+
+    def emit(self, event: Event) -> None:
+        self.told.append(event)
+
+    def execution(self, of: Mapping[str, Any], **inputs: Any) -> GraphExecution:
+        """A graph about to be executed; ``inputs`` are those of the run."""
+        return GraphExecution(self.catalog.prepare(of, graph_id="g"), inputs, self.context())
+
+    async def run(self, of: Mapping[str, Any], **inputs: Any) -> GraphOutcome:
+        """Execute a graph."""
+        return await self.execution(of, **inputs).run()
+
+    async def value(self, of: Mapping[str, Any], step_id: str, **inputs: Any) -> Any:
+        """Execute a graph and return what a step has put on its usual handle."""
+        return (await self.run(of, **inputs)).steps[step_id].outputs["default"]
+
+    async def failure(self, of: Mapping[str, Any], **inputs: Any) -> Exception:
+        """Execute a graph that fails, and return why."""
+        outcome = await self.run(of, **inputs)
+        assert outcome.error is not None, outcome
+        return outcome.error
+
+    def places(self, of: Any) -> list[str]:
+        """Where a graph has problems."""
+        return [problem.place for problem in self.catalog.check(of)]
+
+    def began(self) -> list[str]:
+        """The paths of the steps that were begun, in that order."""
+        return [e.step_id or "" for e in self.told if e.type == "step.started"]
+
+
+def function(name: str, **settings: Any) -> Callable[[Function], FunctionNode]:
+    """Makes a node of a function: ``@function("twice")``."""
+    return lambda fn: FunctionNode(name, fn, **settings)
+
+
+async def settle_down() -> None:
+    """Let everything that can go on now go on."""
+    for _ in range(20):
+        await asyncio.sleep(0)

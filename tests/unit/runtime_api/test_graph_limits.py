@@ -1,0 +1,236 @@
+"""Limits, stops and policies of graphs in Python: the traps that seed 000 fell into."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.runtime_api import (
+    Budget,
+    BudgetExceededError,
+    CancellationToken,
+    CancelledError,
+    ErrorPolicy,
+    ExecutionContext,
+    FunctionNode,
+    Graph,
+    ResourceUsage,
+    StepTimeoutError,
+)
+from tests.unit.runtime_api.functions import constant, plus_one
+
+
+@pytest.mark.req("000/B1", "000/B3")
+@pytest.mark.parametrize("limit", [0, 1, 2, 3])
+async def test_a_limit_of_steps_is_exact_and_keeps_what_was_done(limit: int) -> None:
+    """0 allows nothing, and 3 of 3 is no limit at all."""
+    graph = Graph("g")
+    for index, name in enumerate("abc"):
+        graph.add_step(constant(index), name)
+    context = ExecutionContext(budget=Budget(max_steps=limit))
+
+    if limit == 3:
+        assert await graph.execute(context) == {"a": 0, "b": 1, "c": 2}
+        return
+    with pytest.raises(BudgetExceededError) as stopped:
+        await graph.execute(context)
+    assert stopped.value.partial_results == dict(list({"a": 0, "b": 1, "c": 2}.items())[:limit])
+    assert stopped.value.usage is context.usage
+    assert stopped.value.budget is context.budget
+    assert context.usage.steps_executed == limit
+
+
+@pytest.mark.req("000/B3")
+async def test_run_tells_how_a_graph_ended_and_never_raises() -> None:
+    """With everything that was done until then."""
+
+    def fails(context: ExecutionContext) -> None:
+        raise ValueError("no")
+
+    graph = Graph("g")
+    graph.add_step(constant(1), "a")
+    graph.add_step(FunctionNode("n", fails), "b", depends_on=["a"])
+    graph.add_step(constant(3), "c", depends_on=["b"])
+    ran = await graph.run()
+
+    assert (ran.status, ran.results, ran.stop) == ("failed", {"a": 1}, None)
+    assert isinstance(ran.error, ValueError)
+    assert ran.steps == {"a": "completed", "b": "failed", "c": "pending"}
+    assert ran.calls.snapshot()["aggregates"]["max_depth"] == 1
+    with pytest.raises(ValueError, match="no"):
+        await graph.execute()
+
+
+@pytest.mark.req("000/B4", "000/B5")
+async def test_what_nodes_spend_counts_in_every_budget_around_them() -> None:
+    """A nested graph has its own limit of 1000 tokens inside one of 10000."""
+
+    def spends(context: ExecutionContext) -> int:
+        context.check_budget()
+        context.usage.tokens_used += 400
+        return context.usage.tokens_used
+
+    inner = Graph("inner")
+    for name in "abcd":
+        inner.add_step(FunctionNode("spends", spends), name)
+    outer = Graph("outer")
+    outer.add_step(inner, "inner", sub_budget=Budget(max_tokens=1000))
+    context = ExecutionContext(budget=Budget(max_tokens=10_000))
+
+    with pytest.raises(BudgetExceededError) as stopped:
+        await outer.execute(context)
+
+    assert (stopped.value.cause.scope, stopped.value.cause.dimension) == ("run/inner", "tokens")
+    assert context.usage.tokens_used == 1200
+    assert stopped.value.partial_results == {"inner": {"a": 400, "b": 800, "c": 1200}}
+
+
+@pytest.mark.req("000/B5")
+async def test_a_parent_budget_is_not_ignored_by_a_sub_budget() -> None:
+    """The source document forgot it: a child with room left does not help a parent without."""
+
+    def spends(context: ExecutionContext) -> None:
+        context.usage.tokens_used += 60
+
+    graph = Graph("g")
+    for name in "abc":
+        graph.add_step(FunctionNode("spends", spends), name, sub_budget=Budget(max_tokens=1000))
+    context = ExecutionContext(budget=Budget(max_tokens=100))
+
+    with pytest.raises(BudgetExceededError) as stopped:
+        await graph.execute(context)
+
+    assert stopped.value.cause.scope == "run"
+    assert context.usage.steps_executed == 2
+
+
+@pytest.mark.req("000/B5")
+async def test_a_context_can_open_a_sub_budget_itself() -> None:
+    """Whichever limit is reached first refuses."""
+    context = ExecutionContext(budget=Budget(max_api_calls=3))
+    child = context.with_sub_budget(Budget(max_api_calls=2))
+    child.usage.api_calls += 2
+
+    with pytest.raises(BudgetExceededError) as own:
+        child.check_budget()
+    context.check_budget()
+    context.usage.api_calls += 1
+    with pytest.raises(BudgetExceededError) as above:
+        context.with_sub_budget(Budget(max_api_calls=9)).check_budget()
+
+    assert own.value.cause.scope == "run/sub_budget"
+    assert above.value.cause.scope == "run"
+    assert context.usage.api_calls == 3
+
+
+@pytest.mark.req("000/C1", "000/C3")
+@pytest.mark.parametrize("from_thread", [False, True])
+async def test_a_cancel_reaches_work_in_flight(from_thread: bool) -> None:
+    """From anywhere; what was done is kept."""
+    token, begun = CancellationToken(), asyncio.Event()
+
+    async def hangs(context: ExecutionContext) -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    graph = Graph("g")
+    graph.add_step(constant(1), "a")
+    graph.add_step(FunctionNode("hangs", hangs), "b", depends_on=["a"])
+    running = asyncio.create_task(graph.execute(ExecutionContext(cancellation=token)))
+    await begun.wait()
+    if from_thread:
+        await asyncio.to_thread(token.cancel, "enough")
+    else:
+        token.cancel("enough")
+
+    with pytest.raises(CancelledError, match="enough") as stopped:
+        await running
+    assert stopped.value.partial_results == {"a": 1}
+
+
+@pytest.mark.req("000/C3")
+async def test_a_graph_whose_token_was_cancelled_before_does_not_begin() -> None:
+    """And no policy or except clause of a node comes into it."""
+    token = CancellationToken()
+    token.cancel()
+    done: list[str] = []
+    graph = Graph("g")
+    graph.add_step(
+        FunctionNode("n", lambda context: done.append("a")),
+        "a",
+        error_policy=ErrorPolicy(on_error="skip"),
+    )
+
+    with pytest.raises(CancelledError):
+        await graph.execute(ExecutionContext(cancellation=token))
+    assert done == []
+
+
+@pytest.mark.req("000/E2")
+async def test_a_node_cannot_swallow_a_stop() -> None:
+    """``except Exception`` in a node was how the source document lost its limits."""
+
+    def swallows(context: ExecutionContext) -> str:
+        try:
+            context.check_budget()
+        except Exception:
+            return "swallowed"
+        return "nothing happened"
+
+    graph = Graph("g")
+    graph.add_step(
+        FunctionNode("n", swallows), "a", error_policy=ErrorPolicy(on_error="skip", retry_count=2)
+    )
+    context = ExecutionContext(budget=Budget(max_tokens=5), usage=ResourceUsage(tokens_used=5))
+
+    with pytest.raises(BudgetExceededError):
+        await graph.execute(context)
+
+
+@pytest.mark.req("000/E2")
+async def test_policies_retry_skip_and_fall_back() -> None:
+    """Each after its own attempts."""
+    attempts = {"retry": 0, "skip": 0, "fallback": 0}
+
+    def fails(name: str, times: int) -> FunctionNode:
+        def work(context: ExecutionContext) -> str:
+            attempts[name] += 1
+            if attempts[name] <= times:
+                raise OSError(name)
+            return f"{name} worked"
+
+        return FunctionNode(name, work)
+
+    graph = Graph("g")
+    quickly: dict[str, Any] = {"retry_count": 1, "retry_delay_ms": 0}
+    graph.add_step(
+        fails("retry", 1), "retry", error_policy=ErrorPolicy(on_error="retry", **quickly)
+    )
+    graph.add_step(
+        fails("skip", 9),
+        "skip",
+        error_policy=ErrorPolicy(on_error="skip", fallback_value="none", **quickly),
+    )
+    graph.add_step(
+        fails("fallback", 9),
+        "fallback",
+        input=1,
+        error_policy=ErrorPolicy(on_error="fallback", fallback_node=plus_one(), **quickly),
+    )
+
+    assert await graph.execute() == {"retry": "retry worked", "skip": "none", "fallback": 2}
+    assert attempts == {"retry": 2, "skip": 2, "fallback": 2}
+
+
+@pytest.mark.req("000/E2")
+async def test_a_timeout_interrupts_one_attempt() -> None:
+    """A step that never ends fails."""
+
+    async def hangs(context: ExecutionContext) -> None:
+        await asyncio.sleep(3600)
+
+    graph = Graph("g")
+    graph.add_step(FunctionNode("n", hangs), "a", error_policy=ErrorPolicy(timeout_ms=1))
+
+    with pytest.raises(StepTimeoutError, match="No result within 1 ms"):
+        await graph.execute()

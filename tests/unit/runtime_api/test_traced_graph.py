@@ -1,0 +1,117 @@
+"""An ExecutionTrace passed to a graph: what seed 000 wants to see of it."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from app.runtime_api import (
+    Budget,
+    BudgetExceededError,
+    CancellationToken,
+    CancelledError,
+    ErrorPolicy,
+    ExecutionContext,
+    ExecutionTrace,
+    FunctionNode,
+    Graph,
+)
+
+
+def trace() -> ExecutionTrace:
+    return ExecutionTrace(graph_id="main", start_time=datetime.now(UTC))
+
+
+def two_steps() -> Graph:
+    graph = Graph("main")
+    graph.add_step(FunctionNode("double", lambda context: context.input * 2), "a", input=21)
+    graph.add_step(
+        FunctionNode("spends", lambda context: context.upstream["a"] + 1), "b", depends_on=["a"]
+    )
+    return graph
+
+
+@pytest.mark.req("000/D12", "000/O1", "000/O2")
+async def test_a_trace_tells_of_every_step() -> None:
+    """Its node, its input and output, when it ran and how long."""
+    found = trace()
+    results = await two_steps().execute(ExecutionContext(trace=found))
+
+    first, second = found.steps
+    assert results == {"a": 42, "b": 43}
+    assert (first.step_id, first.node_id, first.node_type) == ("a", "double", "FunctionNode")
+    assert (first.input, first.output, first.error) == (21, 42, None)
+    assert (second.step_id, second.output) == ("b", 43)
+    assert found.start_time <= first.start_time <= first.end_time <= second.start_time
+    assert 0 < first.duration_ms < 1000
+    assert found.status == "completed"
+    assert found.end_time is not None
+    assert json.loads(json.dumps(found.to_dict()))["steps"][0]["step_id"] == "a"
+    assert found.explain().startswith("Graph: main\nStatus: completed\n  a (FunctionNode): ")
+
+
+@pytest.mark.req("000/D12", "000/G5")
+async def test_without_a_trace_nothing_is_gathered_and_the_structure_is_there_all_the_same() -> (
+    None
+):
+    """Only payloads are a matter of choice."""
+    ran = await two_steps().run()
+
+    names = [node["name"] for node in ran.calls.snapshot()["nodes"].values()]
+    assert names == ["main", "a", "b"]
+
+
+@pytest.mark.req("000/O2")
+async def test_a_trace_tells_how_a_graph_ended() -> None:
+    """A limit counts as a failure there, a wish as cancelled."""
+
+    def fails(context: ExecutionContext) -> None:
+        raise ValueError("not to be shown")
+
+    graph = Graph("main")
+    graph.add_step(FunctionNode("n", fails), "a")
+    failed, halted, cancelled = trace(), trace(), trace()
+    token = CancellationToken()
+    token.cancel("enough")
+    with pytest.raises(ValueError, match="not to be shown"):
+        await graph.execute(ExecutionContext(trace=failed))
+    with pytest.raises(BudgetExceededError):
+        await graph.execute(ExecutionContext(trace=halted, budget=Budget(max_steps=0)))
+    with pytest.raises(CancelledError):
+        await graph.execute(ExecutionContext(trace=cancelled, cancellation=token))
+
+    assert (failed.status, failed.error) == ("failed", "It broke with ValueError.")
+    assert failed.steps[0].error == "It broke with ValueError."
+    assert halted.status == "failed"
+    assert "Step limit exceeded: 0/0" in str(halted.error)
+    assert (cancelled.status, cancelled.error) == ("cancelled", "enough")
+
+
+@pytest.mark.req("000/O1", "000/O3")
+async def test_nested_graphs_and_attempts_stand_in_the_trace() -> None:
+    """A nested step by its path; the calls below a step are found by its CallNode."""
+    attempts: list[int] = []
+
+    def fails_once(context: ExecutionContext) -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError
+        return "worked"
+
+    inner = Graph("inner")
+    inner.add_step(
+        FunctionNode("n", fails_once),
+        "x",
+        error_policy=ErrorPolicy(on_error="retry", retry_count=1, retry_delay_ms=0),
+    )
+    outer = Graph("outer")
+    outer.add_step(inner, "a")
+    found = trace()
+    ran = await outer.run(ExecutionContext(trace=found))
+
+    steps = {step.step_id: step for step in found.steps}
+    assert steps.keys() == {"a", "a/x"}
+    assert steps["a/x"].metadata["attempts"] == 2
+    node = ran.calls.snapshot()["nodes"][steps["a/x"].metadata["trace_node"]]
+    assert (node["name"], node["retries_used"]) == ("a/x", 1)
+    assert ran.calls.snapshot()["aggregates"]["total_retries"] == 1
