@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -29,10 +30,19 @@ class CaseworkerClient:
     :class:`ServiceUnreachableError` if it does not answer.
     """
 
-    def __init__(self, url: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Call the service at ``url``, or by a ``transport`` of the caller's."""
         self.url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
-        self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout_seconds)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, timeout=timeout_seconds, transport=transport
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,6 +65,22 @@ class CaseworkerClient:
         timeout = self._timeout_seconds + wait_seconds
         return await self._json("POST", "/runs", json=dict(body), headers=headers, timeout=timeout)
 
+    async def run_graph(
+        self,
+        graph: Mapping[str, Any],
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        wait_seconds: int = 0,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """Post a run of a graph, given itself or as ``{"name", "version"?}``.
+
+        ``fields`` are others of the body, such as ``run_id``, ``budget`` and ``metadata``.
+        """
+        body = {"kind": "graph", "graph": dict(graph), "inputs": dict(inputs or {}), **fields}
+        return await self.post_run(body, wait_seconds=wait_seconds, idempotency_key=idempotency_key)
+
     async def get_run(self, run_id: str) -> dict[str, Any]:
         """Return a run."""
         return await self._json("GET", f"/runs/{run_id}")
@@ -73,6 +99,36 @@ class CaseworkerClient:
         answer = await self._send("GET", f"/runs/{run_id}/trace", params={"format": "explain"})
         return answer.text
 
+    async def register_graph(
+        self, name: str, graph: Mapping[str, Any], *, description: str | None = None
+    ) -> dict[str, Any]:
+        """Register a graph as the next version of its name; return the version."""
+        body = {"name": name, "graph": dict(graph), "description": description}
+        return await self._json("POST", "/graphs", json=body)
+
+    async def validate_graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
+        """Return whether a graph could be run, and everything that is wrong with it."""
+        return await self._json("POST", "/graphs/validate", json={"graph": dict(graph)})
+
+    async def get_graph(self, name: str, version: int | None = None) -> dict[str, Any]:
+        """Return a registered graph, its newest version unless one is given."""
+        return await self._json("GET", _graph_path(name, version))
+
+    async def list_graphs(self, *, limit: int = 50, cursor: str | None = None) -> dict[str, Any]:
+        """Return a page of the newest versions of all registered graphs, by name."""
+        return await self._json("GET", "/graphs", params=_page(limit, cursor))
+
+    async def list_graph_versions(
+        self, name: str, *, limit: int = 50, cursor: str | None = None
+    ) -> dict[str, Any]:
+        """Return a page of the versions of a registered graph, newest first."""
+        path = f"{_graph_path(name)}/versions"
+        return await self._json("GET", path, params=_page(limit, cursor))
+
+    async def delete_graph(self, name: str, version: int | None = None) -> None:
+        """Delete a registered graph: one version of it, or all."""
+        await self._send("DELETE", _graph_path(name, version))
+
     async def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         answer = await self._send(method, path, **options)
         body: dict[str, Any] = answer.json()
@@ -86,6 +142,15 @@ class CaseworkerClient:
         if answer.is_error:
             raise ApiError(answer.status_code, _problem(answer))
         return answer
+
+
+def _graph_path(name: str, version: int | None = None) -> str:
+    path = f"/graphs/{quote(name, safe='')}"
+    return path if version is None else f"{path}/versions/{version}"
+
+
+def _page(limit: int, cursor: str | None) -> dict[str, str]:
+    return {"limit": str(limit)} | ({} if cursor is None else {"cursor": cursor})
 
 
 def _problem(answer: httpx.Response) -> dict[str, Any]:

@@ -8,14 +8,14 @@ own defaults is: a request that is repeated after the configuration has changed 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
-from app.api.run_body import BudgetBody, RunBody
+from app.api.run_body import BudgetBody, CaseBody, RunFields
 from app.api.services import ApiLimits
 from app.api.violations import Violation
 from app.control.budget import Budget, money
@@ -32,36 +32,27 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 
 
 class Admission:
-    """Turns bodies into runs, or says what is wrong with them."""
+    """Turns bodies of kind case into runs, or says what is wrong with them."""
 
     def __init__(self, limits: ApiLimits, tools: ToolDispatch) -> None:
         self._limits = limits
         self._tools = tools
         self._usual = limits.default_budget.merged_with(limits.budget_ceiling)
 
-    def new_run(self, body: RunBody, tenant: str, idempotency_key: str | None) -> NewRun:
+    def new_run(self, body: CaseBody, tenant: str, idempotency_key: str | None) -> NewRun:
         """Return the run that a body asks for.
 
         Raises:
             ProblemError: the body asks for what this service does not do; every field is named.
         """
-        violations = list(self._violations(body))
-        if violations:
-            raise ProblemError(INVALID_REQUEST, violations=violations)
-        return NewRun(
-            key=RunKey(tenant, body.run_id or new_run_id()),
-            request=self._request(body),
-            request_hash=request_hash(body),
-            idempotency_key=idempotency_key,
-            named=body.run_id is not None,
-            metadata=body.metadata or {},
-        )
+        require_none([*usual_violations(body, self._limits), *self._violations(body)])
+        return new_run(body, self._request(body), tenant, idempotency_key)
 
-    def _request(self, body: RunBody) -> RunRequest:
+    def _request(self, body: CaseBody) -> RunRequest:
         """Fill in the defaults of now: the run keeps them, whoever executes it and whenever."""
         limits = self._limits
         return RunRequest(
-            kind=RunKind(body.kind),
+            kind=RunKind.CASE,
             input=body.input,
             expected_tools=tuple(body.expected_tools or ()),
             gold_answer=body.gold_answer,
@@ -73,25 +64,13 @@ class Admission:
         )
 
     def _budget(self, given: BudgetBody | None) -> Budget:
-        """Replace the defaults key by key, null included; then apply the ceilings."""
+        """Apply the ceilings to what is given and to the defaults for the rest."""
         if given is None:
             return self._usual
-        limits = {name: getattr(given, name) for name in given.model_fields_set}
-        if limits.get("max_cost_usd") is not None:
-            limits["max_cost_usd"] = money(limits["max_cost_usd"])
-        named = {_BUDGET_NAMES.get(name, name): limit for name, limit in limits.items()}
-        budget = replace(self._limits.default_budget, **named)
+        budget = given_limits(given, self._limits.default_budget)
         return budget.merged_with(self._limits.budget_ceiling)
 
-    def _violations(self, body: RunBody) -> Iterator[Violation]:
-        longest = self._limits.max_input_chars
-        if len(body.input) > longest:
-            yield Violation(
-                "input", f"The input may have at most {longest} characters (max_input_chars)."
-            )
-        if body.metadata and len(_json(body.metadata)) > self._limits.max_metadata_bytes:
-            most = self._limits.max_metadata_bytes
-            yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+    def _violations(self, body: CaseBody) -> Iterator[Violation]:
         if body.expected_tools:
             usable = [spec.name for spec in self._tools.usable()]
             for index, name in enumerate(body.expected_tools):
@@ -100,14 +79,59 @@ class Admission:
                     yield Violation(f"expected_tools.{index}", message)
 
 
-def request_hash(body: RunBody) -> str:
+def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
+    """Yield what is wrong with the fields that runs of every kind have."""
+    longest, most = limits.max_input_chars, limits.max_metadata_bytes
+    if body.input is not None and len(body.input) > longest:
+        message = f"The input may have at most {longest} characters (max_input_chars)."
+        yield Violation("input", message)
+    if body.metadata and len(as_json(body.metadata)) > most:
+        yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+
+
+def require_none(violations: Sequence[Violation]) -> None:
+    """Refuse a body with which something is wrong.
+
+    Raises:
+        ProblemError: something is.
+    """
+    if violations:
+        raise ProblemError(INVALID_REQUEST, violations=violations)
+
+
+def given_limits(given: BudgetBody | None, usual: Budget) -> Budget:
+    """Replace limits key by key, null included."""
+    if given is None:
+        return usual
+    limits = {name: getattr(given, name) for name in given.model_fields_set}
+    if limits.get("max_cost_usd") is not None:
+        limits["max_cost_usd"] = money(limits["max_cost_usd"])
+    return replace(usual, **{_BUDGET_NAMES.get(name, name): limits[name] for name in limits})
+
+
+def new_run(
+    body: RunFields, request: RunRequest, tenant: str, idempotency_key: str | None
+) -> NewRun:
+    """Return a run that is about to be accepted."""
+    return NewRun(
+        key=RunKey(tenant, body.run_id or new_run_id()),
+        request=request,
+        request_hash=request_hash(body),
+        idempotency_key=idempotency_key,
+        named=body.run_id is not None,
+        metadata=body.metadata or {},
+    )
+
+
+def request_hash(body: RunFields) -> str:
     """Return the SHA-256 of what a body means."""
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # null is a limit of its own here: unlimited
         fields["budget"] = body.budget.model_dump(mode="json", exclude_unset=True)
     sent = {name: value for name, value in fields.items() if value not in (None, [], {})}
-    return hashlib.sha256(_json(sent)).hexdigest()
+    return hashlib.sha256(as_json(sent)).hexdigest()
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
+def as_json(value: Mapping[str, Any]) -> bytes:
+    """Return a value as canonical JSON."""
     return _CANONICAL.encode(value).encode()

@@ -10,9 +10,12 @@ from starlette.middleware import Middleware
 from app.api import problems
 from app.api.admission import Admission
 from app.api.documentation import describe
+from app.api.event_stream import OpenStreams
+from app.api.graph_admission import GraphAdmission
 from app.api.request_envelope import RequestEnvelope
-from app.api.routes import catalog, docs, health, posting, runs, stops, traces
+from app.api.routes import catalog, docs, events, graphs, health, posting, runs, stops, traces
 from app.api.services import ApiLimits, ApiServices
+from app.runs.definitions import GraphDefinitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -36,7 +39,7 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
-    parts = (posting, runs, stops, traces, catalog, health, docs)
+    parts = (posting, runs, stops, traces, events, graphs, catalog, health, docs)
     app = FastAPI(
         title="Caseworker",
         version=version,
@@ -53,6 +56,10 @@ def build_api(
     )
     app.state.services = services
     app.state.limits = limits
+    app.state.streams = OpenStreams(limits.max_event_streams)
     app.state.admission = Admission(limits, services.tools)
+    definitions = GraphDefinitions(services.graphs, services.graph_checks, limits.of_graphs)
+    app.state.graphs = definitions
+    app.state.graph_admission = GraphAdmission(limits, definitions)
     describe(app)
     return app

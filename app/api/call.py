@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -11,10 +11,13 @@ from pydantic import BaseModel, ValidationError
 from app.api import problem_types as types
 from app.api.admission import Admission
 from app.api.auth import Caller, identify
+from app.api.event_stream import OpenStreams
+from app.api.graph_admission import GraphAdmission
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
 from app.api.services import ApiLimits, ApiServices
 from app.api.violations import NO_OBJECT, violations_of
+from app.runs.definitions import GraphDefinitions
 from app.runs.run import RunKey
 from app.runs.service import RunService
 
@@ -41,20 +44,34 @@ class GuardedRoute(APIRoute):
         return guarded
 
 
+class GraphRoute(APIRoute):
+    """A guarded route whose body may hold a graph."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Put the guard in front of the framework's handler."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            return await handle(Call(request, carries_graph=True))
+
+        return guarded
+
+
 class PostingRoute(APIRoute):
     """The route of a function ``(body, call) -> Response``, for what is posted all the time.
 
     The framework documents it like any other, but does not resolve its parameters: that would cost
-    as much as everything else that is done for such a request.
+    as much as everything else that is done for such a request. Of several models for the body, its
+    ``kind`` says which is meant.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Call the function with the body and the call."""
-        model: type[BaseModel] = get_type_hints(self.endpoint)["body"]
+        choose = _chooser(get_type_hints(self.endpoint)["body"])
 
         async def post(request: Request) -> Response:
-            call = Call(request)
-            response: Response = await self.endpoint(await call.read(model), call)
+            call = Call(request, carries_graph=True)
+            response: Response = await self.endpoint(await call.read(choose), call)
             return response
 
         return post
@@ -69,8 +86,8 @@ class Call(Request):
     Its body is plain JSON of a bounded size and depth.
     """
 
-    def __init__(self, request: Request) -> None:
-        """Find out who calls.
+    def __init__(self, request: Request, *, carries_graph: bool = False) -> None:
+        """Find out who calls; a body that ``carries_graph`` may be longer by that much.
 
         Raises:
             ProblemError: the caller is not served from there.
@@ -78,6 +95,9 @@ class Call(Request):
         super().__init__(request.scope, request.receive)
         self.limits = cast("ApiLimits", self.app.state.limits)
         self.caller: Caller = identify(request, self.limits.anonymous)
+        self._max_bytes = self.limits.max_body_bytes
+        if carries_graph:
+            self._max_bytes += self.limits.max_graph_bytes
         self._content: bytes | None = None
 
     @property
@@ -94,6 +114,21 @@ class Call(Request):
     def admission(self) -> Admission:
         """What turns bodies into runs."""
         return cast("Admission", self.app.state.admission)
+
+    @property
+    def graphs(self) -> GraphDefinitions:
+        """What callers can ask of registered graphs."""
+        return cast("GraphDefinitions", self.app.state.graphs)
+
+    @property
+    def graph_admission(self) -> GraphAdmission:
+        """What turns bodies of kind graph into runs."""
+        return cast("GraphAdmission", self.app.state.graph_admission)
+
+    @property
+    def streams(self) -> OpenStreams:
+        """The event streams that are open."""
+        return cast("OpenStreams", self.app.state.streams)
 
     @property
     def root(self) -> str:
@@ -117,6 +152,16 @@ class Call(Request):
                 raise ProblemError(types.UNSUPPORTED_MEDIA_TYPE)
         return self._content
 
+    def require_small(self) -> None:
+        """Refuse a body that turned out to hold no graph and is as large as if it did.
+
+        Raises:
+            ProblemError: it is.
+        """
+        limit = self.limits.max_body_bytes
+        if len(self._content or b"") > limit:
+            raise _too_large(limit)
+
     async def json(self) -> Any:
         """Return what the body holds.
 
@@ -130,16 +175,17 @@ class Call(Request):
         except UnstorableTextError as error:
             raise ProblemError(types.INVALID_REQUEST, violations=error.violations) from None
 
-    async def read(self, model: type[Body]) -> Body:
-        """Return the body as a ``model``.
+    async def read(self, choose: Callable[[Any], type[Body]]) -> Body:
+        """Return the body as the model that is chosen for it.
 
         Raises:
             ProblemError: it cannot be read, or does not fit; every field at fault is named.
         """
         if not await self.body():
             raise ProblemError(types.INVALID_REQUEST, violations=[NO_OBJECT])
+        sent = await self.json()
         try:
-            return model.model_validate(await self.json())
+            return choose(sent).model_validate(sent)
         except ValidationError as error:
             found = error.errors(include_url=False, include_input=False)
             violations = violations_of({**wrong, "loc": ("body", *wrong["loc"])} for wrong in found)
@@ -152,8 +198,7 @@ class Call(Request):
 
     async def _read(self) -> bytes:
         """Read as much as is allowed; a length that was declared is not believed, only refused."""
-        limit = self.limits.max_body_bytes
-        too_large = ProblemError(types.BODY_TOO_LARGE, f"Send at most {limit} bytes.")
+        limit, too_large = self._max_bytes, _too_large(self._max_bytes)
         declared = self.headers.get("content-length", "")
         if len(declared) > _LENGTH_DIGITS or (declared.isdecimal() and int(declared) > limit):
             raise too_large
@@ -163,3 +208,23 @@ class Call(Request):
             if len(content) > limit:
                 raise too_large
         return bytes(content)
+
+
+def _too_large(limit: int) -> ProblemError:
+    return ProblemError(types.BODY_TOO_LARGE, f"Send at most {limit} bytes.")
+
+
+def _chooser(models: Any) -> Callable[[Any], type[BaseModel]]:
+    """Return what tells the model of a body: the first, unless it names the kind of another."""
+    by_kind: dict[Any, type[BaseModel]] = {
+        kind: model
+        for model in get_args(models)
+        for kind in get_args(model.model_fields["kind"].annotation)
+    }
+    usual: type[BaseModel] = next(iter(by_kind.values()), models)
+
+    def choose(sent: Any) -> type[BaseModel]:
+        kind = sent.get("kind") if isinstance(sent, dict) else None
+        return by_kind.get(kind, usual) if isinstance(kind, str) else usual
+
+    return choose

@@ -94,13 +94,11 @@ def _schemas(schemas: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _link(schema: Mapping[str, Any]) -> str:
-    """Return a link to the schema that is named, or what it says of itself."""
-    named = [schema, *schema.get("anyOf", [])]
-    for one in named:
-        if "$ref" in one:
-            name = escape(one["$ref"].rpartition("/")[2])
-            return f'<a href="#{name}">{name}</a>'
-    return escape(str(schema.get("type", "")))
+    """Return links to the schemas that are named, or what the schema says of itself."""
+    named = [one["$ref"] for one in (schema, *schema.get("anyOf", [])) if "$ref" in one]
+    names = [escape(reference.rpartition("/")[2]) for reference in named]
+    links = [f'<a href="#{name}">{name}</a>' for name in names]
+    return " or ".join(links) or escape(str(schema.get("type", "")))
 
 
 def _prose(text: str) -> str:

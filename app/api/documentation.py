@@ -73,6 +73,8 @@ RUN_HEADERS = {
 }
 """What an answer to POST /runs says beside its body."""
 
+GRAPH_HEADERS = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
+"""What an answer to POST /graphs says beside its body."""
 
 EVERY_RUN_ROUTE = (ANONYMOUS_REFUSED, INVALID_REQUEST, UNAVAILABLE)
 """What every route that asks the store may answer."""

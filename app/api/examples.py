@@ -1,8 +1,34 @@
 """Requests that the OpenAPI document shows."""
 
+from typing import Any
+
 from fastapi.openapi.models import Example
 
-CASES: dict[str, Example] = {
+_GRAPH: dict[str, Any] = {
+    "steps": [
+        {
+            "id": "discount",
+            "type": "tool",
+            "data": {"tool": "calculator", "args": {"expression": "${default} * 12.5 / 100"}},
+        },
+        {
+            "id": "total",
+            "type": "tool",
+            "data": {"tool": "calculator", "args": {"expression": "1840 - ${default.value}"}},
+        },
+    ],
+    "edges": [
+        {
+            "source": "discount",
+            "source_handle": "default",
+            "target": "total",
+            "target_handle": "default",
+            "data": {"channel": "flow"},
+        }
+    ],
+}
+
+RUNS: dict[str, Example] = {
     "arithmetic": Example(
         summary="A calculation", value={"input": "What is 12.5 % of 1840, plus 7?"}
     ),
@@ -21,4 +47,32 @@ CASES: dict[str, Example] = {
             "metadata": {"ticket": "A-1024"},
         },
     ),
+    "graph": Example(
+        summary="A graph that is sent along: two calculations, one after the other",
+        value={"kind": "graph", "graph": _GRAPH, "inputs": {"default": "1840"}},
+    ),
+    "registered graph": Example(
+        summary="A registered graph, by its name",
+        value={
+            "kind": "graph",
+            "graph": {"name": "discount", "version": 3},
+            "input": "1840",
+            "budget": {"max_steps": 100, "max_cost_usd": 0.5},
+        },
+    ),
+}
+
+NEW_GRAPHS: dict[str, Example] = {
+    "graph": Example(
+        summary="Two calculations, one after the other",
+        value={
+            "name": "discount",
+            "description": "Works out a discount and takes it off.",
+            "graph": _GRAPH,
+        },
+    ),
+}
+
+GRAPHS_TO_VALIDATE: dict[str, Example] = {
+    "graph": Example(summary="Two calculations, one after the other", value={"graph": _GRAPH}),
 }

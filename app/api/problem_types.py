@@ -48,6 +48,12 @@ RUN_NOT_FOUND = ProblemType(
     title="There is no such run",
     detail="Check the run id. A wish to stop a run that does not exist yet is no run.",
 )
+GRAPH_NOT_FOUND = ProblemType(
+    slug="graph-not-found",
+    status=404,
+    title="There is no such graph",
+    detail="Check the name and the version; GET /graphs lists the graphs there are.",
+)
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
     status=405,
@@ -60,6 +66,12 @@ RUN_CONFLICT = ProblemType(
     title="The run id belongs to another request",
     detail="Choose another run_id, or repeat the request exactly as it was first sent. "
     "A run_id and an Idempotency-Key that are sent together must belong to the same run.",
+)
+GRAPH_IN_USE = ProblemType(
+    slug="graph-in-use",
+    status=409,
+    title="Other graphs contain the graph",
+    detail="Delete the graphs that contain it first, or leave it.",
 )
 BODY_TOO_LARGE = ProblemType(
     slug="body-too-large",
@@ -99,6 +111,14 @@ QUEUE_FULL = ProblemType(
     detail="Nothing was stored. Send the same request again after the time in Retry-After.",
     retry_after_seconds=2,
 )
+TOO_MANY_STREAMS = ProblemType(
+    slug="too-many-streams",
+    status=429,
+    title="Too many event streams are open",
+    detail="Close streams that are not read any more, read the events page by page "
+    "(Accept: application/json), or try again after the time in Retry-After.",
+    retry_after_seconds=5,
+)
 INTERNAL = ProblemType(
     slug="internal-error",
     status=500,
@@ -127,14 +147,17 @@ CATALOGUE: tuple[ProblemType, ...] = (
     ANONYMOUS_REFUSED,
     ROUTE_NOT_FOUND,
     RUN_NOT_FOUND,
+    GRAPH_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     RUN_CONFLICT,
+    GRAPH_IN_USE,
     BODY_TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
     INVALID_REQUEST,
     IDEMPOTENCY_MISMATCH,
     TOO_MANY_INTENTS,
     QUEUE_FULL,
+    TOO_MANY_STREAMS,
     INTERNAL,
     UNAVAILABLE,
     NOT_READY,

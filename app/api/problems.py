@@ -17,8 +17,11 @@ from starlette.exceptions import HTTPException
 from app.api import problem_types as types
 from app.api.allowed_methods import allowed_methods
 from app.api.problem_types import ProblemType
-from app.api.violations import Violation, violations_of
+from app.api.violations import Violation, graph_violations, violations_of
 from app.runs.errors import (
+    GraphInUseError,
+    GraphNotFoundError,
+    GraphRefusedError,
     IdempotencyMismatchError,
     InvalidRunError,
     QueueFullError,
@@ -36,6 +39,9 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         RunConflictError: types.RUN_CONFLICT,
         IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
         InvalidRunError: types.INVALID_REQUEST,
+        GraphRefusedError: types.INVALID_REQUEST,
+        GraphNotFoundError: types.GRAPH_NOT_FOUND,
+        GraphInUseError: types.GRAPH_IN_USE,
         TooManyIntentsError: types.TOO_MANY_INTENTS,
         QueueFullError: types.QUEUE_FULL,
         StoreUnavailableError: types.UNAVAILABLE,
@@ -119,6 +125,22 @@ def _as_problem(error: Exception) -> ProblemError:
         case InvalidRunError():
             violation = Violation(error.field, str(error))
             return ProblemError(types.INVALID_REQUEST, violations=[violation])
+        case GraphRefusedError():
+            return _graph_refused(error)
+        case GraphInUseError():
+            users = ", ".join(f"{user.name}@{user.version}" for user in error.users)
+            detail = f"Delete these graphs first, which contain it, or leave it: {users}."
+            return ProblemError(types.GRAPH_IN_USE, detail)
         case HTTPException():
             return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
     return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))
+
+
+def _graph_refused(error: GraphRefusedError) -> ProblemError:
+    """Name what is wrong with a graph, and how much more there is than can be named."""
+    violations = graph_violations(error.problems)
+    unnamed = len(error.problems) - len(violations)
+    detail = types.INVALID_REQUEST.detail
+    if unnamed:
+        detail = f"{detail} There are {unnamed} more problems in the graph than are named."
+    return ProblemError(types.INVALID_REQUEST, detail, violations=violations)

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
 from app.api.field_types import (
     Amount,
@@ -16,6 +18,8 @@ from app.api.field_types import (
     ToolName,
     ZoneName,
 )
+from app.api.graph_body import GraphOrName
+from app.api.violations import OWN
 from app.runs.run import RunStatus
 
 MAX_EXPECTED_TOOLS = 50
@@ -48,14 +52,53 @@ class BudgetBody(BaseModel):
     """Iterations of an agent loop."""
 
 
-class RunBody(BaseModel):
-    """A case to run."""
+def _kind(value: Any) -> Any:
+    if value not in ("case", "graph"):
+        raise PydanticCustomError(OWN, "This must be one of: 'case' or 'graph'.")
+    return value
+
+
+def _of_cases(value: Any) -> None:
+    if value is not None:
+        message = "This belongs to runs of kind case; leave it out of a graph run."
+        raise PydanticCustomError(OWN, message)
+
+
+def _of_graph_runs(value: Any) -> None:
+    if value is not None:
+        message = "This belongs to graph runs: send the kind graph with it, or leave it out."
+        raise PydanticCustomError(OWN, message)
+
+
+OfCases = SkipJsonSchema[Annotated[None, BeforeValidator(_of_cases)]]
+OfGraphRuns = SkipJsonSchema[Annotated[None, BeforeValidator(_of_graph_runs)]]
+
+
+class RunFields(BaseModel):
+    """What runs of every kind have."""
 
     model_config = _STRICT
 
     run_id: RunId | None = None
     """Names the run; left out, the service makes a UUIDv7. Repeating an id repeats nothing."""
-    kind: Literal["case"] = "case"
+    kind: str
+    input: CaseInput | None = None
+    budget: BudgetBody | None = None
+    """What the run may spend."""
+    deadline: Instant | None = None
+    """When the run is halted at the latest, whatever it is doing."""
+    seed: Seed | None = None
+    """Makes prompts and sampling repeatable where the provider supports it."""
+    timezone: ZoneName | None = None
+    """Where "today" begins; left out, as configured."""
+    metadata: dict[str, Any] | None = None
+    """Comes back with the run and means nothing to the service."""
+
+
+class CaseBody(RunFields):
+    """A case to run."""
+
+    kind: Annotated[Literal["case"], BeforeValidator(_kind)] = "case"
     """What to run."""
     input: CaseInput
     """The question, UTF-8 text of at most the configured number of characters (8192)."""
@@ -67,14 +110,31 @@ class RunBody(BaseModel):
     """How much the small model does before the big one; left out, as configured."""
     budget: BudgetBody | None = None
     """What the run may spend; left out, the configured limits."""
-    deadline: Instant | None = None
-    """When the run is halted at the latest, whatever it is doing."""
-    seed: Seed | None = None
-    """Makes prompts and sampling repeatable where the provider supports it."""
-    timezone: ZoneName | None = None
-    """Where "today" begins; left out, as configured."""
-    metadata: dict[str, Any] | None = None
-    """Comes back with the run and means nothing to the service."""
+    graph: OfGraphRuns = None
+    inputs: OfGraphRuns = None
+
+
+class GraphRunBody(RunFields):
+    """A graph to run."""
+
+    kind: Literal["graph"]
+    """What to run."""
+    graph: GraphOrName
+    """The graph itself, or the name of a registered one. The run keeps the graph that it was
+    accepted with, with all the graphs that it contains."""
+    inputs: dict[str, Any] | None = None
+    """Values by input handle, for the steps without incoming flow edges."""
+    input: CaseInput | None = None
+    """Short for ``inputs.default``."""
+    budget: BudgetBody | None = None
+    """What the run may spend; left out, as much as the service allows any run."""
+    expected_tools: OfCases = None
+    gold_answer: OfCases = None
+    mode: OfCases = None
+
+
+RunBody = CaseBody | GraphRunBody
+"""A run to accept: its ``kind`` says which, a case if there is none."""
 
 
 class CancelBody(BaseModel):

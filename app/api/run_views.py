@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import ConfigDict
 
 from app.runs.ports import Page
-from app.runs.run import CallRecord, Run, RunKind, RunStatus, StopWish
+from app.runs.run import CallRecord, GraphRef, Run, RunKind, RunStatus, StopWish
 from app.runs.service import Receipt
 
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
@@ -22,6 +22,8 @@ class Links:
 
     self: str
     trace: str
+    events: str
+    """What happens in the run, while it happens and afterwards."""
     cancel: str
     """POST stops the run; so does DELETE on ``self``."""
 
@@ -29,7 +31,24 @@ class Links:
     def of(cls, run_id: str, root: str) -> Self:
         """Return the links of a run, below the path that the service is served under."""
         here = f"{root}/runs/{run_id}"  # a run id needs no quoting
-        return cls(self=here, trace=f"{here}/trace", cancel=f"{here}/cancel")
+        return cls(
+            self=here, trace=f"{here}/trace", events=f"{here}/events", cancel=f"{here}/cancel"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGraph:
+    """The registered graph that a run was accepted with."""
+
+    __pydantic_config__ = _DOCUMENTED
+
+    name: str
+    version: int | None
+
+    @classmethod
+    def of(cls, ref: GraphRef | None) -> Self | None:
+        """Return the view of a name, if the run has one."""
+        return None if ref is None else cls(name=ref.name, version=ref.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +86,9 @@ class RunView:
     kind: RunKind
     status: RunStatus
     """Completed, failed, halted and cancelled are final; halted means that a limit stopped it."""
+    graph: RunGraph | None
+    """The registered graph that it executes; null of other runs and of a graph that was sent
+    along."""
     finish_reason: str | None
     """``success``, ``budget`` or ``big_fail``; null while it works, if it was cancelled, or if
     something else broke."""
@@ -76,8 +98,9 @@ class RunView:
     attempts: int
     """How often a worker has begun it."""
     result: Mapping[str, Any] | None
-    """Of a case: answer, verified, finish_reason, logs, artifacts, counters. What there is of it
-    stays when the run ends early."""
+    """Of a case: answer, verified, finish_reason, logs, artifacts, counters. Of a graph: outputs,
+    by step and handle, and steps, each with its status and its error. What there is of it stays
+    when the run ends early."""
     usage: Mapping[str, Any] | None
     """What was spent: tokens, seconds, steps, api_calls, cost_usd, llm_calls_small,
     llm_calls_big, tool_calls."""
@@ -95,6 +118,7 @@ class RunView:
             run_id=run.key.run_id,
             kind=run.kind,
             status=run.status,
+            graph=RunGraph.of(run.request.graph_ref),
             finish_reason=run.finish_reason,
             created_at=run.created_at,
             started_at=run.started_at,

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
+from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
 from app.runs.service import RunService
 from app.tools.dispatch import ToolDispatch
 
@@ -38,6 +39,8 @@ class ApiServices:
     tools: ToolDispatch
     models: ModelGateway
     readiness: Readiness
+    graphs: GraphStore
+    graph_checks: GraphChecks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +48,22 @@ class ApiLimits:
     """What the HTTP layer lets through, and what it fills in."""
 
     max_body_bytes: int = 262_144
+    """Of a body apart from the graph in it."""
     max_json_depth: int = 32
     max_input_chars: int = 8192
     """Code points of a case's input (seed 002, 9.3 and 23.4)."""
     max_metadata_bytes: int = 16_384
     """Of metadata written as JSON."""
+    max_graph_bytes: int = 1_048_576
+    """Of a graph written as JSON, with all the graphs that it contains; so are the next three."""
+    max_graph_steps: int = 10_000
+    max_graph_edges: int = 50_000
+    max_graph_depth: int = 8
+    """Graphs inside one another, the outermost included."""
     max_wait_seconds: int = 60
     """The longest time that a POST waits for its run (``Prefer: wait``)."""
+    max_event_streams: int = 500
+    """How many event streams this process keeps open at once."""
     readiness_seconds: float = 5.0
     """How long a check of readiness may take before it counts as failed."""
     anonymous: AnonymousFrom = "loopback"
@@ -62,3 +74,13 @@ class ApiLimits:
     """The limits of a case run, replaced one by one by those that its caller gives."""
     budget_ceiling: Budget = field(default_factory=Budget)
     """What no run may pass, whatever its caller gives."""
+
+    @property
+    def of_graphs(self) -> GraphLimits:
+        """How large a graph may be."""
+        return GraphLimits(
+            max_bytes=self.max_graph_bytes,
+            max_steps=self.max_graph_steps,
+            max_edges=self.max_graph_edges,
+            max_depth=self.max_graph_depth,
+        )

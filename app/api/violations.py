@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from app.kernel.validation import Problem
+
 OWN: Final = "caseworker"
 """The type of validation errors whose messages are ours."""
 
 MAX_VIOLATIONS = 20
 """How many fields at fault are named at once."""
+MAX_GRAPH_VIOLATIONS = 100
+"""How many places of a graph are."""
 
 _MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
@@ -46,6 +50,8 @@ _WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
 _PLAIN_NAME = re.compile(f"{_WORD}(?:_{_WORD}){{0,4}}", re.ASCII)
 """Words joined by underscores; tokens and keys, which mix letters and digits, do not fit."""
 
+_INDEX = re.compile("[0-9]{1,9}", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -67,6 +73,14 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
     ]
 
 
+def graph_violations(problems: Sequence[Problem]) -> list[Violation]:
+    """Return what is wrong with the graph in a body."""
+    return [
+        Violation(field_of(("graph", *_path_of(problem.place))), problem.message)
+        for problem in problems[:MAX_GRAPH_VIOLATIONS]
+    ]
+
+
 def field_of(path: Sequence[str | int]) -> str:
     """Return the name of a place in a body.
 
@@ -78,6 +92,11 @@ def field_of(path: Sequence[str | int]) -> str:
 
 def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
     return loc[1:] if loc and loc[0] in _PLACES else loc
+
+
+def _path_of(place: str) -> list[str | int]:
+    parts = place.split(".") if place else []
+    return [int(part) if _INDEX.fullmatch(part) else part for part in parts]
 
 
 def _part(part: str | int) -> str:

@@ -1,19 +1,29 @@
 """What runs are executed with: models, tools and nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 
 from app.control.retry import RetryPolicy
-from app.engine.node import Node
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.ports import ModelProvider
 from app.llm.pricing import FixedPrices, Prices, TokenPrice
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
-from app.nodes.case.node import CaseNode
+from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.catalog import NodeCatalog
+from app.nodes.function import FunctionNode
+from app.nodes.llm import llm_type
+from app.nodes.mapping import map_type
+from app.nodes.registered import function_type
+from app.nodes.router import router_type
+from app.nodes.subgraph import subgraph_type
+from app.nodes.tool import tool_type
+from app.nodes.tool_names import ToolNames
+from app.nodes.toolset import toolset_type
 from app.settings.models import ModelSettings
 from app.settings.schema import Settings
+from app.tools.arguments import ArgumentChecks
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
 from app.tools.dates.reader import DateReader
@@ -52,19 +62,37 @@ def build_models(settings: Settings) -> ModelGateway:
     return ModelGateway(tiers, _prices((small, big)), retry)
 
 
-def build_nodes(
-    settings: Settings, models: ModelGateway, tools: ToolDispatch, builtin: tuple[Tool, ...]
-) -> Mapping[str, Node]:
-    """Return the nodes, by the step type that they execute."""
+def build_catalog(
+    settings: Settings,
+    models: ModelGateway,
+    tools: ToolDispatch,
+    builtin: tuple[Tool, ...],
+    functions: Iterable[FunctionNode] = (),
+) -> NodeCatalog:
+    """Return the types of step that graphs are made of; ``functions`` are those they may name."""
+    defaults = _case_defaults(settings)
+    known = ToolNames(spec.name for spec in tools.usable())
+    checks = ArgumentChecks(ToolRegistry(builtin))
     case = CaseNode(
         models=models,
         tools=tools,
         recomputation=DeterministicTools(builtin),
         dates=DateReader(),
-        defaults=_case_defaults(settings),
+        defaults=defaults,
         clock=lambda: datetime.now(UTC),
     )
-    return {"case": case}
+    return NodeCatalog(
+        (
+            case_type(case),
+            function_type(functions),
+            llm_type(),
+            map_type(),
+            router_type(),
+            subgraph_type(),
+            tool_type(tools, checks, known, timezone=defaults.timezone),
+            toolset_type(known),
+        )
+    )
 
 
 def _case_defaults(settings: Settings) -> CaseDefaults:

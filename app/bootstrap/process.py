@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from app.adapters.postgres.definitions import PostgresGraphs
 from app.adapters.postgres.engines import Engines, PoolSizes, answers, open_engines
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.listener import StopListener
@@ -21,8 +22,7 @@ from app.adapters.postgres.workers import PostgresWorkers
 from app.adapters.queue.dispatch import QueueDispatch
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
-from app.bootstrap.agents import build_models, build_nodes, build_tools, builtin_tools
-from app.engine.driver import Driver
+from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
 from app.engine.settling import Supervisor
 from app.llm.gateway import ModelGateway
 from app.runs.executor import ExecutorLimits, RunExecutor
@@ -53,6 +53,8 @@ class Process:
         self._builtin = builtin_tools()
         self.tools = build_tools(settings, self._builtin)
         self.models = build_models(settings)
+        self.graphs = PostgresGraphs(self._engines)
+        self.catalog = build_catalog(settings, self.models, self.tools, self._builtin)
         self._executor = self._build_executor() if executes else None
         self._heartbeat = self._build_heartbeat()
         self.runs = RunService(self._store, self._executor)
@@ -113,13 +115,14 @@ class Process:
             worker_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             store=self._store,
             journals=self._journal,
-            driver=Driver(build_nodes(self.settings, self.models, self.tools, self._builtin)),
+            catalog=self.catalog,
             supervisor=Supervisor(grace_seconds=worker.cancel_grace_seconds),
             services={ModelGateway: self.models, ToolDispatch: self.tools},
             limits=ExecutorLimits(
                 max_runs=worker.max_runs,
                 max_attempts=worker.max_attempts,
                 snapshot_interval_seconds=self.settings.trace.snapshot_interval_seconds,
+                max_parallel_steps=worker.max_parallel_steps,
             ),
         )
 

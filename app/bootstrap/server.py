@@ -25,7 +25,12 @@ Started = Callable[[str], Awaitable[None]]
 def build_app(process: Process) -> FastAPI:
     """Return the ASGI application of a process, which opens and closes with it."""
     services = ApiServices(
-        runs=process.runs, tools=process.tools, models=process.models, readiness=process
+        runs=process.runs,
+        tools=process.tools,
+        models=process.models,
+        readiness=process,
+        graphs=process.graphs,
+        graph_checks=process.catalog,
     )
     return build_api(
         services,
@@ -100,6 +105,11 @@ def _limits(settings: Settings) -> ApiLimits:
         max_body_bytes=settings.server.max_body_kb * 1024,
         max_json_depth=settings.server.max_json_depth,
         max_input_chars=settings.flags.max_input_chars,
+        max_graph_bytes=settings.admission.max_graph_kb * 1024,
+        max_graph_steps=settings.admission.max_graph_steps,
+        max_graph_edges=settings.admission.max_graph_edges,
+        max_graph_depth=settings.admission.max_graph_depth,
+        max_event_streams=settings.events.max_streams,
         max_wait_seconds=int(settings.server.request_timeout_seconds),
         anonymous=settings.auth.anonymous,
         default_mode=settings.flags.mode,

@@ -5,25 +5,30 @@ from dataclasses import replace
 
 from app.control.stops import CancelledError
 from app.control.usage import ResourceUsage
+from app.runs.event_log import EventLog, run_ended
 from app.runs.replay import graph_of, spent_before
 from app.runs.report import close, stopped
 from app.runs.run import CallRecord, Run, Settlement, StopWish
 from app.trace.node import Node
 
 
-def cancelled_while_queued(run: Run, wish: StopWish, earlier: Sequence[CallRecord]) -> Settlement:
+def cancelled_while_queued(
+    run: Run, wish: StopWish, earlier: Sequence[CallRecord], *, last_seq: int = 0
+) -> Settlement:
     """Return how a run ends that somebody stopped before it began, or between two executions.
 
-    ``earlier`` is what previous executions left in its journal.
+    ``earlier`` is what previous executions left in its journal, ``last_seq`` their last event.
     """
     graph, root = graph_of(run, earlier)
     stop = CancelledError(wish.reason, requested_by=wish.requested_by)
-    conclusion = stopped(stop, None, at=wish.requested_at or run.created_at)
+    conclusion = stopped(run, stop, None, at=wish.requested_at or run.created_at)
     close(graph, root, conclusion)
     _, nodes = graph.changed_since(0)
     old = {record.node_id: record for record in earlier}
     usage = ResourceUsage(before_seconds=run.active_seconds)
     usage.add(spent_before(earlier))
+    cause = conclusion.stop.to_dict() if conclusion.stop else None
+    end = run_ended(conclusion.status, conclusion.finish_reason, cause)
     return Settlement(
         key=run.key,
         fence=run.fence,
@@ -31,10 +36,11 @@ def cancelled_while_queued(run: Run, wish: StopWish, earlier: Sequence[CallRecor
         finish_reason=conclusion.finish_reason,
         result=None,
         usage=usage.to_dict(),
-        stop=conclusion.stop.to_dict() if conclusion.stop else None,
+        stop=cause,
         active_seconds=run.active_seconds,
         calls=tuple(_ended(node, old) for node in nodes),
         snapshot=graph.snapshot(),
+        events=EventLog(last_seq=last_seq).followed_by(end),
         delivered_at=wish.requested_at,
     )
 

@@ -1,5 +1,10 @@
 """What can be wrong with what is asked of runs. None of these knows HTTP."""
 
+from collections.abc import Sequence
+
+from app.kernel.validation import Problem
+from app.runs.run import GraphRef
+
 
 class RunNotFoundError(LookupError):
     """There is no such run, or it belongs to somebody else."""
@@ -31,3 +36,35 @@ class InvalidRunError(ValueError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class GraphRefusedError(ValueError):
+    """A graph that cannot be executed; carries everything that is wrong with it.
+
+    The places of the problems are inside the graph: ``steps.2.type``, or ``name`` where the graph
+    was given by its name.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(f"{len(problems)} problems")
+        self.problems = tuple(problems)
+
+
+class GraphNotFoundError(LookupError):
+    """There is no such registered graph or version, or it belongs to somebody else."""
+
+
+class GraphInUseError(Exception):
+    """Other registered graphs contain the one that was to be deleted."""
+
+    def __init__(self, users: Sequence[GraphRef]) -> None:
+        super().__init__(f"{len(users)} graphs contain it")
+        self.users = tuple(users)
+
+
+class ContainedGraphGoneError(Exception):
+    """A graph that a new definition contains was deleted while the definition was checked."""
+
+
+class GraphsTooLargeError(Exception):
+    """The graphs that were asked for are larger together than whoever asked can take."""

@@ -2,19 +2,32 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from app.control.budget import Dimension
 from app.control.ledger import Scope
 from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.driver import RunContext
+from app.engine.events import BUDGET_WARNING, Event
+from app.engine.lanes import Lanes
+from app.engine.run_context import RunContext
+from app.runs.event_log import run_ended
 from app.runs.journal import RunJournal
 from app.runs.ports import JournalStore, LateResult
 from app.runs.replay import graph_of, reopened, spent_before
 from app.runs.report import Conclusion, close
-from app.runs.run import CallRecord, Run, Settlement
+from app.runs.run import CallRecord, EventRecord, Run, Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """What the store does not hold yet of an execution that goes on elsewhere."""
+
+    calls: tuple[CallRecord, ...]
+    events: tuple[EventRecord, ...]
 
 
 class Execution:
@@ -36,8 +49,8 @@ class Execution:
         self.graph, self.root = graph_of(run, earlier)
         self._ended = False
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
-        self.scope = Scope("run", run.request.budget, usage=usage)
-        self.scope.add(spent_before(earlier))
+        self.scope = Scope("run", run.request.budget, usage=usage, warn=self._warn)
+        self.scope.restore(spent_before(earlier))
         self.journal = RunJournal(
             key=run.key,
             fence=run.fence,
@@ -47,6 +60,8 @@ class Execution:
             earlier=earlier,
             permitted_at=permitted_at,
             snapshot_interval_seconds=snapshot_interval_seconds,
+            last_seq=run.last_seq,
+            skipped=run.skipped,
             clock=clock,
         )
 
@@ -60,9 +75,15 @@ class Execution:
         deadline = self.run.request.deadline
         return None if deadline is None else (deadline - datetime.now(UTC)).total_seconds()
 
-    def context(self, services: Mapping[type, Any]) -> RunContext:
+    def context(
+        self, services: Mapping[type, Any], lanes: Lanes, *, grace_seconds: float
+    ) -> RunContext:
         """Return what the run's steps share."""
         draw = random.Random(f"{self.run.key.run_id}/{self.run.fence}")
+
+        def jitter() -> float:
+            return draw.uniform(-1, 1)
+
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,
@@ -70,14 +91,19 @@ class Execution:
             scope=self.scope,
             token=self.token,
             journal=self.journal,
+            events=self.journal,
             calls=Calls(
                 graph=self.graph,
                 journal=self.journal,
                 token=self.token,
-                jitter=lambda: draw.uniform(-1, 1),
+                jitter=jitter,
                 deadline_in=self.deadline_in,
             ),
             services=services,
+            lanes=lanes,
+            grace_seconds=grace_seconds,
+            jitter=jitter,
+            deadline_in=self.deadline_in,
         )
 
     def settlement(self, conclusion: Conclusion, *, delivered_at: datetime | None) -> Settlement:
@@ -86,6 +112,8 @@ class Execution:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
         close(self.graph, self.root, conclusion)
+        stop = conclusion.stop.to_dict() if conclusion.stop else None
+        end = run_ended(conclusion.status, conclusion.finish_reason, stop)
         return Settlement(
             key=self.run.key,
             fence=self.run.fence,
@@ -93,18 +121,35 @@ class Execution:
             finish_reason=conclusion.finish_reason,
             result=conclusion.result,
             usage=self.scope.to_dict(),
-            stop=conclusion.stop.to_dict() if conclusion.stop else None,
+            stop=stop,
             active_seconds=self.active_seconds,
             calls=self.journal.close(self.graph),
             snapshot=self.graph.snapshot(),
+            events=self.journal.unstored_events(end),
             delivered_at=delivered_at,
         )
 
+    def _warn(self, scope: Scope, dimension: Dimension, share: float) -> None:
+        """Tell that a scope has reached a share of one of its limits."""
+        data = {
+            "scope": scope.name,
+            "dimension": dimension.value,
+            "share": share,
+            "used": float(scope.usage.of(dimension)),
+            "limit": float(scope.budget.limits()[dimension]),
+        }
+        self.journal.emit(Event(type=BUDGET_WARNING, data=data))
+
     def late(self) -> LateResult:
         """Return what the run has cost since it was settled."""
-        return LateResult(key=self.run.key, calls=self.journal.close(), usage=self.scope.to_dict())
+        return LateResult(
+            key=self.run.key,
+            fence=self.run.fence,
+            calls=self.journal.close(),
+            usage=self.scope.to_dict(),
+        )
 
-    def abandon(self, reason: str) -> tuple[CallRecord, ...]:
+    def abandon(self, reason: str) -> Unstored:
         """Close what is open, but not the run; return what is not stored yet."""
         self.graph.close_open(reason)
-        return self.journal.close()
+        return Unstored(self.journal.close(), self.journal.unstored_events())

@@ -7,7 +7,8 @@ another process finds by the silence of this one's heartbeat.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -23,14 +24,19 @@ from app.control.stops import (
     StopKind,
 )
 from app.engine.cancellation import CancellationToken
-from app.engine.driver import Driver
+from app.engine.driver import GraphExecution
+from app.engine.lanes import DEFAULT_CEILING, Lanes
+from app.engine.report import GraphOutcome
 from app.engine.settling import AbandonedError, Supervisor
+from app.engine.timing import seconds_of
+from app.nodes.catalog import GraphProblemsError, NodeCatalog
+from app.nodes.run_facts import RunFacts
 from app.runs.execution import Execution
 from app.runs.journal import LostRunError
-from app.runs.plan import graph_for
+from app.runs.plan import facts_of, graph_for
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
-from app.runs.report import Conclusion, conclude, stopped
+from app.runs.report import Conclusion, conclude, failed, stopped
 from app.runs.run import CallRecord, Run, RunKey, RunStatus, StopWish, as_ended
 
 log = structlog.get_logger(__name__)
@@ -45,6 +51,8 @@ class ExecutorLimits:
     max_attempts: int = 3
     """How often a run may be begun before it fails as lost."""
     snapshot_interval_seconds: float = 2.0
+    max_parallel_steps: int = DEFAULT_CEILING
+    """How many steps of one run work at once, however wide its graphs are."""
 
 
 @dataclass(slots=True)
@@ -68,7 +76,7 @@ class RunExecutor:
         worker_id: str,
         store: RunStore,
         journals: JournalStore,
-        driver: Driver,
+        catalog: NodeCatalog,
         supervisor: Supervisor,
         services: Mapping[type, Any],
         limits: ExecutorLimits,
@@ -78,7 +86,7 @@ class RunExecutor:
         self.worker_id = worker_id
         self._store = store
         self._journals = journals
-        self._driver = driver
+        self._catalog = catalog
         self._supervisor = supervisor
         self._services = services
         self._limits = limits
@@ -207,8 +215,8 @@ class RunExecutor:
         except ValueError:
             log.exception("run.unreadable")
             execution = self._begin(active, (), permitted_at)
-            execution.scope.add(spent_before(earlier))
-            conclusion = stopped(_unreadable(), None, at=datetime.now(UTC))
+            execution.scope.restore(spent_before(earlier))
+            conclusion = stopped(run, _unreadable(), None, at=datetime.now(UTC))
         else:
             conclusion = await self._conclude(active, execution)
         if conclusion is None:
@@ -240,7 +248,7 @@ class RunExecutor:
         settled = await self._journals.settle(ended)
         if settled.wish is not None:
             stop = CancelledError(settled.wish.reason, requested_by=settled.wish.requested_by)
-            conclusion = stopped(stop, conclusion.result, at=datetime.now(UTC))
+            conclusion = stopped(active.run, stop, conclusion.result, at=datetime.now(UTC))
             ended = execution.settlement(conclusion, delivered_at=datetime.now(UTC))
             settled = await self._journals.settle(ended)
         active.settled = settled.done
@@ -257,50 +265,53 @@ class RunExecutor:
         if run.wish is not None:
             self.stop(run.key, run.wish)
         elif run.attempts > self._limits.max_attempts:
-            return stopped(_worker_lost(run), None, at=now)
-        graph = self._driver.execution(graph_for(run), {}, execution.context(self._services))
-        timers = self._timers(active, execution)
+            return stopped(run, _worker_lost(run), None, at=now)
         try:
-            outcome = await self._supervisor.run(
-                graph.run(), active.token, late=lambda _: self._record_late(active, execution)
-            )
-        except AbandonedError as abandoned:
-            outcome = graph.abandoned(abandoned.stop)
-        except Stop as stop:  # it was stopped before it began
-            outcome = graph.abandoned(stop)
-        finally:
-            for timer in timers:
-                timer.cancel()
+            graph = self._graph_of(run, execution)
+        except GraphProblemsError as error:  # it was fine when it was accepted
+            return failed(run, error, None, at=now)
+        outcome = await self._supervised(active, execution, graph)
         if isinstance(outcome.stop, HandOver):
             return None
-        return conclude(outcome, at=datetime.now(UTC))
+        return conclude(run, outcome, at=datetime.now(UTC))
 
-    def _timers(self, active: _Active, execution: Execution) -> list[asyncio.TimerHandle]:
-        """Have the run's seconds and its deadline interrupt it; at once if they are over."""
-        loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    def _graph_of(self, run: Run, execution: Execution) -> GraphExecution:
+        """Build the execution of a run's graph.
 
-        def trip_after(seconds: float, stop: Callable[[], Stop]) -> None:
-            if seconds <= 0:
-                active.token.trip(stop())
-            else:
-                timers.append(loop.call_later(seconds, lambda: active.token.trip(stop())))
+        Raises:
+            GraphProblemsError: the graph cannot be executed here.
+        """
+        services = {**self._services, RunFacts: facts_of(run)}
+        lanes = Lanes(self._limits.max_parallel_steps)
+        context = execution.context(services, lanes, grace_seconds=self._supervisor.grace_seconds)
+        return GraphExecution(graph_for(run, self._catalog), run.request.inputs, context)
 
-        left = execution.scope.remaining_seconds()
-        if left is not None:
-            trip_after(left, execution.scope.out_of_time)
-        deadline, left = active.run.request.deadline, execution.deadline_in()
-        if deadline is not None and left is not None:
-            trip_after(left, lambda: DeadlineExceededError(deadline))
-        return timers
+    async def _supervised(
+        self, active: _Active, execution: Execution, graph: GraphExecution
+    ) -> GraphOutcome:
+        """Execute a run's graph; its limits of time and its stops reach what is in flight."""
+        try:
+            with seconds_of(execution.scope, active.token), _deadline_of(active, execution):
+                return await self._supervisor.run(
+                    graph.run(), active.token, late=lambda _: self._record_late(active, execution)
+                )
+        except AbandonedError as abandoned:
+            return graph.abandoned(abandoned.stop)
+        except Stop as stop:  # it was stopped before it began
+            return graph.abandoned(stop)
 
     async def _give_up(self, active: _Active, execution: Execution) -> None:
         """Let another process go on with the run, unless it has it already."""
         if isinstance(active.token.stop, LostRunError):
             log.warning("run.lost")
             return
-        calls = execution.abandon("The process gave the run up.")
+        left = execution.abandon("The process gave the run up.")
         await self._store.release(
-            active.run, active_seconds=execution.active_seconds, calls=calls, counted=False
+            active.run,
+            active_seconds=execution.active_seconds,
+            calls=left.calls,
+            events=left.events,
+            counted=False,
         )
         log.info("run.handed_over")
 
@@ -326,6 +337,23 @@ class RunExecutor:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+@contextmanager
+def _deadline_of(active: _Active, execution: Execution) -> Iterator[None]:
+    """Have a run's deadline interrupt it while the block works; at once if it has passed."""
+    deadline, left = active.run.request.deadline, execution.deadline_in()
+    if deadline is None or left is None:
+        yield
+        return
+    stop = DeadlineExceededError(deadline)
+    if left <= 0:
+        active.token.trip(stop)
+    timer = asyncio.get_running_loop().call_later(max(0.0, left), active.token.trip, stop)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _worker_lost(run: Run) -> HandOver:

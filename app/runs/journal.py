@@ -1,28 +1,33 @@
 """The durable memory of one run while it is executed.
 
-What the run does is gathered here and stored in three ways: with a barrier (before an external
-call), soon after it happened (so that the trace can be followed from any replica), and with the
-run's end. All of them write only what has changed, so a long run costs no more per call than a
-short one. What may not have arrived (its write failed, or nobody waited for the answer) is written
-again with the next one.
+What the run does and tells is gathered here and stored in three ways: with a barrier (before an
+external call), soon after it happened (so that the trace can be followed from any replica), and
+with the run's end. All of them write only what has changed, so a long run costs no more per call
+than a short one. What may not have arrived (its write failed, or nobody waited for the answer) is
+written again with the next one.
+
+One write is under way at a time, and whoever asks meanwhile shares the next one. So nothing is ever
+stored before what led to it, however many steps work at once, and what was noted and emitted
+without a pause in between is stored together.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
 
 import structlog
 
 from app.control.stops import CancelledError, HandOver
+from app.control.usage import Charge
 from app.engine.cancellation import CancellationToken
+from app.engine.events import Event
 from app.engine.ports import Entry, Recorded
+from app.runs.event_log import EventLog, frozen
 from app.runs.ports import JournalStore, JournalWrite, Permission
-from app.runs.replay import entries_of, tries_of
-from app.runs.run import CallRecord, RunKey
+from app.runs.replay import entries_of, spent_inside, tries_of
+from app.runs.run import CallRecord, EventRecord, RunKey
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import TERMINAL, Node
 
@@ -46,7 +51,7 @@ class LostRunError(HandOver):
 
 
 class RunJournal:
-    """Implements the engine's journal for one execution of one run."""
+    """Implements the engine's journal and its sink of events for one execution of one run."""
 
     def __init__(
         self,
@@ -59,12 +64,15 @@ class RunJournal:
         earlier: Sequence[CallRecord],
         permitted_at: float,
         snapshot_interval_seconds: float,
+        last_seq: int = 0,
+        skipped: Set[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the journal.
 
-        ``earlier`` is what previous executions left; ``permitted_at`` is when, on ``clock``, the
-        statement was sent that claimed the run.
+        ``earlier`` is what previous executions left, ``last_seq`` their last event that is stored,
+        ``skipped`` the steps that they told to be skipped; ``permitted_at`` is when, on ``clock``,
+        the statement was sent that claimed the run.
         """
         self._key = key
         self._fence = fence
@@ -76,8 +84,12 @@ class RunJournal:
         self._entries = entries_of(earlier)
         self._unwritten = _not_stored(graph, earlier)
         self._revision = graph.revision
-        self._in_flight: list[_Sent] = []
+        self._turn = asyncio.Lock()
+        self._sent: _Sent | None = None
+        self._writes_begun = self._last_granted = 0
+        self._earlier = earlier
         self._recorded = tries_of(earlier)
+        self._events = EventLog(last_seq=last_seq, skipped=skipped)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._snapshots = _Snapshots(clock, snapshot_interval_seconds)
@@ -87,15 +99,29 @@ class RunJournal:
         """Return what an earlier execution left of a call or step."""
         return self._recorded.get(call_key)
 
+    def spent_below(self, path: str) -> Charge:
+        """Return what earlier executions have charged for what happened inside a step."""
+        return spent_inside(self._earlier, path)
+
     def note(self, node_id: str, entry: Entry) -> None:
         """Remember what belongs to a CallNode beside the node itself.
 
         Raises:
             ValueError: the value is not JSON.
         """
-        self._entries[node_id] = replace(entry, value=_frozen(entry.value))
+        self._entries[node_id] = replace(entry, value=frozen(entry.value))
         self._unwritten.add(node_id)
         self.touch()
+
+    def emit(self, event: Event) -> None:
+        """Take an event; one that comes after the end is dropped.
+
+        Raises:
+            ValueError: its data is not JSON, or its type is none that a node may use.
+        """
+        if not self._closed:
+            self._events.add(event)
+            self.touch()
 
     def touch(self) -> None:
         """Have the changes of the graph stored soon."""
@@ -112,9 +138,8 @@ class RunJournal:
         if not external and self._clock() - self._permitted_at <= PERMISSION_SECONDS:
             return
         for _ in range(ASKS):
-            asked_at = self._clock()
             await self._store_changes()
-            if self._clock() - asked_at <= PERMISSION_SECONDS:
+            if self._clock() - self._permitted_at <= PERMISSION_SECONDS:
                 return
         raise HandOver("The database answers too slowly to tell whether the run may go on.")
 
@@ -129,31 +154,48 @@ class RunJournal:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        for sent in self._in_flight:
-            self._take_back(sent)
+        if self._sent is not None:
+            self._take_back(self._sent)
         return self._changes()
+
+    def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
+        """Return the events that may not be stored yet, and behind them that of the run's end."""
+        return self._events.unconfirmed() if end is None else self._events.followed_by(end)
 
     async def _store_changes(self) -> None:
         """Store what has changed, and take the answer as a permission to go on.
+
+        A write that began after this was asked has stored all of it, and its answer is as good.
 
         Raises:
             CancelledError: somebody asked the run to stop.
             LostRunError: the run belongs to another worker.
         """
-        sent = _Sent(self._revision, frozenset(self._unwritten))
-        self._in_flight.append(sent)
-        asked_at = self._clock()
+        begun_before = self._writes_begun
+        async with self._turn:
+            if self._last_granted > begun_before:
+                return
+            self._writes_begun += 1
+            asked_at = self._clock()
+            self._judge(await self._write_next())
+            self._last_granted = self._writes_begun
+            self._permitted_at = max(self._permitted_at, asked_at)
+
+    async def _write_next(self) -> Permission:
+        self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
         try:
-            permission = await self._store.write(self._next_write())
+            write = self._next_write()
+            permission = await self._store.write(write)
         except BaseException:
             self._take_back(sent)
             raise
         finally:
-            self._in_flight.remove(sent)
-        if not permission.owned:
+            self._sent = None
+        if permission.owned:
+            self._events.confirm(write.events)
+        else:
             self._take_back(sent)
-        self._judge(permission)
-        self._permitted_at = max(self._permitted_at, asked_at)
+        return permission
 
     def _take_back(self, sent: "_Sent") -> None:
         self._revision = min(self._revision, sent.revision)
@@ -172,7 +214,13 @@ class RunJournal:
     def _next_write(self) -> JournalWrite:
         calls = self._changes()
         snapshot = self._graph.snapshot() if calls and self._snapshots.due() else None
-        return JournalWrite(key=self._key, fence=self._fence, calls=calls, snapshot=snapshot)
+        return JournalWrite(
+            key=self._key,
+            fence=self._fence,
+            calls=calls,
+            events=self._events.unconfirmed(),
+            snapshot=snapshot,
+        )
 
     def _changes(self) -> tuple[CallRecord, ...]:
         self._revision, nodes = self._graph.changed_since(self._revision)
@@ -202,7 +250,7 @@ class RunJournal:
 
     def _written(self, writing: "asyncio.Task[bool]") -> None:
         self._writing = None
-        more = self._unwritten or self._graph.revision > self._revision
+        more = self._unwritten or self._graph.revision > self._revision or self._events
         if more and not writing.cancelled() and writing.result():
             self.touch()
 
@@ -263,11 +311,3 @@ def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str
     if not earlier:
         return {graph.root_id} if graph.root_id is not None else set()
     return {record.node_id for record in earlier if record.node["status"] not in TERMINAL}
-
-
-def _frozen(value: Any) -> Any:
-    """Return a copy that nobody changes until it is written, as the store will give it back."""
-    try:
-        return None if value is None else json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, RecursionError) as error:
-        raise ValueError("Only JSON can be stored.") from error

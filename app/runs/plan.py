@@ -3,30 +3,67 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.engine.driver import GraphOutcome
-from app.kernel.graph import Graph, Step
-from app.runs.run import Run
+from app.engine.prepared import PreparedGraph
+from app.engine.report import GraphOutcome, StepReport, said_of
+from app.nodes.catalog import NodeCatalog
+from app.nodes.run_facts import RunFacts
+from app.nodes.templates import escaped
+from app.runs.run import Run, RunKind, RunRequest
 
 CASE_STEP = "case"
 RESULT = "result"
 
 
-def graph_for(run: Run) -> Graph:
-    """Return the graph of a run: a case is a graph of one step."""
+def graph_for(run: Run, catalog: NodeCatalog) -> PreparedGraph:
+    """Return the graph of a run: a case is a graph of one step.
+
+    Raises:
+        GraphProblemsError: the graph cannot be executed here.
+    """
     request = run.request
-    data = {
-        "input": request.input,
+    if request.kind is RunKind.GRAPH:
+        return catalog.prepare(request.graph or {}, graph_id=run.key.run_id)
+    step = {"id": CASE_STEP, "type": "case", "data": _case(request)}
+    return catalog.prepare({"steps": [step], "edges": []}, graph_id=request.kind.value)
+
+
+def facts_of(run: Run) -> RunFacts:
+    """Return what the steps of a run must know of it; a service of every run."""
+    request = run.request
+    return RunFacts(now=run.created_at, timezone=request.timezone, seed=request.seed)
+
+
+def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
+    """Return what a run came to, or had come to when it was ended (spec, section 10)."""
+    if run.request.kind is RunKind.GRAPH:
+        return _graph_result(outcome.steps)
+    case: Mapping[str, Any] | None = outcome.steps[CASE_STEP].outputs.get(RESULT)
+    return None if case is None else dict(case)
+
+
+def _case(request: RunRequest) -> dict[str, Any]:
+    """Return the data of a case's step; what a caller has written is no template."""
+    return {
+        "input": escaped(request.input),
         "expected_tools": list(request.expected_tools),
         "gold_answer": request.gold_answer,
         "mode": request.mode,
-        "seed": request.seed,
-        "timezone": request.timezone,
-        "now": run.created_at.isoformat(),
     }
-    return Graph(id=run.kind.value, steps=(Step(id=CASE_STEP, type="case", data=data),))
 
 
-def result_of(outcome: GraphOutcome) -> dict[str, Any] | None:
-    """Return what the case came to, or had come to when it was ended."""
-    result: Mapping[str, Any] | None = outcome.steps[CASE_STEP].outputs.get(RESULT)
-    return None if result is None else dict(result)
+def _graph_result(steps: Mapping[str, StepReport]) -> dict[str, Any]:
+    return {
+        "outputs": {
+            step_id: dict(report.outputs) for step_id, report in steps.items() if report.outputs
+        },
+        "steps": {step_id: _standing(report) for step_id, report in steps.items()},
+    }
+
+
+def _standing(report: StepReport) -> dict[str, Any]:
+    standing: dict[str, Any] = {"status": report.status.value}
+    if report.error is not None:
+        standing["error"] = said_of(report.error)
+    if report.recovered_by is not None:
+        standing["recovered_by"] = report.recovered_by
+    return standing

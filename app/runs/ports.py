@@ -1,11 +1,22 @@
 """What runs need of whatever stores and dispatches them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.runs.run import CallRecord, NewRun, Run, RunKey, RunStatus, Settlement, StopWish
+from app.runs.bells import Bell
+from app.runs.run import (
+    CallRecord,
+    EventRecord,
+    NewRun,
+    Run,
+    RunKey,
+    RunStatus,
+    Settlement,
+    StopWish,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +67,19 @@ class LateResult:
     """What a run has cost after it was settled."""
 
     key: RunKey
+    fence: int
+    """Of the owner that settled it; nobody else adds to what it has spent."""
     calls: tuple[CallRecord, ...]
     usage: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events of a run, in order and without a gap, and whether the run had ended by then."""
+
+    events: Sequence[EventRecord]
+    finished: bool
+    """If True, and if there are fewer events than were asked for, there are no more."""
 
 
 class RunStore(Protocol):
@@ -92,8 +114,12 @@ class RunStore(Protocol):
         """Return a run; an early wish alone is not one."""
         ...
 
+    async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
+        """Return the run that was made under an idempotency key, or without one under an id."""
+        ...
+
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs.
+        """Return a page of runs; what they are to execute may be left out of them.
 
         Raises:
             InvalidRunError: the cursor is not one of ours.
@@ -101,17 +127,40 @@ class RunStore(Protocol):
         ...
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:
-        """Take a queued run; None if there is nothing to take."""
+        """Take a queued run; None if there is nothing to take.
+
+        It knows the last event that its earlier owners have stored: none of them adds another.
+        """
         ...
 
     async def release(
-        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord], counted: bool
+        self,
+        run: Run,
+        *,
+        active_seconds: float,
+        calls: Sequence[CallRecord],
+        counted: bool,
+        events: Sequence[EventRecord] = (),
     ) -> None:
         """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
         ...
 
     async def late(self, result: LateResult) -> None:
-        """Record a result that came after the end; status and result stay as they are."""
+        """Record a result that came after the end; status and result stay as they are.
+
+        Only the owner that settled the run may; a ``late_result`` event tells of it.
+        """
+        ...
+
+    async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+        """Return the events behind number ``after``, at most ``limit``; None if there is no run."""
+        ...
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Bell]:
+        """Have a bell rung whenever this process stores events of a run.
+
+        What other processes store is not heard: whoever listens must look from time to time.
+        """
         ...
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
@@ -140,6 +189,8 @@ class JournalWrite:
     key: RunKey
     fence: int
     calls: tuple[CallRecord, ...] = ()
+    events: tuple[EventRecord, ...] = ()
+    """Those that may not be stored yet; what is stored of them already stays as it is."""
     snapshot: Mapping[str, Any] | None = None
 
 

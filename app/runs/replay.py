@@ -4,7 +4,7 @@ Its ExecutionGraph is rebuilt from the journal, the nodes that were open when it
 are closed, and everything it cost is counted again, a lost call at its estimate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -41,8 +41,22 @@ def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
 
 def spent_before(earlier: Sequence[CallRecord]) -> Charge:
     """Return everything that the journal has charged."""
+    return _sum_of(earlier)
+
+
+def spent_inside(earlier: Sequence[CallRecord], path: str) -> Charge:
+    """Return what was charged for what happened inside a step, in all of its attempts."""
+    inside = (f"{path}/", f"{path}~")
+    return _sum_of(
+        record
+        for record in earlier
+        if (record.call_key or "").removeprefix("step:").startswith(inside)
+    )
+
+
+def _sum_of(records: Iterable[CallRecord]) -> Charge:
     total: dict[Dimension, Any] = {}
-    for record in earlier:
+    for record in records:
         for dimension, amount in charge_of(record.charge).items():
             total[dimension] = total.get(dimension, 0) + amount
     return total

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from app.control.stops import Stop, StopCause, StopKind
-from app.engine.driver import GraphOutcome, said_of
+from app.engine.report import GraphOutcome, class_of, said_of
 from app.runs.plan import result_of
-from app.runs.run import RunStatus
+from app.runs.run import Run, RunKind, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 
 
@@ -23,31 +23,45 @@ class Conclusion:
     error_class: str | None = None
 
 
-def conclude(outcome: GraphOutcome, *, at: datetime) -> Conclusion:
+def conclude(run: Run, outcome: GraphOutcome, *, at: datetime) -> Conclusion:
     """Return what the end of a run's graph means for the run."""
-    result = result_of(outcome)
+    result = result_of(run, outcome)
     if outcome.stop is not None:
-        return stopped(outcome.stop, result, at=at)
+        return stopped(run, outcome.stop, result, at=at)
     if outcome.error is not None:
-        return _failed(outcome.error, result, at)
-    return Conclusion(status=RunStatus.COMPLETED, finish_reason="success", result=result)
+        return failed(run, outcome.error, result, at=at)
+    return Conclusion(
+        status=RunStatus.COMPLETED, finish_reason=_of_a_case(run, "success"), result=result
+    )
 
 
-def stopped(stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> Conclusion:
+def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> Conclusion:
     """Return what a stop means for the run it ended."""
     cause = replace(stop.cause, at=at)
+    finish_reason = None
     match cause.kind:
         case StopKind.CANCELLED:
-            status, finish_reason = RunStatus.CANCELLED, None
+            status = RunStatus.CANCELLED
         case StopKind.WORKER_LOST | StopKind.ERROR:
-            status, finish_reason = RunStatus.FAILED, None
+            status = RunStatus.FAILED
         case _:
-            status, finish_reason = RunStatus.HALTED, "budget"
+            status, finish_reason = RunStatus.HALTED, _of_a_case(run, "budget")
+    if result is not None and run.kind is RunKind.CASE:
+        result = {**result, "finish_reason": finish_reason}
+    return Conclusion(status=status, finish_reason=finish_reason, result=result, stop=cause)
+
+
+def failed(
+    run: Run, error: Exception, result: Mapping[str, Any] | None, *, at: datetime
+) -> Conclusion:
+    """Return the end of a run that an error ended; a case says what its failure is called."""
+    told = None if result is None else result.get("finish_reason")
     return Conclusion(
-        status=status,
-        finish_reason=finish_reason,
-        result=None if result is None else {**result, "finish_reason": finish_reason},
-        stop=cause,
+        status=RunStatus.FAILED,
+        finish_reason=_of_a_case(run, told),
+        result=result,
+        stop=StopCause(kind=StopKind.ERROR, reason=said_of(error), at=at),
+        error_class=class_of(error),
     )
 
 
@@ -64,17 +78,9 @@ def close(graph: ExecutionGraph, root: str, conclusion: Conclusion) -> None:
             graph.mark_halt(root, reason)
 
 
-def _failed(error: Exception, result: Mapping[str, Any] | None, at: datetime) -> Conclusion:
-    """Return the end of a run whose step failed; a step may say what its failure is called."""
-    finish_reason = None if result is None else result.get("finish_reason")
-    cause = StopCause(kind=StopKind.ERROR, reason=said_of(error), at=at)
-    return Conclusion(
-        status=RunStatus.FAILED,
-        finish_reason=finish_reason,
-        result=result,
-        stop=cause,
-        error_class=type(error).__name__,
-    )
+def _of_a_case(run: Run, finish_reason: str | None) -> str | None:
+    """Return the word that only cases end with."""
+    return finish_reason if run.kind is RunKind.CASE else None
 
 
 def _reason(conclusion: Conclusion) -> str:

@@ -46,6 +46,7 @@ class RunKind(StrEnum):
     """What a run executes."""
 
     CASE = "case"
+    GRAPH = "graph"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,12 +57,29 @@ class RunKey:
     run_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class GraphRef:
+    """The name of a registered graph."""
+
+    name: str
+    version: int | None = None
+    """None is the newest version there is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What a caller asked for, defaults filled in; enough to execute the run again."""
 
     kind: RunKind
-    input: str
+    input: str = ""
+    """The question of a case."""
+    graph: Mapping[str, Any] | None = None
+    """The graph of a graph run, in full: what was accepted is what is executed, whatever becomes of
+    the definitions that it came from."""
+    graph_ref: GraphRef | None = None
+    """The version that ``graph`` was taken from, if its caller named one."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """What the first steps of a graph get, by input handle."""
     expected_tools: tuple[str, ...] = ()
     gold_answer: str | None = None
     """For the verifier alone: never shown to a planner, a prompt or a log."""
@@ -124,6 +142,10 @@ class Run:
     result: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     stop: Mapping[str, Any] | None = None
+    last_seq: int = 0
+    """The last event that was stored when the run was claimed; told to its claimer alone."""
+    skipped: frozenset[str] = frozenset()
+    """The steps that earlier owners have told to be skipped; told to its claimer alone."""
 
     @property
     def finished(self) -> bool:
@@ -150,6 +172,20 @@ class CallRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """An event as it is stored: numbered and dated (spec, section 9)."""
+
+    seq: int
+    """1 to n in each run, without a gap."""
+    ts: datetime
+    """When it was emitted, UTC."""
+    type: str
+    step_id: str | None = None
+    node_id: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """How a run ended, as its executor saw it."""
 
@@ -164,6 +200,8 @@ class Settlement:
     calls: tuple[CallRecord, ...]
     """What the journal does not hold yet."""
     snapshot: Mapping[str, Any]
+    events: tuple[EventRecord, ...] = ()
+    """Those that may not be stored yet; the last one tells of the end itself."""
     delivered_at: datetime | None = None
 
 

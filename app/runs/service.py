@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 from app.engine.settling import settle
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
-from app.runs.ports import Accepted, Page, RunFilter, RunStore
+from app.runs.following import Following
+from app.runs.ports import Accepted, EventPage, Page, RunFilter, RunStore
 from app.runs.replay import graph_of
-from app.runs.run import CallRecord, NewRun, Run, RunKey, RunStatus, StopWish
+from app.runs.run import CallRecord, EventRecord, NewRun, Run, RunKey, RunStatus, StopWish
 from app.trace.execution_graph import ExecutionGraph
 
 ACCEPT_GRACE_SECONDS = 30.0
@@ -52,6 +53,7 @@ class RunService:
         self._store = store
         self._executor = executor
         self._closing = asyncio.Event()
+        self._following = Following(store)
 
     async def accept(self, new: NewRun) -> Accepted:
         """Store a run durably and, with a free slot here, begin it at once.
@@ -98,9 +100,21 @@ class RunService:
             raise RunNotFoundError(key.run_id)
         return run
 
+    async def accepted_before(
+        self, key: RunKey, idempotency_key: str | None, request_hash: str
+    ) -> Accepted | None:
+        """Return the run that the very same request made before; None if there is none.
+
+        For a request that could not be accepted any more: its answer stays what it was.
+        """
+        run = await self._store.earlier(key, idempotency_key)
+        same = run is not None and run.request_hash == request_hash
+        return Accepted(run, created=False) if run is not None and same else None
+
     def stop_waiting(self) -> None:
-        """Answer callers that wait for a run with the run as it stands."""
+        """Answer callers that wait for a run with the run as it stands; end what is followed."""
         self._closing.set()
+        self._following.stop()
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
@@ -121,6 +135,21 @@ class RunService:
                 return run
             await self._pause(min(pause, left))
             pause = min(2 * pause, longest)
+
+    async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
+        """Return the events of a run behind number ``after``, at most ``limit``.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+        """
+        page = await self._store.events(key, after=after, limit=limit)
+        if page is None:
+            raise RunNotFoundError(key.run_id)
+        return page
+
+    def follow(self, key: RunKey, *, after: int = 0) -> AsyncGenerator[Sequence[EventRecord], None]:
+        """Yield the events of a run until it has ended, see :meth:`Following.batches`."""
+        return self._following.batches(key, after=after)
 
     async def trace(self, key: RunKey) -> Trace:
         """Return what a run did so far.

@@ -12,6 +12,8 @@ class WorkerSettings(Section):
     """Whether `caseworker serve` executes runs itself, or leaves them to workers."""
     max_runs: Positive = 1000
     """Runs that a process executes at once."""
+    max_parallel_steps: Positive = 64
+    """Steps of one run that work at once, however wide its graphs are."""
     heartbeat_seconds: Seconds = 2.0
     """How often a process says that it lives, and looks for wishes to stop."""
     stale_after_seconds: Seconds = 10.0

@@ -44,6 +44,14 @@ class AdmissionSettings(LimitSettings):
 
     max_queued: Positive = 10_000
     """Runs that may wait for a worker; more are answered 429."""
+    max_graph_kb: Positive = 1024
+    """Longest graph as JSON, in KiB, with all the graphs it contains; so are the next three."""
+    max_graph_steps: Positive = 10_000
+    """Steps of a graph."""
+    max_graph_edges: Positive = 50_000
+    """Edges of a graph."""
+    max_graph_depth: Positive = 8
+    """Graphs inside one another, the outermost included."""
 
 
 class RetrySettings(Section):
@@ -68,3 +76,10 @@ class CancellationSettings(Section):
     """How long such a wish waits for its run."""
     max_early_intents: Count = 1000
     """How many such wishes a tenant may have waiting; more are answered 429."""
+
+
+class EventSettings(Section):
+    """The events of runs, as callers follow them."""
+
+    max_streams: Positive = 500
+    """Event streams that a process keeps open at once; more are answered 429."""

@@ -10,6 +10,7 @@ from app.settings.limits import (
     AdmissionSettings,
     BudgetSettings,
     CancellationSettings,
+    EventSettings,
     RetrySettings,
 )
 from app.settings.models import ModelsSettings
@@ -50,6 +51,7 @@ class Settings(Section):
     worker: WorkerSettings = WorkerSettings()
     admission: AdmissionSettings = AdmissionSettings()
     auth: AuthSettings = AuthSettings()
+    events: EventSettings = EventSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     logging: LoggingSettings = LoggingSettings()
 

@@ -1,10 +1,14 @@
 """``kill -9``, freezing and SIGTERM: what an acknowledged run survives."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
+from app.engine.events import LIFECYCLE, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
+from app.runs.run import RunKey
 from app.trace.invariants import violations
+from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, finished, model_settings
@@ -12,6 +16,13 @@ from tests.support.service import ServiceProcess, finished, model_settings
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 QUESTION = {"run_id": "survivor", "input": "What is 6 times 7?", "expected_tools": ["calendar"]}
 """The first plan cannot pass, for want of a calendar, so that a second call follows."""
+
+
+@pytest.fixture(autouse=True)
+def _sound_events(database_url: str) -> Iterator[None]:
+    """Whatever happened to its owners, the log of every run is one that an owner could have."""
+    yield
+    require_sound_events(database_url)
 
 
 async def _in_second_call(service: ServiceProcess, provider: FakeProvider) -> None:
@@ -27,7 +38,12 @@ async def _answer_from_now_on(provider: FakeProvider) -> None:
     await provider.script("6 times 7", [Step(plan=plan)], repeat_last=True)
 
 
-@pytest.mark.req("card/executor", "card/persist")
+def _told_of_steps(database_url: str) -> list[str]:
+    _, events = stored_events(database_url)[RunKey("default", "survivor")]
+    return [event.type for event in events if event.type in LIFECYCLE]
+
+
+@pytest.mark.req("card/executor", "card/persist", "004/lifecycle")
 async def test_a_run_whose_process_was_killed_is_finished_by_another(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -53,6 +69,7 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
         assert len(await provider.arrivals("6 times 7")) == 3
         assert (run["usage"]["llm_calls_small"], run["usage"]["api_calls"]) == (2, 3)
         assert violations(snapshot) == []
+    assert _told_of_steps(database_url) == [STEP_STARTED, STEP_RESUMED, STEP_COMPLETED]
 
 
 @pytest.mark.req("card/executor")

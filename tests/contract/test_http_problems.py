@@ -19,6 +19,7 @@ from tests.support.memory_runs import MemoryRuns
 CANARY = "canary-7d1e42b9"
 JSON = {"content-type": "application/json"}
 URIS = {kind.uri: kind for kind in CATALOGUE}
+SMALL = ApiLimits(max_body_bytes=4096, max_graph_bytes=0)
 
 
 class BrokenStore(MemoryRuns):
@@ -30,7 +31,7 @@ class BrokenStore(MemoryRuns):
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(limits=ApiLimits(max_body_bytes=4096))) as client:
+    async with client_of(memory_api(limits=SMALL)) as client:
         yield client
 
 
@@ -309,10 +310,12 @@ async def test_answers_are_kept_by_no_cache_and_guessed_at_by_no_browser(
 def canary_requests() -> Iterator[dict[str, Any]]:
     """Yield bad requests that carry a secret in every place where one can stand."""
     fields = ["run_id", "kind", "input", "expected_tools", "gold_answer", "mode", "budget"]
-    for field in [*fields, "deadline", "seed", "timezone", "metadata", CANARY]:
+    for field in [*fields, "deadline", "seed", "timezone", "metadata", "graph", "inputs", CANARY]:
         for value in (CANARY, [CANARY], {CANARY: CANARY}, {"max_tokens": CANARY}):
             body = {"input": "2+2?", "unknown": CANARY, field: value}
             yield {"method": "POST", "url": "/runs", "json": body}
+            yield {"method": "POST", "url": "/runs", "json": {**body, "kind": "graph"}}
+            yield {"method": "POST", "url": "/graphs", "json": {"name": CANARY, **body}}
     yield {"method": "POST", "url": "/runs", "json": {"input": CANARY * 2000}}
     yield {"method": "POST", "url": "/runs", "content": f'{{"{CANARY}', "headers": JSON}
     yield {"method": "POST", "url": "/runs", "content": f'"{CANARY}\\u0000"', "headers": JSON}
@@ -348,21 +351,8 @@ ANY_JSON = st.recursive(
     ),
     max_leaves=12,
 )
-FIELDS = st.sampled_from(
-    [
-        "run_id",
-        "kind",
-        "input",
-        "expected_tools",
-        "gold_answer",
-        "mode",
-        "budget",
-        "deadline",
-        "seed",
-        "timezone",
-        "metadata",
-    ]
-)
+NAMES = "run_id kind input expected_tools gold_answer mode budget deadline seed timezone metadata"
+FIELDS = st.sampled_from([*NAMES.split(), "graph", "inputs"])
 NASTY = st.sampled_from(
     [
         "NaN",
@@ -382,6 +372,9 @@ BODIES = st.one_of(
     ANY_JSON.map(lambda value: json.dumps(value).encode()),
     st.dictionaries(FIELDS, ANY_JSON, max_size=5).map(
         lambda fields: json.dumps({"input": "2+2?"} | fields).encode()
+    ),
+    st.dictionaries(FIELDS, ANY_JSON, max_size=3).map(
+        lambda fields: json.dumps({"kind": "graph", "graph": {"steps": []}} | fields).encode()
     ),
     st.text(alphabet='{}[]",:\\u0dD8eE+-.1 tfn\x00\ufeff', max_size=80).map(str.encode),
 )

@@ -17,7 +17,7 @@ from tests.support.memory_runs import MemoryRuns
 
 RUN_KEYS = {
     *("run_id", "kind", "status", "finish_reason", "created_at", "started_at", "finished_at"),
-    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links"),
+    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links", "graph"),
 }
 
 
@@ -211,13 +211,14 @@ async def test_an_unknown_field_is_refused_by_name(client: httpx.AsyncClient, fi
     assert [error["field"] for error in refused.json()["errors"]] == [field]
 
 
-async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient) -> None:
-    """Cases are what this version runs."""
-    refused = await client.post("/runs", json={"input": "2+2?", "kind": "graph"})
+@pytest.mark.parametrize("kind", ["agent", "Graph", 1, ["graph"], None])
+async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient, kind: Any) -> None:
+    """Cases and graphs are what this version runs."""
+    refused = await client.post("/runs", json={"input": "2+2?", "kind": kind})
 
     assert refused.status_code == 422
     assert refused.json()["errors"] == [
-        {"field": "kind", "message": "This must be one of: 'case'."}
+        {"field": "kind", "message": "This must be one of: 'case' or 'graph'."}
     ]
 
 

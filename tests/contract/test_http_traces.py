@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from app.runs.ports import JournalWrite
 from app.runs.run import CallRecord, RunKey
 from app.tools.policy import ToolPolicy
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_api import FixedReadiness, client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
@@ -28,34 +30,58 @@ async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def begin(client: httpx.AsyncClient, store: MemoryRuns) -> str:
-    """Have a run with one step and one call below it; return the step's node."""
-    await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
-    run = await store.claim(KEY, "worker")
-    assert run is not None
-    graph = ExecutionGraph("a")
-    root = graph.create_root("case")
-    graph.mark_running(root)
-    step = graph.begin_node(root, "system", "case", metadata={"step_type": "case"})
-    graph.mark_running(step)
-    call = graph.begin_node(step, "llm", "plan", "small-model")
-    graph.mark_success(call, 0.25, 10, 5)
-    calls = tuple(CallRecord(node=node) for node in graph.changed_since(0).nodes)
-    await store.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
-    return step
+class Work:
+    """A run whose calls a test makes, written as a worker writes them."""
+
+    def __init__(self, store: MemoryRuns) -> None:
+        self._store = store
+        self.clock = ManualClock()
+        self.graph = ExecutionGraph("a", now_ms=self.clock)
+        self.root = self.graph.create_root("case")
+        self.graph.mark_running(self.root)
+
+    def step(self, path: str, parent: str | None = None) -> str:
+        node = self.graph.begin_node(
+            parent or self.root, "system", path, metadata={"step_type": "case"}
+        )
+        self.graph.mark_running(node)
+        return node
+
+    def call(self, step: str, cost_usd: float = 0.25, tier: str = "small") -> str:
+        """Make an LLM call of 100 ms."""
+        node = self.graph.begin_node(step, "llm", "plan", f"{tier}-model", {"tier": tier})
+        self.clock.advance(100)
+        self.graph.mark_success(node, cost_usd, 10, 5)
+        return node
+
+    async def written(self, client: httpx.AsyncClient) -> dict[str, Any]:
+        """Have the journal hold the run; return its trace."""
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        run = await self._store.claim(KEY, "worker")
+        assert run is not None
+        calls = tuple(CallRecord(node=node) for node in self.graph.changed_since(0).nodes)
+        await self._store.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
+        return dict((await client.get("/runs/a/trace")).json())
+
+
+@pytest.fixture
+def work(store: MemoryRuns) -> Work:
+    return Work(store)
 
 
 @pytest.mark.req("card/trace")
 async def test_a_trace_shows_every_call_below_its_step(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, work: Work
 ) -> None:
     """The snapshot is document 001's; the steps are found without searching it."""
-    step = await begin(client, store)
+    step = work.step("case")
+    work.call(step)
 
-    trace = (await client.get("/runs/a/trace")).json()
+    trace = await work.written(client)
 
-    assert set(trace) == {"run_id", "snapshot", "steps"}
+    assert set(trace) == {"run_id", "snapshot", "steps", "analysis", "events_url"}
     assert trace["snapshot"]["chain_id"] == trace["run_id"] == "a"
+    assert trace["events_url"] == "/runs/a/events"
     assert [node["name"] for node in trace["snapshot"]["nodes"].values()] == [
         "case",
         "case",
@@ -70,14 +96,120 @@ async def test_a_trace_shows_every_call_below_its_step(
 
 
 @pytest.mark.req("card/trace")
-async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, store: MemoryRuns) -> None:
-    """For people, in UTF-8."""
-    await begin(client, store)
+async def test_a_step_tells_its_time_its_tries_and_what_was_spent_below_it(
+    client: httpx.AsyncClient, work: Work
+) -> None:
+    """Attempts of its own count, those of calls below it do not; neither is charged twice."""
+    step = work.step("case")
+    work.call(work.call(step, 0.1), 0.2)
+    for parent in (step, step, step, work.call(step, 0.3)):
+        work.graph.begin_node(parent, "system", "attempt")
+    work.graph.mark_success(step, 0)
+    work.graph.begin_node(work.root, "llm", "elsewhere")
+
+    (shown,) = (await work.written(client))["steps"]
+
+    assert (shown["duration_ms"], shown["retries"]) == (300, 2)
+    assert (shown["tokens_in"], shown["tokens_out"], shown["cost_usd"]) == (30, 15, 0.6)
+
+
+@pytest.mark.req("card/trace")
+async def test_nested_steps_have_a_path_and_count_in_the_step_around_them(
+    client: httpx.AsyncClient, work: Work
+) -> None:
+    """Top-level steps add up to the run; events name steps by the same path."""
+    outer = work.step("outer")
+    middle = work.step("outer/middle", outer)
+    work.call(work.step("outer/middle/inner", middle), 0.1)
+    work.call(outer, 0.2)
+    work.step("a/b")
+
+    steps = (await work.written(client))["steps"]
+
+    assert [(s["step_id"], s["path"], s["cost_usd"], s["tokens_in"]) for s in steps] == [
+        ("outer", "outer", 0.3, 20),
+        ("middle", "outer/middle", 0.1, 10),
+        ("inner", "outer/middle/inner", 0.1, 10),
+        ("a/b", "a/b", 0.0, 0),
+    ]
+
+
+@pytest.mark.req("card/trace")
+async def test_a_trace_is_analysed(client: httpx.AsyncClient, work: Work) -> None:
+    """Where time and money went, what the end waited for, and which call hit the limit."""
+    step = work.step("case")
+    work.call(step, 0.1)
+    work.call(step, 2.0, "big")
+    work.clock.advance(7)
+    refused = work.graph.begin_node(step, "llm", "compose", "big-model", {"tier": "big"})
+    for node in (refused, step, work.root):
+        work.graph.mark_halt(node, "cost_usd: 2.1 of 2 used")
+
+    analysis = (await work.written(client))["analysis"]
+
+    spent = {"tokens_in": 10, "tokens_out": 5}
+    assert [(s["name"], s["after_ms"], s["duration_ms"]) for s in analysis["critical_path"]] == [
+        ("plan", 0, 100),
+        ("plan", 100, 100),
+        ("case", 200, 7),
+    ]
+    assert analysis["time"][:2] == [
+        {"kind": "llm", "name": "plan", "model": "small-model", "count": 1, "own_ms": 100},
+        {"kind": "llm", "name": "plan", "model": "big-model", "count": 1, "own_ms": 100},
+    ]
+    assert analysis["cost_by_model"] == [
+        {"model": "big-model", "tier": "big", "count": 2, "cost_usd": 2.0, **spent},
+        {"model": "small-model", "tier": "small", "count": 1, "cost_usd": 0.1, **spent},
+    ]
+    assert analysis["cost_by_tier"] == [
+        {"tier": "big", "count": 2, "cost_usd": 2.0, **spent},
+        {"tier": "small", "count": 1, "cost_usd": 0.1, **spent},
+    ]
+    assert analysis["stopped_at"] == {
+        "node_id": refused,
+        "kind": "llm",
+        "name": "compose",
+        "reason": "cost_usd: 2.1 of 2 used",
+        "after_ms": 207,
+    }
+
+
+async def test_a_trace_has_the_documented_form(client: httpx.AsyncClient, work: Work) -> None:
+    """All of it, with steps and an analysis."""
+    work.call(work.step("case"))
+    await work.written(client)
+    document = (await client.get("/openapi.json")).json()
+    schema = document["paths"]["/runs/{run_id}/trace"]["get"]["responses"]["200"]["content"]
+
+    assert set(schema) == {"application/json", "text/plain"}
+    described = document["components"]["schemas"]
+    trace = (await client.get("/runs/a/trace")).json()
+    assert set(described["StepView"]["required"]) == set(trace["steps"][0])
+    assert set(described["AnalysisView"]["required"]) == set(trace["analysis"])
+
+
+@pytest.mark.req("card/trace")
+async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work) -> None:
+    """For people, in UTF-8, with all that the analysis tells."""
+    step = work.step("case")
+    work.call(step)
+    work.call(step, tier="big")
+    for node in (step, work.root):
+        work.graph.mark_halt(node, "cancelled: enough")
+    await work.written(client)
 
     answer = await client.get("/runs/a/trace", params={"format": "explain"})
 
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    assert "plan" in answer.text
+    for told in (
+        "Stopped at case (n000002) after 200 ms: cancelled: enough",
+        "└─ llm plan (big-model)",
+        "Where the time went",
+        "What the end waited for",
+        "What each model cost",
+        "big-model, big tier",
+    ):
+        assert told in answer.text
 
 
 async def test_a_trace_of_a_run_that_has_not_begun_is_its_root(client: httpx.AsyncClient) -> None:
@@ -87,6 +219,7 @@ async def test_a_trace_of_a_run_that_has_not_begun_is_its_root(client: httpx.Asy
     trace = (await client.get("/runs/a/trace")).json()
 
     assert (len(trace["snapshot"]["nodes"]), trace["steps"]) == (1, [])
+    assert trace["analysis"]["stopped_at"] is None
 
 
 @pytest.mark.parametrize("query", ["format=html", "format=", "shape=json"])

@@ -49,6 +49,19 @@ class TestJournaling:
 
         assert list(await ports.runs.calls(KEY)) == [charged]
 
+    async def test_a_node_that_was_stored_before_its_entry_gets_its_key_later(
+        self, ports: Ports
+    ) -> None:
+        """Or the next owner would not know the call again; a key that is there stays."""
+        await ports.claimed()
+        *_, bare = records_of(graph_with_calls("case-1"))
+        noted = replace(bare, call_key="case/1", request_hash="abc")
+        other = replace(bare, call_key="case/2", request_hash="def")
+        for record in (bare, noted, other):
+            await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(record,)))
+
+        assert list(await ports.runs.calls(KEY)) == [noted]
+
     async def test_the_last_snapshot_is_the_one_that_is_read(self, ports: Ports) -> None:
         """The one that was written with the end is the last of all."""
         run = await ports.claimed()
@@ -148,7 +161,7 @@ class TestEnding:
         records = records_of(graph_with_calls("case-1"))
         await ports.journal.settle(end_of(run, calls=records))
         late = replace(records[1], node={**records[1].node, "cost_usd": 0.75})
-        await ports.runs.late(LateResult(key=KEY, calls=(late,), usage={"tokens": 99}))
+        await ports.runs.late(LateResult(key=KEY, fence=1, calls=(late,), usage={"tokens": 99}))
         stored = await ports.stored()
 
         assert (stored.status, stored.result) == (RunStatus.COMPLETED, {"answer": "4"})

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from app.runs.run import TERMINAL, Run, RunKey, RunStatus
 from app.trace.invariants import node_violations, regressions, violations
+from tests.support.event_log import event_problems
 from tests.support.virtual_cluster import DEAREST, HEARTBEAT_SECONDS, Cluster
 
 ALLOWED_SECONDS = 0.1
@@ -99,6 +100,8 @@ def _about_its_budget(cluster: Cluster, run: Run) -> Iterator[str]:
 
 def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
     row = cluster.database.rows[run.key]
+    for problem in event_problems([row.events[seq] for seq in sorted(row.events)], run.status):
+        yield f"has a log in which {problem}"
     for snapshot in row.snapshots:
         yield from violations(snapshot)
     for earlier, later in pairwise(row.snapshots):

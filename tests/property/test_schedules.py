@@ -21,7 +21,7 @@ from app.runs.ports import JournalWrite, Permission, Settled
 from app.runs.run import CallRecord, Run, RunKey, RunStatus, Settlement, StopWish
 from tests.property.oracle import moment_of_the_wish, problems
 from tests.property.stories import played, story_of
-from tests.support.memory_runs import Row
+from tests.support.memory_rows import Row
 from tests.support.seeded_loop import interrupted_everywhere
 from tests.support.virtual_cluster import Cluster, Work
 from tests.support.virtual_database import Database, Line
@@ -38,7 +38,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.req("004/cancel-early", "000/C3", "000/B1", "000/B3", "card/delete")
+@pytest.mark.req("004/cancel-early", "004/lifecycle", "000/C3", "000/B1", "000/B3", "card/delete")
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_promise_holds_whenever_a_run_is_stopped(shard: int) -> None:
     """No call after the wish, one end, no overshoot, nothing left over, sound records."""
@@ -87,6 +87,7 @@ class OneRun:
 def test_the_stories_are_not_vacuous() -> None:
     """Wishes are committed at every moment, heard and unheard, and every disturbance happens."""
     moments, unheard, ends, seen = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    told = Counter[str]()
     for seed in range(800):
         cluster, plans = played(seed), {plan.run_id: plan for plan in story_of(seed).runs}
         seen.update(event.kind for event in cluster.diary.events)
@@ -96,11 +97,13 @@ def test_the_stories_are_not_vacuous() -> None:
             plan = plans[key.run_id]
             unheard[moment] += plan.delete_to == 2 and not plan.heard
             ends[row.run.status.value if row.run else "no run"] += 1
+            told.update(event.type for event in row.events.values())
 
     assert all(moments[moment] >= 3 for moment in ALL_MOMENTS), moments
     assert all(unheard[moment] >= 5 for moment in ("in a call", "elsewhere in the run")), unheard
     assert all(ends[end] >= 50 for end in ("completed", "halted", "cancelled")), ends
     assert all(seen[kind] >= 5 for kind in DISTURBED), seen
+    assert all(told[kind] >= 5 for kind in TOLD), told
 
 
 ALL_MOMENTS = [
@@ -118,6 +121,12 @@ ALL_MOMENTS = [
 
 
 DISTURBED = ["lost", "release begun", "release lost", "acceptance lost", "late result", "deaf"]
+
+
+TOLD = [
+    *("step.started", "step.resumed", "step.completed", "step.cancelled", "late_result"),
+    *("run.completed", "run.halted", "run.cancelled"),
+]
 
 
 class DeafLine(Line):

@@ -14,11 +14,14 @@ from app.control.retry import RetryPolicy
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import PriceUnknownError
+from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService
 from app.tools.calculator import Calculator
 from app.tools.dispatch import ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.registry import ToolRegistry
+from tests.support.graph_checks import ShapeChecks
+from tests.support.memory_graphs import MemoryGraphs
 from tests.support.memory_runs import MemoryRuns
 
 ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
@@ -61,6 +64,8 @@ def memory_api(
     runs: RunService | None = None,
     readiness: FixedReadiness | None = None,
     tools: ToolPolicy | None = None,
+    graphs: GraphStore | None = None,
+    graph_checks: GraphChecks | None = None,
 ) -> FastAPI:
     """Build the real application over runs in memory that nobody executes."""
     tier = TierModel(provider=SilentProvider(), model="small-model")
@@ -69,6 +74,8 @@ def memory_api(
         tools=ToolDispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, NoPrices(), RetryPolicy()),
         readiness=readiness or FixedReadiness(),
+        graphs=graphs or MemoryGraphs(),
+        graph_checks=graph_checks or ShapeChecks(),
     )
     return build_api(services, limits or ApiLimits(), version="0.0.0")
 

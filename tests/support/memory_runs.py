@@ -7,13 +7,13 @@ JSON, as it would on its way into a database, so nobody shares objects with the 
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from app.runs.bells import Bell, Bells
 from app.runs.ending import cancelled_while_queued
 from app.runs.errors import (
     IdempotencyMismatchError,
@@ -21,10 +21,12 @@ from app.runs.errors import (
     RunConflictError,
     TooManyIntentsError,
 )
+from app.runs.event_log import late_result
 from app.runs.ports import (
     Accepted,
     Beat,
     Cancelled,
+    EventPage,
     JournalWrite,
     LateResult,
     Page,
@@ -35,6 +37,7 @@ from app.runs.ports import (
 from app.runs.run import (
     NEXT,
     CallRecord,
+    EventRecord,
     NewRun,
     Run,
     RunKey,
@@ -43,22 +46,19 @@ from app.runs.run import (
     StopWish,
 )
 from tests.support.memory_listing import cursor_after, fits, place, place_in
+from tests.support.memory_rows import (
+    Row,
+    as_json,
+    has_begun,
+    journal_of,
+    last_seq_of,
+    run_of,
+    skipped_in,
+    write_calls,
+    write_events,
+)
 
 OWNED = frozenset({RunStatus.RUNNING, RunStatus.WAITING})
-OPEN_CALL = frozenset({"created", "running"})
-
-
-@dataclass(slots=True)
-class Row:
-    """What is stored under one key: a run, or an early wish to stop one."""
-
-    run: Run | None = None
-    intent: StopWish | None = None
-    intent_expires_at: datetime | None = None
-    calls: dict[str, CallRecord] = field(default_factory=dict)
-    snapshots: list[Mapping[str, Any]] = field(default_factory=list)
-    history: list[RunStatus] = field(default_factory=list)
-    """Every status the run has had, for tests to look at."""
 
 
 class MemoryRuns:
@@ -75,6 +75,7 @@ class MemoryRuns:
         """Start empty; ``now`` is the database's clock."""
         self.rows: dict[RunKey, Row] = {}
         self.workers: set[str] = set()
+        self._bells = Bells()
         self._now = now
         self._intent_ttl = timedelta(seconds=intent_ttl_seconds)
         self._max_early_intents = max_early_intents
@@ -95,7 +96,7 @@ class MemoryRuns:
             self._put(row, self._accepted(new, None if intent else worker_id, intent))
             if intent is not None:
                 self._settle_unowned(row, intent)
-            return Accepted(_run(row), created=True)
+            return Accepted(run_of(row), created=True)
 
     async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
         async with _transaction():
@@ -105,17 +106,23 @@ class MemoryRuns:
                 return Cancelled(None, self._keep_intent(key, row, stamped))
             if row.run.finished:
                 return Cancelled(row.run, row.run.wish, already_finished=True)
-            begun = tuple(record for record in _journal(row) if _has_begun(record))
+            begun = tuple(record for record in journal_of(row) if has_begun(record))
             first = row.run.wish or stamped
             row.run = replace(row.run, wish=first)
             if row.run.status is RunStatus.QUEUED:
                 self._settle_unowned(row, first)
-            return Cancelled(_run(row), _run(row).wish, calls=begun)
+            return Cancelled(run_of(row), run_of(row).wish, calls=begun)
 
     async def get(self, key: RunKey) -> Run | None:
         async with _transaction():
             row = self.rows.get(key)
             return row.run if row else None
+
+    async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
+        if idempotency_key is None:
+            return await self.get(key)
+        async with _transaction():
+            return self._by_idempotency_key(key.tenant, idempotency_key)
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         after = None if wanted.cursor is None else place_in(wanted.cursor)
@@ -143,33 +150,54 @@ class MemoryRuns:
                     started_at=run.started_at or self._now(),
                 ),
             )
-            return row.run
+            return replace(run_of(row), last_seq=last_seq_of(row), skipped=skipped_in(row))
 
     async def release(
-        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord], counted: bool
+        self,
+        run: Run,
+        *,
+        active_seconds: float,
+        calls: Sequence[CallRecord],
+        counted: bool,
+        events: Sequence[EventRecord] = (),
     ) -> None:
         async with _transaction():
             row = self._owned(run.key, run.fence)
             if row is not None:
-                back = replace(_run(row), status=RunStatus.QUEUED, worker_id=None)
+                self._tell(row, events)
+                back = replace(run_of(row), status=RunStatus.QUEUED, worker_id=None)
                 attempts = back.attempts - (0 if counted else 1)
                 self._put(row, replace(back, attempts=attempts, active_seconds=active_seconds))
-                _write_calls(row, calls)
+                write_calls(row, calls)
 
     async def late(self, result: LateResult) -> None:
         async with _transaction():
             row = self.rows[result.key]
-            row.run = replace(_run(row), usage=_as_json(result.usage))
-            _write_calls(row, result.calls)
+            if not run_of(row).finished or run_of(row).fence != result.fence:
+                return
+            row.run = replace(run_of(row), usage=as_json(result.usage))
+            write_calls(row, result.calls)
+            self._tell(row, late_result(result.usage, last_seq_of(row)))
+
+    async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+        async with _transaction():
+            row = self.rows.get(key)
+            if row is None or row.run is None:
+                return None
+            behind = [row.events[seq] for seq in sorted(row.events) if seq > after]
+            return EventPage(behind[:limit], row.run.finished)
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Bell]:
+        return self._bells.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         async with _transaction():
-            return _journal(self.rows.get(key, Row()))
+            return journal_of(self.rows.get(key, Row()))
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         async with _transaction():
             stored = self.rows.get(key, Row()).snapshots
-            return _as_json(stored[-1]) if stored else None
+            return as_json(stored[-1]) if stored else None
 
     # -- the journal store -----------------------------------------------------------------------
 
@@ -178,17 +206,18 @@ class MemoryRuns:
             row = self._owned(write.key, write.fence)
             if row is None:
                 return Permission(owned=False, wish=None)
-            _write_calls(row, write.calls)
+            self._tell(row, write.events)
+            write_calls(row, write.calls)
             if write.snapshot is not None:
-                row.snapshots.append(_as_json(write.snapshot))
-            return Permission(owned=True, wish=_run(row).wish)
+                row.snapshots.append(as_json(write.snapshot))
+            return Permission(owned=True, wish=run_of(row).wish)
 
     async def settle(self, settlement: Settlement) -> Settled:
         async with _transaction():
             row = self._owned(settlement.key, settlement.fence)
             if row is None:
                 return Settled(done=False)
-            wish = _run(row).wish
+            wish = run_of(row).wish
             if wish is not None and settlement.status is not RunStatus.CANCELLED:
                 return Settled(done=False, wish=wish)
             self._settle(row, settlement)
@@ -215,8 +244,8 @@ class MemoryRuns:
         self.workers.discard(worker_id)
         lost = [row for row in self.rows.values() if row.run and row.run.worker_id == worker_id]
         for row in lost:
-            self._put(row, replace(_run(row), status=RunStatus.QUEUED, worker_id=None))
-        return [_run(row).key for row in lost]
+            self._put(row, replace(run_of(row), status=RunStatus.QUEUED, worker_id=None))
+        return [run_of(row).key for row in lost]
 
     def queued(self) -> list[RunKey]:
         """Return the runs that wait for a worker, oldest first."""
@@ -263,7 +292,7 @@ class MemoryRuns:
             created_at=now,
             request_hash=new.request_hash,
             request=new.request,
-            metadata=_as_json(new.metadata),
+            metadata=as_json(new.metadata),
             idempotency_key=new.idempotency_key,
             wish=intent,
         )
@@ -299,10 +328,13 @@ class MemoryRuns:
         return row if row.run.fence == fence and row.run.status in OWNED else None
 
     def _settle_unowned(self, row: Row, wish: StopWish) -> None:
-        self._settle(row, cancelled_while_queued(_run(row), wish, _journal(row)))
+        last_seq = last_seq_of(row)
+        end = cancelled_while_queued(run_of(row), wish, journal_of(row), last_seq=last_seq)
+        self._settle(row, end)
 
     def _settle(self, row: Row, end: Settlement) -> None:
-        run = _run(row)
+        run = run_of(row)
+        self._tell(row, end.events)
         wish = run.wish
         if wish is not None and wish.delivered_at is None:
             wish = replace(wish, delivered_at=end.delivered_at)
@@ -312,17 +344,22 @@ class MemoryRuns:
                 run,
                 status=end.status,
                 finish_reason=end.finish_reason,
-                result=_as_json(end.result),
-                usage=_as_json(end.usage),
-                stop=_as_json(end.stop),
+                result=as_json(end.result),
+                usage=as_json(end.usage),
+                stop=as_json(end.stop),
                 active_seconds=end.active_seconds,
                 finished_at=self._now(),
                 worker_id=None,
                 wish=wish,
             ),
         )
-        _write_calls(row, end.calls)
-        row.snapshots.append(_as_json(end.snapshot))
+        write_calls(row, end.calls)
+        row.snapshots.append(as_json(end.snapshot))
+
+    def _tell(self, row: Row, events: Iterable[EventRecord]) -> None:
+        """Write events before anything else: where one is refused, nothing is written."""
+        write_events(row, events)
+        self._bells.ring(run_of(row).key)
 
     def _put(self, row: Row, run: Run) -> None:
         """Store a run; what the database's own guards would refuse is refused here."""
@@ -342,39 +379,3 @@ async def _transaction() -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.sleep(0)
-
-
-def _run(row: Row) -> Run:
-    assert row.run is not None
-    return row.run
-
-
-def _journal(row: Row) -> list[CallRecord]:
-    return [row.calls[node_id] for node_id in sorted(row.calls, key=lambda id_: int(id_[1:]))]
-
-
-def _write_calls(row: Row, records: Iterable[CallRecord]) -> None:
-    """Write journal rows; a call that has ended keeps the way it ended, and its key."""
-    for record in records:
-        old = row.calls.get(record.node_id)
-        stored = replace(
-            record,
-            node=_as_json(record.node),
-            charge=_as_json(record.charge),
-            value=_as_json(record.value),
-        )
-        if old is None:
-            row.calls[record.node_id] = stored
-        elif old.node["status"] in OPEN_CALL or old.node["status"] == record.node["status"]:
-            row.calls[record.node_id] = replace(
-                stored, call_key=old.call_key, request_hash=old.request_hash
-            )
-
-
-def _has_begun(record: CallRecord) -> bool:
-    return record.node["kind"] in ("llm", "tool") and record.node["status"] != "created"
-
-
-def _as_json(value: Any) -> Any:
-    """Return what comes back from a database that stored ``value`` as JSON."""
-    return json.loads(json.dumps(value, allow_nan=False))

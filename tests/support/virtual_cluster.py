@@ -18,8 +18,7 @@ from app.control.budget import Budget, Dimension
 from app.control.retry import RetryPolicy
 from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply, Spent
 from app.engine.context import FlowContext
-from app.engine.driver import Driver
-from app.engine.node import ExecutionResult
+from app.engine.results import ExecutionResult
 from app.engine.settling import Supervisor
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import ExecutorLimits, RunExecutor
@@ -34,6 +33,7 @@ from app.runs.run import (
     RunRequest,
 )
 from app.runs.service import Receipt, RunService
+from tests.support.case_catalog import case_catalog
 from tests.support.seeded_loop import SeededLoop
 from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
 
@@ -173,7 +173,7 @@ class Process:
             worker_id=name,
             store=cluster.database,
             journals=self.line,
-            driver=Driver({"case": CallingNode(cluster.outside, cluster.works)}),
+            catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
             supervisor=Supervisor(grace_seconds=CANCEL_GRACE_SECONDS),
             services={},
             limits=ExecutorLimits(max_runs=max_runs, snapshot_interval_seconds=0.3),

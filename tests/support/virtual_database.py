@@ -10,8 +10,17 @@ from typing import Any, TypeVar
 
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import Accepted, Beat, Cancelled, JournalWrite, LateResult, Permission, Settled
-from app.runs.run import CallRecord, NewRun, Run, RunKey, Settlement, StopWish
-from tests.support.memory_runs import MemoryRuns, Row
+from app.runs.run import (
+    CallRecord,
+    EventRecord,
+    NewRun,
+    Run,
+    RunKey,
+    Settlement,
+    StopWish,
+)
+from tests.support.memory_rows import Row
+from tests.support.memory_runs import MemoryRuns
 from tests.support.seeded_loop import SeededLoop
 
 T = TypeVar("T")
@@ -113,13 +122,21 @@ class Database(MemoryRuns):
         return await self._travel(super().claim(key, worker_id))
 
     async def release(
-        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord], counted: bool
+        self,
+        run: Run,
+        *,
+        active_seconds: float,
+        calls: Sequence[CallRecord],
+        counted: bool,
+        events: Sequence[EventRecord] = (),
     ) -> None:
         self.diary.note("release begun", run.key)
         if self.network.loses_the_answer():
             self.diary.note("release lost", run.key)
             raise StoreUnavailableError
-        back = super().release(run, active_seconds=active_seconds, calls=calls, counted=counted)
+        back = super().release(
+            run, active_seconds=active_seconds, calls=calls, counted=counted, events=events
+        )
         await self._travel(back)
 
     async def late(self, result: LateResult) -> None:

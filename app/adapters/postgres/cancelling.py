@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.rows import call_from_row, run_from_row, wish_from_row
 from app.adapters.postgres.tables import calls, runs
-from app.adapters.postgres.writing import journal_of, settle_unowned
+from app.adapters.postgres.writing import journal_of, last_seq_of, settle_unowned
 from app.runs.ending import cancelled_while_queued
 from app.runs.errors import TooManyIntentsError
 from app.runs.ports import Cancelled
@@ -54,8 +54,9 @@ async def cancel_in(
     run = run_from_row(row)
     begun = await _begun(connection, key)
     if run.status is RunStatus.QUEUED and stored is not None:
-        records = await journal_of(connection, key)
-        await settle_unowned(connection, cancelled_while_queued(run, stored, records))
+        records, last_seq = await journal_of(connection, key), await last_seq_of(connection, key)
+        end = cancelled_while_queued(run, stored, records, last_seq=last_seq)
+        await settle_unowned(connection, end)
         run = await _read(connection, key)
     else:
         await _notify(connection, key, run)

@@ -47,13 +47,37 @@ UPSERT_CALLS = """
     FROM {calls}
     ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET
         status = excluded.status, charge = excluded.charge, outcome = excluded.outcome,
-        value = excluded.value, node = excluded.node
+        value = excluded.value, node = excluded.node,
+        call_key = coalesce(calls.call_key, excluded.call_key),
+        request_hash = CASE WHEN calls.call_key IS NULL THEN excluded.request_hash
+            ELSE calls.request_hash END
     WHERE calls.status IN ('created', 'running') OR calls.status = excluded.status
 """
-"""Write journal rows; a call that has ended keeps the way it ended."""
+"""Write journal rows; a call that has ended keeps the way it ended.
+
+A node that was stored before anything was noted of it gets its key later.
+"""
 
 WRITE_CALLS = UPSERT_CALLS.format(calls=_CALLS.replace("%s::json", "CAST(:calls AS json)"))
 """The same on its own, for a transaction that holds the lock on the run's row."""
+
+_EVENTS = """json_to_recordset(%s::json) AS n(
+        tenant_id text, run_id text, fence integer, seq integer, ts timestamptz, type text,
+        step_id text, node_id text, data jsonb
+    )"""
+
+INSERT_EVENTS = """
+    INSERT INTO events (tenant_id, run_id, seq, ts, type, step_id, node_id, data)
+    SELECT tenant_id, run_id, seq, ts, type, step_id, node_id, data
+    FROM {events}
+    ON CONFLICT (tenant_id, run_id, seq) DO NOTHING
+"""
+"""Write events; one that is stored stays as it is."""
+
+WRITE_EVENTS = INSERT_EVENTS.format(events=_EVENTS.replace("%s::json", "CAST(:events AS json)"))
+"""The same on its own, for a transaction that holds the lock on the run's row."""
+
+_OWNED_EVENTS = f"{_EVENTS} JOIN {{owner}} USING (tenant_id, run_id, fence)"
 
 _OWNED_CALLS = f"{_CALLS} JOIN {{owner}} USING (tenant_id, run_id, fence)"
 
@@ -79,6 +103,8 @@ WITH owned AS MATERIALIZED (
     )
 ), written AS (
     {UPSERT_CALLS.format(calls=_OWNED_CALLS.format(owner="owned"))}
+), told AS (
+    {INSERT_EVENTS.format(events=_OWNED_EVENTS.format(owner="owned"))}
 ), kept AS (
     {_INSERT_SNAPSHOTS.format(final="false", snapshots="given", owner="owned")}
 )
@@ -115,6 +141,8 @@ WITH ended AS MATERIALIZED (
     RETURNING runs.tenant_id, runs.run_id, runs.fence, runs.finished_at
 ), written AS (
     {UPSERT_CALLS.format(calls=_OWNED_CALLS.format(owner="settled"))}
+), told AS (
+    {INSERT_EVENTS.format(events=_OWNED_EVENTS.format(owner="settled"))}
 ), kept AS (
     {_INSERT_SNAPSHOTS.format(final="true", snapshots="ended", owner="settled")}
 )

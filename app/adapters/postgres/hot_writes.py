@@ -15,9 +15,22 @@ import psycopg
 from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.hot_statements import ACCEPT, JOURNAL, SETTLE, STANDING
 from app.adapters.postgres.json_text import dump
-from app.adapters.postgres.rows import call_to_json, request_to_json, wish_from_row
+from app.adapters.postgres.rows import (
+    call_to_json,
+    event_to_json,
+    request_to_json,
+    wish_from_row,
+)
 from app.runs.ports import JournalWrite, Permission, Settled
-from app.runs.run import TERMINAL, CallRecord, NewRun, RunKey, RunStatus, Settlement
+from app.runs.run import (
+    TERMINAL,
+    CallRecord,
+    EventRecord,
+    NewRun,
+    RunKey,
+    RunStatus,
+    Settlement,
+)
 
 Cursor = psycopg.AsyncCursor[dict[str, Any]]
 Row = Mapping[str, Any]
@@ -60,7 +73,8 @@ async def write_all(cursor: Cursor, writes: Sequence[JournalWrite]) -> Sequence[
         for write in writes
         if write.snapshot is not None
     }
-    parameters = _owners(asked), dump(list(snapshots.values())), dump(calls)
+    events = _events((write.key, write.fence, write.events) for write in writes)
+    parameters = _owners(asked), dump(list(snapshots.values())), dump(calls), dump(events)
     await cursor.execute(JOURNAL, parameters)
     owned = {_ownership(row): row for row in await cursor.fetchall()}
     passed_over = await _standing(cursor, [each for each in asked if each not in owned])
@@ -74,7 +88,8 @@ async def settle_all(cursor: Cursor, ends: Sequence[Settlement]) -> Sequence[Set
         first.setdefault((end.key, end.fence), end)
     rows = [_end(end) for end in first.values()]
     calls = _calls((end.key, end.fence, end.calls) for end in first.values())
-    await cursor.execute(SETTLE, (dump(rows), dump(calls)))
+    events = _events((end.key, end.fence, end.events) for end in first.values())
+    await cursor.execute(SETTLE, (dump(rows), dump(calls), dump(events)))
     settled = {_ownership(row): row["finished_at"] for row in await cursor.fetchall()}
     passed_over = await _standing(cursor, [each for each in first if each not in settled])
     return [_settled(end, settled.get((end.key, end.fence)), passed_over) for end in ends]
@@ -138,6 +153,17 @@ def _calls(owners: Iterable[tuple[RunKey, int, Sequence[CallRecord]]]) -> list[d
         for record in records
     }
     return list(last.values())
+
+
+def _events(owners: Iterable[tuple[RunKey, int, Sequence[EventRecord]]]) -> list[dict[str, Any]]:
+    """Return the rows to write; an event that two writes of an owner carry is the same in both."""
+    rows: dict[tuple[RunKey, int, int], dict[str, Any]] = {}
+    for key, fence, records in owners:
+        for record in records:
+            if (key, fence, record.seq) not in rows:
+                row = {**event_to_json(key, record), "fence": fence}
+                rows[key, fence, record.seq] = row
+    return list(rows.values())
 
 
 def _end(end: Settlement) -> dict[str, Any]:

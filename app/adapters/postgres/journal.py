@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.group_commit import GroupCommit, Later
 from app.adapters.postgres.hot_writes import ClaimedInsert, insert_all, settle_all, write_all
+from app.runs.bells import Bells
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import JournalWrite, Permission, Settled
 from app.runs.run import Settlement
@@ -38,6 +39,8 @@ class PostgresJournal:
             lock_ms=LOCK_MS,
             answer_seconds=answer_timeout_seconds,
         )
+        self.bells = Bells()
+        """Rung for every run that events of were written here, or that has ended here."""
         self._commits: GroupCommit[HotWrite, HotAnswer] = GroupCommit(self._connect, commit)
 
     async def start(self) -> None:
@@ -67,11 +70,16 @@ class PostgresJournal:
 
     async def write(self, write: JournalWrite) -> Permission:
         """Store a piece of a run's journal and tell whether the run may go on."""
-        return cast("Permission", await self._commits.submit(write))
+        permission = cast("Permission", await self._commits.submit(write))
+        if write.events:
+            self.bells.ring(write.key)
+        return permission
 
     async def settle(self, settlement: Settlement) -> Settled:
         """End a run with one guarded update."""
-        return cast("Settled", await self._commits.submit(settlement))
+        settled = cast("Settled", await self._commits.submit(settlement))
+        self.bells.ring(settlement.key)
+        return settled
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         return await connect_for_hot_writes(self._url, self._patience)

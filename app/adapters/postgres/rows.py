@@ -8,7 +8,18 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from app.control.budget import Budget
-from app.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus, StopWish
+from app.runs.run import (
+    CallRecord,
+    EventRecord,
+    GraphRef,
+    NewRun,
+    Run,
+    RunKey,
+    RunKind,
+    RunRequest,
+    RunStatus,
+    StopWish,
+)
 
 Row = Mapping[str, Any] | RowMapping
 
@@ -26,6 +37,7 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
         "deadline": request.deadline.isoformat() if request.deadline else None,
         "seed": request.seed,
         "timezone": request.timezone,
+        **_graph_to_json(request),
     }
 
 
@@ -45,6 +57,9 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         deadline=datetime.fromisoformat(deadline) if deadline else None,
         seed=stored["seed"],
         timezone=stored["timezone"],
+        graph=stored.get("graph"),
+        graph_ref=GraphRef(**stored["graph_ref"]) if stored.get("graph_ref") else None,
+        inputs=stored.get("inputs", {}),
     )
 
 
@@ -129,6 +144,44 @@ def call_from_row(row: Row) -> CallRecord:
         outcome=row["outcome"],
         value=row["value"],
     )
+
+
+def event_to_json(key: RunKey, record: EventRecord) -> dict[str, Any]:
+    """Return a row of ``events``."""
+    return {
+        "tenant_id": key.tenant,
+        "run_id": key.run_id,
+        "seq": record.seq,
+        "ts": record.ts.isoformat(),
+        "type": record.type,
+        "step_id": record.step_id,
+        "node_id": record.node_id,
+        "data": record.data,
+    }
+
+
+def event_from_row(row: Row) -> EventRecord:
+    """Return the event that a row of ``events`` holds."""
+    return EventRecord(
+        seq=row["seq"],
+        ts=row["ts"],
+        type=row["type"],
+        step_id=row["step_id"],
+        node_id=row["node_id"],
+        data=row["data"],
+    )
+
+
+def _graph_to_json(request: RunRequest) -> dict[str, Any]:
+    """Return what the requests of graph runs have beside those of cases."""
+    if request.kind is not RunKind.GRAPH:
+        return {}
+    ref = request.graph_ref
+    return {
+        "graph": request.graph,
+        "graph_ref": None if ref is None else {"name": ref.name, "version": ref.version},
+        "inputs": dict(request.inputs),
+    }
 
 
 def _limits(budget: Budget) -> dict[str, Any]:

@@ -1,10 +1,23 @@
 """The store of runs: accepting, stopping and reading them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Insert, and_, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Text,
+    and_,
+    func,
+    literal,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
 
 from app.adapters.postgres.accepting import accept_in
 from app.adapters.postgres.cancelling import Intents, cancel_in
@@ -13,13 +26,35 @@ from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.hot_writes import ClaimedInsert
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.ports import Dispatch
-from app.adapters.postgres.rows import claimed_run, run_from_row
-from app.adapters.postgres.tables import events, runs, snapshots
-from app.adapters.postgres.writing import journal_of, upsert_calls
-from app.runs.ports import Accepted, Cancelled, LateResult, Page, RunFilter
-from app.runs.run import TERMINAL, CallRecord, NewRun, Run, RunKey, RunStatus, StopWish
+from app.adapters.postgres.rows import claimed_run, event_from_row, run_from_row
+from app.adapters.postgres.tables import runs, snapshots
+from app.adapters.postgres.writing import (
+    insert_events,
+    journal_of,
+    last_seq_of,
+    skipped_in,
+    upsert_calls,
+)
+from app.runs.bells import Bell
+from app.runs.event_log import late_result
+from app.runs.ports import Accepted, Cancelled, EventPage, LateResult, Page, RunFilter
+from app.runs.run import (
+    TERMINAL,
+    CallRecord,
+    EventRecord,
+    NewRun,
+    Run,
+    RunKey,
+    RunStatus,
+    StopWish,
+)
 
 OWNED = runs.c.status.in_(("running", "waiting"))
+
+_GRAPH = literal(["graph", "inputs"], ARRAY(Text))
+_WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
+_LISTED = [_WITHOUT_GRAPH if column is runs.c.request else column for column in runs.c]
+"""A page of runs would hold a page of graphs, which nobody looks at there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +75,7 @@ class PostgresRuns:
     ) -> None:
         self._engines = engines
         self._journal = journal
+        self._bells = journal.bells
         self._dispatch = dispatch
         self._limits = limits
 
@@ -77,18 +113,30 @@ class PostgresRuns:
         """Store a wish to stop and tell the workers; a queued run is settled at once."""
         intents = Intents(self._limits.intent_ttl_seconds, self._limits.max_early_intents)
         async with transaction(self._engines.control) as connection:
-            return await cancel_in(connection, key, wish, intents)
+            cancelled = await cancel_in(connection, key, wish, intents)
+        self._bells.ring(key)
+        return cancelled
 
     async def get(self, key: RunKey) -> Run | None:
         """Return a run; an early wish alone is not one."""
-        wanted = select(runs).where(_is(key), runs.c.request.is_not(None))
+        return await self._one(_is(key))
+
+    async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
+        """Return the run that was made under an idempotency key, or without one under an id."""
+        if idempotency_key is None:
+            return await self._one(_is(key))
+        by_key = runs.c.idempotency_key == idempotency_key
+        return await self._one((runs.c.tenant_id == key.tenant) & by_key)
+
+    async def _one(self, which: ColumnElement[bool]) -> Run | None:
+        wanted = select(runs).where(which, runs.c.request.is_not(None))
         async with transaction(self._engines.work) as connection:
             row = (await connection.execute(wanted)).mappings().one_or_none()
         return None if row is None else run_from_row(row)
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
-        query = select(runs).where(runs.c.tenant_id == tenant, runs.c.request.is_not(None))
+        query = select(*_LISTED).where(runs.c.tenant_id == tenant, runs.c.request.is_not(None))
         if wanted.status is not None:
             query = query.where(runs.c.status == wanted.status.value)
         if wanted.created_after is not None:
@@ -122,10 +170,23 @@ class PostgresRuns:
         )
         async with transaction(self._engines.work) as connection:
             row = (await connection.execute(taken)).mappings().one_or_none()
-        return None if row is None else run_from_row(row)
+            if row is None:
+                return None
+            run = run_from_row(row)
+            if run.fence == 1:
+                return run
+            last_seq = await last_seq_of(connection, key)
+            skipped = await skipped_in(connection, key)
+        return replace(run, last_seq=last_seq, skipped=skipped)
 
     async def release(
-        self, run: Run, *, active_seconds: float, calls: Sequence[CallRecord], counted: bool
+        self,
+        run: Run,
+        *,
+        active_seconds: float,
+        calls: Sequence[CallRecord],
+        counted: bool,
+        events: Sequence[EventRecord] = (),
     ) -> None:
         """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
         given_back = (
@@ -144,17 +205,35 @@ class PostgresRuns:
             if (await connection.execute(given_back)).one_or_none() is None:
                 return
             await upsert_calls(connection, run.key, calls)
+            await insert_events(connection, run.key, events)
             await self._dispatch.defer(connection, [run.key])
+        self._bells.ring(run.key)
 
     async def late(self, result: LateResult) -> None:
         """Record a result that came after the end; status and result stay as they are."""
-        ended = _is(result.key) & runs.c.status.in_(TERMINAL)
+        ended = _is(result.key) & runs.c.status.in_(TERMINAL) & (runs.c.fence == result.fence)
         spent = update(runs).where(ended).values(usage=dict(result.usage)).returning(runs.c.run_id)
         async with transaction(self._engines.work) as connection:
             if (await connection.execute(spent)).one_or_none() is None:
                 return
             await upsert_calls(connection, result.key, result.calls)
-            await connection.execute(_late_result(result))
+            last_seq = await last_seq_of(connection, result.key)
+            await insert_events(connection, result.key, late_result(result.usage, last_seq))
+        self._bells.ring(result.key)
+
+    async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+        """Return the events behind number ``after``, and whether the run had ended by then."""
+        asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
+        async with transaction(self._engines.work) as connection:
+            rows = (await connection.execute(_EVENTS, asked)).mappings().all()
+        if not rows:
+            return None
+        found = [event_from_row(row) for row in rows if row["seq"] is not None]
+        return EventPage(found, finished=rows[0]["status"] in TERMINAL)
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Bell]:
+        """Have a bell rung whenever this process stores events of a run."""
+        return self._bells.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the journal of a run, in the order of its CallNodes."""
@@ -174,18 +253,18 @@ class PostgresRuns:
         return found
 
 
-def _late_result(result: LateResult) -> Insert:
-    """Return the event; the locked row of the run keeps two from taking the same number."""
-    tenant, run_id = result.key.tenant, result.key.run_id
-    of_run = (events.c.tenant_id == tenant) & (events.c.run_id == run_id)
-    last = select(func.coalesce(func.max(events.c.seq), 0)).where(of_run).scalar_subquery()
-    return insert(events).values(
-        tenant_id=tenant,
-        run_id=run_id,
-        seq=last + 1,
-        type="late_result",
-        data={"usage": dict(result.usage)},
-    )
+_EVENTS = text(
+    """
+    SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
+        SELECT seq, ts, type, step_id, node_id, data FROM events
+        WHERE events.tenant_id = runs.tenant_id AND events.run_id = runs.run_id AND seq > :after
+        ORDER BY seq LIMIT :limit
+    ) e ON true
+    WHERE runs.tenant_id = :tenant AND runs.run_id = :run_id AND runs.request IS NOT NULL
+    ORDER BY e.seq
+    """
+)
+"""The run's status and its events as they are at one moment."""
 
 
 def _is(key: RunKey) -> Any:

@@ -149,6 +149,33 @@ events = Table(
     ),
 )
 
+STEP_ENDS = "('step.completed', 'step.error', 'step.cancelled')"
+RUN_ENDS = "('run.completed', 'run.failed', 'run.halted', 'run.cancelled')"
+
+Index(
+    "events_one_start",
+    events.c.tenant_id,
+    events.c.run_id,
+    events.c.step_id,
+    unique=True,
+    postgresql_where=text("type = 'step.started'"),
+)
+Index(
+    "events_one_end",
+    events.c.tenant_id,
+    events.c.run_id,
+    events.c.node_id,
+    unique=True,
+    postgresql_where=text(f"type IN {STEP_ENDS}"),
+)
+Index(
+    "events_one_run_end",
+    events.c.tenant_id,
+    events.c.run_id,
+    unique=True,
+    postgresql_where=text(f"type IN {RUN_ENDS}"),
+)
+
 workers = Table(
     "workers",
     metadata,
@@ -156,3 +183,35 @@ workers = Table(
     _instant("started_at", nullable=False, server_default=text("clock_timestamp()")),
     _instant("beat_at", nullable=False, server_default=text("clock_timestamp()")),
 )
+
+_SAID = (
+    '@.data.type() == "object" && @.data.channel.type() == "string"'
+    ' && (@.data.channel == "flow" || @.data.channel == "link")'
+)
+_NESTED = '$.** ? (@.type == "subgraph" || @.type == "map").data.graph'
+
+graphs = Table(
+    "graphs",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("name", Text(collation="C"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("description", Text),
+    Column("definition", JSON),
+    Column("uses", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("sha256", Text, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    _instant("created_at", nullable=False, server_default=text("clock_timestamp()")),
+    _instant("deleted_at"),
+    CheckConstraint("name ~ '^[A-Za-z0-9._-]{1,64}$'", name="graphs_name_fits_a_path"),
+    CheckConstraint("version > 0", name="graphs_version_counts_from_one"),
+    CheckConstraint("(definition IS NULL) = (deleted_at IS NOT NULL)", name="graphs_row_outlives"),
+    CheckConstraint(
+        "NOT jsonb_path_exists(CAST(definition AS jsonb),"
+        f" '$.edges[*] ? (!({_SAID}))')"
+        " AND NOT jsonb_path_exists(CAST(definition AS jsonb),"
+        f" '{_NESTED}.edges[*] ? (!({_SAID}))')",
+        name="graphs_edges_say_their_channel",
+    ),
+)
+"""The row of a deleted version stays, empty, so that its number is not used again."""

@@ -6,11 +6,12 @@ from typing import Any
 from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.hot_statements import WRITE_CALLS
+from app.adapters.postgres.hot_statements import WRITE_CALLS, WRITE_EVENTS
 from app.adapters.postgres.json_text import dump
-from app.adapters.postgres.rows import call_from_row, call_to_json
-from app.adapters.postgres.tables import calls, runs, snapshots
-from app.runs.run import CallRecord, RunKey, Settlement
+from app.adapters.postgres.rows import call_from_row, call_to_json, event_to_json
+from app.adapters.postgres.tables import calls, events, runs, snapshots
+from app.engine.events import STEP_SKIPPED
+from app.runs.run import CallRecord, EventRecord, RunKey, Settlement
 
 
 async def upsert_calls(
@@ -21,6 +22,37 @@ async def upsert_calls(
         return
     rows = dump([call_to_json(key, record) for record in records])
     await connection.execute(text(WRITE_CALLS), {"calls": rows})
+
+
+async def insert_events(
+    connection: AsyncConnection, key: RunKey, records: Sequence[EventRecord]
+) -> None:
+    """Write events of a run whose row is locked by this transaction."""
+    if not records:
+        return
+    rows = dump([event_to_json(key, record) for record in records])
+    await connection.execute(text(WRITE_EVENTS), {"events": rows})
+
+
+async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
+    """Return the number of a run's last event; its row is locked by this transaction.
+
+    That must have happened in an earlier statement: one that waits for the lock does not see what
+    was stored meanwhile.
+    """
+    of_run = (events.c.tenant_id == key.tenant) & (events.c.run_id == key.run_id)
+    last = select(func.max(events.c.seq)).where(of_run)
+    return await connection.scalar(last) or 0
+
+
+async def skipped_in(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
+    """Return the steps of a run that were told to be skipped."""
+    skipped = select(events.c.step_id).where(
+        events.c.tenant_id == key.tenant,
+        events.c.run_id == key.run_id,
+        events.c.type == STEP_SKIPPED,
+    )
+    return frozenset((await connection.execute(skipped)).scalars())
 
 
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
@@ -46,6 +78,7 @@ async def settle_unowned(connection: AsyncConnection, end: Settlement) -> None:
     mine = (runs.c.tenant_id == end.key.tenant) & (runs.c.run_id == end.key.run_id)
     await connection.execute(update(runs).where(mine).values(ended))
     await upsert_calls(connection, end.key, end.calls)
+    await insert_events(connection, end.key, end.events)
     last = select(func.coalesce(func.max(snapshots.c.version), 0)).where(
         snapshots.c.tenant_id == end.key.tenant, snapshots.c.run_id == end.key.run_id
     )

@@ -3,7 +3,9 @@
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
+from pydantic import TypeAdapter
 
 from app.api import problem_types as types
 from app.api.call import Call, GuardedRoute
@@ -11,8 +13,11 @@ from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
 from app.api.parameters import RunIdPath
 from app.api.run_body import TraceQuery
 from app.api.trace_views import TraceView
+from app.runs.service import Trace
 from app.trace.explain import explain
 from app.trace.snapshot import Snapshot
+
+_TRACE = TypeAdapter(TraceView)
 
 router = APIRouter(
     prefix="/runs",
@@ -35,9 +40,16 @@ router = APIRouter(
 )
 async def get_trace(
     run_id: RunIdPath, query: Annotated[TraceQuery, Query()], call: Call
-) -> TraceView | Response:
+) -> Response:
     """Return what a run did so far: the graph of its calls, or a text about it."""
     trace = await call.runs.trace(call.key(run_id))
+    # A run may have made a hundred thousand calls: others are served while they are looked through.
     if query.format == "explain":
-        return PlainTextResponse(explain(cast("Snapshot", trace.snapshot)))
-    return TraceView.of(trace)
+        text = await run_in_threadpool(explain, cast("Snapshot", trace.snapshot))
+        return PlainTextResponse(text)
+    content = await run_in_threadpool(_as_json, trace, call.root)
+    return Response(content, media_type="application/json")
+
+
+def _as_json(trace: Trace, root: str) -> bytes:
+    return _TRACE.dump_json(TraceView.of(trace, root))

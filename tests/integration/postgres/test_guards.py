@@ -180,3 +180,28 @@ async def test_an_idempotency_key_belongs_to_one_run_of_a_tenant(oracle: Oracle)
     with pytest.raises(psycopg.errors.UniqueViolation) as refused:
         await oracle.rows("UPDATE runs SET idempotency_key = 'k' WHERE run_id = 'b'")
     assert violated(refused) == "runs_idempotency_key"
+
+
+@pytest.mark.req("004/lifecycle")
+@pytest.mark.parametrize(
+    ("first", "second", "guard"),
+    [
+        (("step.started", "a", "n2"), ("step.started", "a", "n3"), "events_one_start"),
+        (("step.completed", "a", "n2"), ("step.error", "a", "n2"), "events_one_end"),
+        (("step.cancelled", "a", "n2"), ("step.cancelled", "a", "n2"), "events_one_end"),
+        (("run.completed", None, None), ("run.failed", None, None), "events_one_run_end"),
+    ],
+)
+async def test_a_step_starts_once_and_what_has_ended_does_not_end_again(
+    oracle: Oracle, first: tuple[str, ...], second: tuple[str, ...], guard: str
+) -> None:
+    """In each run by itself."""
+    statement = """INSERT INTO events (tenant_id, run_id, seq, type, step_id, node_id)
+        VALUES ('t', %s, %s, %s, %s, %s)"""
+    for run_id in ("r", "other"):
+        await insert(oracle, "running", run_id)
+        await oracle.rows(statement, run_id, 1, *first)
+
+    with pytest.raises(psycopg.errors.UniqueViolation) as refused:
+        await oracle.rows(statement, "r", 2, *second)
+    assert violated(refused) == guard

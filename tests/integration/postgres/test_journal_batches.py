@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.hot_writes import ClaimedInsert
 from app.adapters.postgres.journal import HotAnswer, HotWrite, commit
 from app.runs.ports import JournalWrite, LateResult, Permission, Settled
-from app.runs.run import CallRecord, Run, RunKey, RunStatus
+from app.runs.run import CallRecord, EventRecord, Run, RunKey, RunStatus
 from tests.support.stores import (
     WISH,
     Oracle,
@@ -49,6 +49,10 @@ def batch(database_url: str) -> Batch:
 
 def was_done(answer: HotAnswer) -> bool:
     return isinstance(answer, Settled) and answer.done and answer.finished_at is not None
+
+
+def event(seq: int, type_: str = "text.delta") -> EventRecord:
+    return EventRecord(seq=seq, ts=datetime(2026, 1, 1, tzinfo=UTC), type=type_)
 
 
 def root_of(run_id: str) -> CallRecord:
@@ -110,10 +114,17 @@ async def test_an_old_and_a_new_owner_in_one_batch_are_told_apart(
     root = root_of("r")
     ours = replace(root, call_key="new owner")
     theirs = replace(root, call_key="old owner")
-    by_old = JournalWrite(key=old.key, fence=1, calls=(theirs,), snapshot={"by": "old"})
-    by_new = JournalWrite(key=new.key, fence=2, calls=(ours,), snapshot={"by": "new"})
+    by_old = JournalWrite(
+        key=old.key, fence=1, calls=(theirs,), events=(event(1, "old"),), snapshot={"by": "old"}
+    )
+    by_new = JournalWrite(
+        key=new.key, fence=2, calls=(ours,), events=(event(1, "new"),), snapshot={"by": "new"}
+    )
 
     assert await batch(by_old, by_new, by_old) == [LOST, OWNED, LOST]
+    page = await stores.runs.events(new.key, after=0, limit=10)
+    assert page is not None
+    assert page.events == [event(1, "new")]
     assert [record.call_key for record in await stores.runs.calls(new.key)] == ["new owner"]
     assert await stores.runs.snapshot(new.key) == {"by": "new"}
     ends = await batch(end_of(old), end_of(new, RunStatus.FAILED))
@@ -126,14 +137,17 @@ async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle
     """Not by journaling, ending, giving back or a late result."""
     old = await claimed(stores, "r")
     new = await claimed_again(stores, old)
-    state = "SELECT r, (SELECT count(*) FROM calls), (SELECT count(*) FROM snapshots) FROM runs r"
+    state = """SELECT r, (SELECT count(*) FROM calls), (SELECT count(*) FROM snapshots),
+        (SELECT count(*) FROM events) FROM runs r"""
     before = await oracle.rows(state)
     root = (root_of("r"),)
 
-    await stores.journal.write(JournalWrite(key=old.key, fence=1, calls=root, snapshot={}))
-    await stores.journal.settle(end_of(old, calls=root))
-    await stores.runs.release(old, active_seconds=9, calls=root, counted=True)
-    await stores.runs.late(LateResult(key=old.key, calls=root, usage={"tokens": 9}))
+    told = (event(1),)
+    write = JournalWrite(key=old.key, fence=1, calls=root, events=told, snapshot={})
+    await stores.journal.write(write)
+    await stores.journal.settle(end_of(old, calls=root, events=told))
+    await stores.runs.release(old, active_seconds=9, calls=root, counted=True, events=told)
+    await stores.runs.late(LateResult(key=old.key, fence=1, calls=root, usage={"tokens": 9}))
 
     assert await oracle.rows(state) == before
     assert (await stores.journal.write(JournalWrite(key=new.key, fence=2))).owned
@@ -178,6 +192,24 @@ async def test_of_two_writes_of_one_run_the_later_state_is_kept(
     assert await stores.runs.snapshot(run.key) == {"version": 2}
 
 
+async def test_two_writes_of_one_run_may_carry_the_same_events(
+    stores: Stores, batch: Batch
+) -> None:
+    """Each is stored once, next to those of another owner's run."""
+    run, other = await claimed(stores, "r"), await claimed(stores, "other")
+
+    await batch(
+        JournalWrite(key=run.key, fence=1, events=(event(1), event(2))),
+        JournalWrite(key=other.key, fence=1, events=(event(1),)),
+        end_of(run, events=(event(1), event(2), event(3, "run.completed"))),
+    )
+
+    for key, numbers in ((run.key, [1, 2, 3]), (other.key, [1])):
+        page = await stores.runs.events(key, after=0, limit=10)
+        assert page is not None
+        assert [each.seq for each in page.events] == numbers
+
+
 async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, batch: Batch) -> None:
     """The first one's; the other is told that it came second, and looks at what is there."""
     first, second = new_run("r"), new_run("r", text="3+3?")
@@ -196,15 +228,16 @@ async def test_a_write_that_was_made_before_is_made_once(
 ) -> None:
     """As after a commit whose answer was lost: every answer is the same, and nothing is added."""
     run = await claimed(stores, "r")
-    journal = JournalWrite(key=run.key, fence=1, calls=(root_of("r"),))
-    end = end_of(run, calls=records_of(graph_with_calls("r")))
-    counts = "SELECT (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM snapshots) AS s"
+    journal = JournalWrite(key=run.key, fence=1, calls=(root_of("r"),), events=(event(1),))
+    end = end_of(run, calls=records_of(graph_with_calls("r")), events=(event(1), event(2)))
+    counts = """SELECT (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM events) AS e,
+        (SELECT count(*) FROM snapshots) AS s"""
 
     assert [await batch(journal), await batch(journal)] == [[OWNED], [OWNED]]
     first, second = await batch(end), await batch(end)
     assert was_done(first[0])
     assert second == first
-    assert await oracle.rows(counts) == [{"calls": 2, "s": 1}]
+    assert await oracle.rows(counts) == [{"calls": 2, "e": 2, "s": 1}]
     other = replace(end, status=RunStatus.FAILED)
     assert await batch(other) == [Settled(done=False)]
 

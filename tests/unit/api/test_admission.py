@@ -7,7 +7,7 @@ import pytest
 
 from app.api.admission import Admission, request_hash
 from app.api.problems import ProblemError
-from app.api.run_body import RunBody
+from app.api.run_body import CaseBody
 from app.api.services import ApiLimits
 from app.control.budget import Budget
 from app.runs.run import NewRun
@@ -26,7 +26,7 @@ def new_run(
 ) -> NewRun:
     tools = ToolDispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
     admission = Admission(limits or ApiLimits(), tools)
-    return admission.new_run(RunBody.model_validate({"input": "2+2?"} | (body or {})), "t", None)
+    return admission.new_run(CaseBody.model_validate({"input": "2+2?"} | (body or {})), "t", None)
 
 
 def refused_fields(
@@ -38,7 +38,7 @@ def refused_fields(
 
 
 def hashed(**body: Any) -> str:
-    return request_hash(RunBody.model_validate({"input": "2+2?"} | body))
+    return request_hash(CaseBody.model_validate({"input": "2+2?"} | body))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_an_id_is_made_for_a_run_that_has_none() -> None:
 def test_only_known_time_zones_are_taken(zone: str) -> None:
     """A name is looked up, never opened as a path."""
     with pytest.raises(ValueError, match="IANA time zone"):
-        RunBody.model_validate({"input": "2+2?", "timezone": zone})
+        CaseBody.model_validate({"input": "2+2?", "timezone": zone})
 
 
 @pytest.mark.parametrize(
@@ -176,20 +176,20 @@ def test_only_known_time_zones_are_taken(zone: str) -> None:
 def test_an_instant_needs_its_date_its_time_and_its_offset(instant: Any) -> None:
     """Nothing is guessed, and what no clock can show is refused."""
     with pytest.raises(ValueError, match="RFC 3339"):
-        RunBody.model_validate({"input": "2+2?", "deadline": instant})
+        CaseBody.model_validate({"input": "2+2?", "deadline": instant})
 
 
 @pytest.mark.parametrize("run_id", ["a", ".a", "..a", "...", "A-1_b:c.d", "x" * 64])
 def test_a_run_id_may_be_anything_that_a_url_can_name(run_id: str) -> None:
     """Letters, digits and four marks."""
-    assert RunBody.model_validate({"input": "2+2?", "run_id": run_id}).run_id == run_id
+    assert CaseBody.model_validate({"input": "2+2?", "run_id": run_id}).run_id == run_id
 
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a b", "a\n", "é", "x" * 65, "a?", "%41"])
 def test_other_run_ids_are_refused(run_id: str) -> None:
     """A lone . or .. would name another resource."""
     with pytest.raises(ValueError, match="run id"):
-        RunBody.model_validate({"input": "2+2?", "run_id": run_id})
+        CaseBody.model_validate({"input": "2+2?", "run_id": run_id})
 
 
 def test_bodies_that_mean_the_same_are_the_same() -> None:

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core.core_schema import ErrorType
 
 from app.api import violations
-from app.api.run_body import RunBody
+from app.api.run_body import CaseBody
 from app.api.violations import MAX_VIOLATIONS, Violation, field_of, violations_of
 
 CANARY = "canary-5e1f"
 
 
-def found(body: Any, model: type[BaseModel] = RunBody) -> dict[str, str]:
+def found(body: Any, model: type[BaseModel] = CaseBody) -> dict[str, str]:
     with pytest.raises(ValidationError) as refused:
         model.model_validate(body)
     return {wrong.field: wrong.message for wrong in violations_of(refused.value.errors())}
@@ -45,13 +45,13 @@ def test_every_field_at_fault_is_named_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("value", [CANARY, [CANARY], {CANARY: CANARY}, -1, 1.5, True])
-@pytest.mark.parametrize("field", [name for name in RunBody.model_fields if name != "metadata"])
+@pytest.mark.parametrize("field", [name for name in CaseBody.model_fields if name != "metadata"])
 def test_no_message_repeats_what_was_sent(field: str, value: Any) -> None:
     """A secret that was sent in the wrong place does not come back."""
     body = {"input": "2+2?", field: value, "unknown": CANARY}
 
     with pytest.raises(ValidationError) as refused:
-        RunBody.model_validate(body)
+        CaseBody.model_validate(body)
 
     assert CANARY not in repr(violations_of(refused.value.errors()))
 

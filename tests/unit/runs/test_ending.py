@@ -26,12 +26,16 @@ def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
     [root] = end.snapshot["nodes"].values()
     assert (root["status"], root["stop_reason"]) == ("halt", "enough")
     assert [record.node for record in end.calls] == [root]
+    assert [(event.seq, event.type) for event in end.events] == [(1, "run.cancelled")]
+    assert end.events[0].data == {"finish_reason": None, "stop": end.stop}
     assert end.delivered_at == AT
 
 
 def test_a_run_between_two_executions_keeps_what_the_first_one_did_and_cost() -> None:
     """Its journal is closed as a whole, and nothing of it is lost."""
-    end = cancelled_while_queued(RUN, WISH, lost())
+    end = cancelled_while_queued(RUN, WISH, lost(), last_seq=7)
+
+    assert [event.seq for event in end.events] == [8]
 
     assert (end.usage["tokens"], end.usage["steps"], end.usage["cost_usd"]) == (45, 1, 0.35)
     assert violations(end.snapshot) == []

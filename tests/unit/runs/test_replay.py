@@ -6,7 +6,7 @@ from typing import Any
 
 from app.control.budget import Dimension
 from app.engine.ports import CallOutcome
-from app.runs.replay import entries_of, graph_of, reopened, spent_before, tries_of
+from app.runs.replay import entries_of, graph_of, reopened, spent_before, spent_inside, tries_of
 from app.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.invariants import violations
@@ -115,3 +115,24 @@ def test_an_end_that_was_not_accepted_is_taken_back() -> None:
     assert again.node("n000003") == graph.node("n000003")
     again.mark_halt(root, "cancelled")
     assert violations(again.snapshot()) == []
+
+
+def test_what_was_spent_inside_a_step_is_all_that_its_attempts_have_charged() -> None:
+    """Calls and nested steps; not the step itself, and no step that is only called alike."""
+
+    def charged(call_key: str | None, tokens: int) -> CallRecord:
+        return CallRecord(node={}, call_key=call_key, charge={"tokens": tokens})
+
+    earlier = [
+        charged(None, 1),
+        charged("step:outer", 2),
+        charged("outer/plan/1", 4),
+        charged("step:outer/inner", 8),
+        charged("outer/inner/act/1", 16),
+        charged("outer~2/plan/1", 32),
+        charged("outermost/plan/1", 64),
+        charged("other/outer/plan", 128),
+    ]
+
+    assert spent_inside(earlier, "outer") == {Dimension.TOKENS: 4 + 8 + 16 + 32}
+    assert spent_inside(earlier, "nothing") == {}

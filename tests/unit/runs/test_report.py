@@ -10,15 +10,29 @@ from app.control.stops import CancelledError, DeadlineExceededError, HandOver, S
 from app.control.stops import StopCause as Cause
 from app.control.stops import StopKind as Kind
 from app.control.usage import BudgetExceededError, ResourceUsage
-from app.engine.driver import GraphOutcome, StepReport
+from app.engine.report import GraphOutcome, StepReport
 from app.kernel.lifecycle import StepStatus
 from app.runs.report import Conclusion, close, conclude
-from app.runs.run import RunStatus
+from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.invariants import violations
 
 AT = datetime(2025, 9, 8, 12, tzinfo=UTC)
 RESULT = {"answer": "4", "finish_reason": None}
+
+
+def run_of(kind: RunKind) -> Run:
+    return Run(
+        key=RunKey("t", "r0"),
+        kind=kind,
+        status=RunStatus.RUNNING,
+        created_at=AT,
+        request_hash="h",
+        request=RunRequest(kind=kind, input="2+2?"),
+    )
+
+
+CASE, GRAPH = run_of(RunKind.CASE), run_of(RunKind.GRAPH)
 
 
 class OurError(Exception):
@@ -37,7 +51,7 @@ def outcome(
 
 def test_a_natural_end_is_a_success() -> None:
     """And nothing stopped it."""
-    conclusion = conclude(outcome(), at=AT)
+    conclusion = conclude(CASE, outcome(), at=AT)
 
     assert conclusion == Conclusion(
         status=RunStatus.COMPLETED, finish_reason="success", result=RESULT
@@ -65,7 +79,7 @@ def test_every_stop_has_its_status(
     stop: Stop, status: RunStatus, finish_reason: str | None, kind: str
 ) -> None:
     """What the run had come to is kept; the cause says when."""
-    conclusion = conclude(outcome(stop), at=AT)
+    conclusion = conclude(CASE, outcome(stop), at=AT)
 
     assert (conclusion.status, conclusion.finish_reason) == (status, finish_reason)
     assert conclusion.result == {"answer": "4", "finish_reason": finish_reason}
@@ -73,9 +87,35 @@ def test_every_stop_has_its_status(
     assert (conclusion.stop.kind, conclusion.stop.at) == (kind, AT)
 
 
+@pytest.mark.parametrize("stop", [None, BudgetExceededError(ResourceUsage(), Budget(), "spent")])
+def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
+    """It has no finish reason: that is a word of cases."""
+    steps = {
+        "a": StepReport(StepStatus.COMPLETED, {"default": 1, "other": [2]}),
+        "b": StepReport(
+            StepStatus.COMPLETED, {"default": None}, OurError("No."), recovered_by="skip"
+        ),
+        "c": StepReport(StepStatus.FAILED, {}, KeyError("alice@example.org")),
+        "d": StepReport(StepStatus.SKIPPED),
+    }
+    conclusion = conclude(GRAPH, GraphOutcome(steps, stop=stop), at=AT)
+
+    assert conclusion.status is (RunStatus.COMPLETED if stop is None else RunStatus.HALTED)
+    assert conclusion.finish_reason is None
+    assert conclusion.result == {
+        "outputs": {"a": {"default": 1, "other": [2]}, "b": {"default": None}},
+        "steps": {
+            "a": {"status": "completed"},
+            "b": {"status": "completed", "error": "No.", "recovered_by": "skip"},
+            "c": {"status": "failed", "error": "It broke with KeyError."},
+            "d": {"status": "skipped"},
+        },
+    }
+
+
 def test_a_stop_before_there_was_anything_has_no_result() -> None:
     """Rather than an empty one."""
-    assert conclude(outcome(CancelledError(), result=None), at=AT).result is None
+    assert conclude(CASE, outcome(CancelledError(), result=None), at=AT).result is None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +129,7 @@ def test_a_stop_before_there_was_anything_has_no_result() -> None:
 def test_a_failure_says_what_may_be_said_of_it(error: Exception, said: str) -> None:
     """A step may name the finish reason of its failure."""
     result = {"answer": None, "finish_reason": "big_fail"}
-    conclusion = conclude(outcome(error=error, result=result), at=AT)
+    conclusion = conclude(CASE, outcome(error=error, result=result), at=AT)
 
     assert (conclusion.status, conclusion.finish_reason) == (RunStatus.FAILED, "big_fail")
     assert conclusion.stop is not None

@@ -13,13 +13,13 @@ from app.control.budget import Budget, Dimension
 from app.control.retry import RetryPolicy
 from app.engine.call import Call, Reply, Spent
 from app.engine.context import FlowContext
-from app.engine.driver import Driver
-from app.engine.node import ExecutionResult
+from app.engine.results import ExecutionResult
 from app.engine.settling import Supervisor
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat
 from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest
 from app.runs.service import RunService
+from tests.support.case_catalog import case_catalog
 from tests.support.memory_runs import MemoryRuns
 from tests.support.seeded_loop import SeededLoop, run
 
@@ -93,7 +93,7 @@ class Process:
             worker_id=self.name,
             store=self.store,
             journals=self.journals or self.store,
-            driver=Driver({"case": ScriptedNode(self.work)}),
+            catalog=case_catalog(ScriptedNode(self.work)),
             supervisor=Supervisor(grace_seconds=GRACE),
             services={},
             limits=self.limits,

@@ -168,11 +168,9 @@ async def test_a_call_that_has_ended_keeps_the_way_it_ended() -> None:
     await write(call("n000010", "running", call_key="k"), call("n000009", "created"))
     await write(call("n000010", "success", charge={"tokens": 1}))
     await write(call("n000010", "halt"))
-    await store.late(
-        LateResult(
-            key=KEY, calls=(call("n000010", "success", charge={"tokens": 2}),), usage={"tokens": 2}
-        )
-    )
+    await store.settle(end_of(run))
+    charged = call("n000010", "success", charge={"tokens": 2})
+    await store.late(LateResult(key=KEY, fence=run.fence, calls=(charged,), usage={"tokens": 2}))
 
     records = await store.calls(KEY)
     assert [(one.node_id, one.node["status"]) for one in records] == [

@@ -1,0 +1,285 @@
+"""The store of registered graphs.
+
+What is registered and deleted in one tenant happens one after the other, under a lock of its own:
+a version gets the next number, and nothing is deleted that another definition contains. Reading
+takes no lock.
+"""
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, null, select, text, update
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.tables import graphs
+from app.kernel.validation import Problem
+from app.runs.errors import (
+    ContainedGraphGoneError,
+    GraphInUseError,
+    GraphNotFoundError,
+    GraphRefusedError,
+    GraphsTooLargeError,
+    InvalidRunError,
+)
+from app.runs.graphs import GraphDefinition, GraphPage, GraphVersion, NewGraph, Registered
+from app.runs.run import GraphRef
+
+MAX_SHOWN_USERS = 20
+MAX_VERSION = 2**31 - 1
+
+Place = TypeVar("Place", str, int)
+_HEAD = (
+    graphs.c.name,
+    graphs.c.version,
+    graphs.c.description,
+    graphs.c.sha256,
+    graphs.c.size_bytes,
+    graphs.c.created_at,
+)
+
+_HEADS_OF = text(
+    """
+    SELECT asked.name AS asked_name, asked.version AS asked_version, found.*
+    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(name text, version bigint), LATERAL (
+        SELECT graphs.name, graphs.version, description, sha256, size_bytes, created_at FROM graphs
+        WHERE tenant_id = :tenant AND graphs.name = asked.name COLLATE "C"
+            AND (asked.version IS NULL OR graphs.version = asked.version)
+            AND definition IS NOT NULL
+        ORDER BY graphs.version DESC LIMIT 1
+    ) found
+    """
+)
+"""Look each one up by itself; see :mod:`app.adapters.postgres.hot_statements`."""
+
+_GRAPHS_OF = text(
+    """
+    SELECT graphs.name, graphs.version, definition
+    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(name text, version bigint)
+    JOIN graphs ON tenant_id = :tenant AND graphs.name = asked.name COLLATE "C"
+        AND graphs.version = asked.version
+    WHERE definition IS NOT NULL
+    """
+)
+
+_USERS_OF = text(
+    """
+    SELECT name, version FROM graphs
+    WHERE tenant_id = :tenant AND definition IS NOT NULL
+        AND NOT (name = :name AND version = ANY(:doomed))
+        AND EXISTS (
+            SELECT FROM jsonb_to_recordset(uses) AS used(name text, version bigint)
+            WHERE used.name = :name
+                AND (used.version = ANY(:doomed) OR (used.version IS NULL AND :none_left))
+        )
+    ORDER BY name, version LIMIT :most
+    """
+)
+
+
+class PostgresGraphs:
+    """Implements the store of registered graphs; see :mod:`app.runs.graphs`."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    async def add(self, new: NewGraph) -> Registered:
+        """Store a graph as the next version of its name."""
+        try:
+            async with transaction(self._engines.work) as connection:
+                return await _add(connection, new)
+        except IntegrityError as error:
+            if "graphs_edges_say_their_channel" not in str(error.orig):
+                raise
+            message = "Every edge must say its channel in data.channel: flow or link."
+            raise GraphRefusedError([Problem("edges", message)]) from None
+
+    async def get(self, tenant: str, ref: GraphRef) -> GraphDefinition | None:
+        """Return a definition."""
+        async with transaction(self._engines.work) as connection:
+            return (await _definitions(connection, tenant, [ref])).get(ref)
+
+    async def load(
+        self, tenant: str, wanted: Iterable[GraphRef], *, max_bytes: int
+    ) -> Mapping[GraphRef, GraphDefinition]:
+        """Return those of some definitions that exist, or refuse before any is read."""
+        async with transaction(self._engines.work) as connection:
+            return await _definitions(connection, tenant, wanted, max_bytes)
+
+    async def known(self, tenant: str, names: Iterable[str]) -> frozenset[str]:
+        """Return those of some names under which there is a definition."""
+        newest = (GraphRef(name) for name in names)
+        async with transaction(self._engines.work) as connection:
+            heads = await _heads_of(connection, tenant, newest)
+        return frozenset(ref.name for ref in heads)
+
+    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
+        """Return the newest version under each name, in the order of names."""
+        query = select(*_HEAD).where(_live(tenant)).ext(distinct_on(graphs.c.name))
+        if cursor is not None:
+            query = query.where(graphs.c.name > _place_in(cursor, str))
+        heads = await self._heads(query.order_by(graphs.c.name, graphs.c.version.desc()), limit)
+        page = heads[:limit]
+        return GraphPage(page, _cursor(page[-1].name) if len(heads) > limit else None)
+
+    async def versions(
+        self, tenant: str, name: str, *, limit: int, cursor: str | None
+    ) -> GraphPage:
+        """Return the versions under a name, newest first."""
+        query = select(*_HEAD).where(_live(tenant, name))
+        if cursor is not None:
+            query = query.where(graphs.c.version < _place_in(cursor, int))
+        heads = await self._heads(query.order_by(graphs.c.version.desc()), limit)
+        page = heads[:limit]
+        return GraphPage(page, _cursor(page[-1].version) if len(heads) > limit else None)
+
+    async def delete(self, tenant: str, ref: GraphRef) -> None:
+        """Delete a version, or without one all versions under the name."""
+        async with transaction(self._engines.work) as connection:
+            await _lock(connection, tenant)
+            versions = select(graphs.c.version).where(_live(tenant, ref.name))
+            live = set((await connection.scalars(versions)).all())
+            doomed = live if ref.version is None else live & {ref.version}
+            if not doomed:
+                raise GraphNotFoundError(ref.name)
+            users = await _users(connection, tenant, ref.name, doomed, none_left=doomed == live)
+            if users:
+                raise GraphInUseError(users)
+            emptied: dict[str, Any] = {
+                "definition": null(),
+                "description": null(),
+                "uses": [],
+                "deleted_at": func.clock_timestamp(),
+            }
+            gone = _live(tenant, ref.name) & graphs.c.version.in_(doomed)
+            await connection.execute(update(graphs).where(gone).values(emptied))
+
+    async def _heads(self, query: Select[Any], limit: int) -> Sequence[GraphVersion]:
+        async with transaction(self._engines.work) as connection:
+            return [_head(row) for row in await connection.execute(query.limit(limit + 1))]
+
+
+async def _add(connection: AsyncConnection, new: NewGraph) -> Registered:
+    await _lock(connection, new.tenant)
+    known = await _heads_of(connection, new.tenant, {GraphRef(new.name), *new.uses})
+    newest = known.get(GraphRef(new.name))
+    if newest is not None and (newest.sha256, newest.description) == (new.sha256, new.description):
+        return Registered(newest, created=False)
+    if not known.keys() >= set(new.uses):
+        raise ContainedGraphGoneError
+    ever = (graphs.c.tenant_id == new.tenant) & (graphs.c.name == new.name)
+    last = select(func.coalesce(func.max(graphs.c.version), 0)).where(ever).scalar_subquery()
+    stored = insert(graphs).values(
+        tenant_id=new.tenant,
+        name=new.name,
+        version=last + 1,
+        description=new.description,
+        definition=dict(new.graph),
+        uses=_as_json(new.uses),
+        sha256=new.sha256,
+        size_bytes=new.size_bytes,
+    )
+    row = (await connection.execute(stored.returning(*_HEAD))).one()
+    return Registered(_head(row), created=True)
+
+
+async def _lock(connection: AsyncConnection, tenant: str) -> None:
+    """Let others that register or delete wait until this transaction ends."""
+    lock = func.hashtextextended(f"graphs\n{tenant}", 0)
+    await connection.execute(select(func.pg_advisory_xact_lock(lock)))
+
+
+async def _heads_of(
+    connection: AsyncConnection, tenant: str, wanted: Iterable[GraphRef]
+) -> Mapping[GraphRef, GraphVersion]:
+    rows = await connection.execute(_HEADS_OF, {"tenant": tenant, "wanted": _asked(wanted)})
+    return {GraphRef(row.asked_name, row.asked_version): _head(row) for row in rows}
+
+
+async def _definitions(
+    connection: AsyncConnection,
+    tenant: str,
+    wanted: Iterable[GraphRef],
+    max_bytes: float = math.inf,
+) -> Mapping[GraphRef, GraphDefinition]:
+    """Return definitions; one that is deleted while we look is left out."""
+    heads = await _heads_of(connection, tenant, wanted)
+    distinct = {head.ref: head for head in heads.values()}
+    if sum(head.size_bytes for head in distinct.values()) > max_bytes:
+        raise GraphsTooLargeError
+    rows = await connection.execute(_GRAPHS_OF, {"tenant": tenant, "wanted": _asked(distinct)})
+    read = {GraphRef(row.name, row.version): row.definition for row in rows}
+    return {
+        ref: GraphDefinition(head, read[head.ref])
+        for ref, head in heads.items()
+        if head.ref in read
+    }
+
+
+async def _users(
+    connection: AsyncConnection, tenant: str, name: str, doomed: set[int], *, none_left: bool
+) -> Sequence[GraphRef]:
+    """Return definitions that would name a graph that is not there any more."""
+    parameters = {
+        "tenant": tenant,
+        "name": name,
+        "doomed": sorted(doomed),
+        "none_left": none_left,
+        "most": MAX_SHOWN_USERS,
+    }
+    rows = await connection.execute(_USERS_OF, parameters)
+    return [GraphRef(row.name, row.version) for row in rows]
+
+
+def _asked(refs: Iterable[GraphRef]) -> str:
+    return dump(_as_json(refs))
+
+
+def _as_json(refs: Iterable[GraphRef]) -> list[dict[str, Any]]:
+    return [{"name": ref.name, "version": ref.version} for ref in refs]
+
+
+def _live(tenant: str, name: str | None = None) -> ColumnElement[bool]:
+    live = and_(graphs.c.tenant_id == tenant, graphs.c.definition.is_not(null()))
+    return live if name is None else live & (graphs.c.name == name)
+
+
+def _head(row: Row[Any]) -> GraphVersion:
+    return GraphVersion(
+        name=row.name,
+        version=row.version,
+        description=row.description,
+        sha256=row.sha256,
+        size_bytes=row.size_bytes,
+        created_at=row.created_at,
+    )
+
+
+def _cursor(place: str | int) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def _is_ours(place: str | int) -> bool:
+    """Tell whether a cursor may have led there; nothing else reaches the database."""
+    if isinstance(place, int):
+        return 0 < place <= MAX_VERSION
+    return re.fullmatch("[A-Za-z0-9._-]{1,64}", place) is not None
+
+
+def _place_in(cursor: str, kind: type[Place]) -> Place:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        place = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        if type(place) is kind and _is_ours(place):
+            return place
+    except (ValueError, RecursionError, binascii.Error):
+        pass
+    raise InvalidRunError("cursor", "This is not a cursor of this service; leave it out.")

@@ -1,0 +1,61 @@
+"""Events: what happens in a run, while it happens and afterwards."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.api import problem_types as types
+from app.api.call import Call, GuardedRoute
+from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
+from app.api.event_stream import EventStream
+from app.api.event_views import (
+    EVENT_HEADERS,
+    EventsPage,
+    EventsQuery,
+    last_event_id,
+    wants_page,
+)
+from app.api.parameters import RunIdPath
+
+router = APIRouter(
+    prefix="/runs",
+    tags=["runs"],
+    route_class=GuardedRoute,
+    generate_unique_id_function=operation_id,
+)
+
+
+@router.get(
+    "/{run_id}/events",
+    response_model=EventsPage,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.TOO_MANY_STREAMS),
+        200: {
+            "description": "A stream of server-sent events until the run has ended, "
+            "or a page of them.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+    },
+    openapi_extra={"parameters": EVENT_HEADERS},
+)
+async def get_events(
+    run_id: RunIdPath, query: Annotated[EventsQuery, Query()], call: Call
+) -> EventsPage | Response:
+    """Follow what happens in a run, from any point and also after its end.
+
+    The id of each event is its number. Whoever connects again with it sees every event once.
+    With `Accept: application/json` the answer is a page of events instead of a stream.
+    """
+    seen = last_event_id(call.headers)
+    after = query.after if seen is None else seen
+    if wants_page(call.headers):
+        page = await call.runs.events(call.key(run_id), after=after, limit=query.limit)
+        return EventsPage.of(run_id, page, after=after, limit=query.limit)
+    call.streams.enter()
+    try:
+        batches = call.runs.follow(call.key(run_id), after=after)
+        first = await anext(batches, ())
+    except BaseException:
+        call.streams.leave()
+        raise
+    return EventStream(run_id, first, batches, call.streams)

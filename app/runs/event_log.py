@@ -1,0 +1,122 @@
+"""The events of one run on their way into the store.
+
+An event gets its number and its time when it is emitted, and both stay: numbers are dense, 1 to n,
+over all executions of a run. Every write carries all events that no answer has confirmed yet, also
+those that an earlier write carries that is still under way. So whichever of several writes arrives,
+or is given up, the store never holds an event without those before it; what it holds already it
+leaves as it is. What an owner lost with its process was never stored and does not exist: the next
+owner counts on from the last event that was.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from app.engine.events import BUDGET_WARNING, LATE_RESULT, LIFECYCLE, STEP_SKIPPED, Event
+from app.runs.run import TERMINAL, EventRecord, RunStatus
+
+RUN_ENDS: Final = frozenset(f"run.{status.value}" for status in TERMINAL)
+"""The last event of a run, which comes with its terminal status; only late results follow it."""
+
+_OURS: Final = LIFECYCLE | {BUDGET_WARNING, LATE_RESULT}
+_TYPE: Final = re.compile(r"(?!run\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
+
+
+def run_ended(
+    status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
+) -> Event:
+    """Return the event that tells of a run's end."""
+    return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
+
+
+def late_result(usage: Mapping[str, Any], last_seq: int) -> tuple[EventRecord, ...]:
+    """Return what is told of a run whose cost has changed after its end."""
+    event = Event(type=LATE_RESULT, data={"usage": dict(usage)})
+    return EventLog(last_seq=last_seq).followed_by(event)
+
+
+class EventLog:
+    """What one execution of a run has emitted and may not be stored yet."""
+
+    def __init__(
+        self,
+        *,
+        last_seq: int,
+        skipped: Set[str] = frozenset(),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Number on behind ``last_seq``, the last event that is stored.
+
+        ``skipped`` are the steps of which earlier owners have told that they are; nobody hears of
+        it twice. ``now`` is Unix time.
+        """
+        self._last_seq = last_seq
+        self._skipped = skipped
+        self._now = now
+        self._fresh: list[tuple[Event, Mapping[str, Any], float]] = []
+        self._numbered: list[EventRecord] = []
+
+    def __bool__(self) -> bool:
+        """Tell whether there is an event that may not be stored yet."""
+        return bool(self._fresh or self._numbered)
+
+    def add(self, event: Event) -> None:
+        """Take an event.
+
+        Raises:
+            ValueError: its data is not JSON, or its type is none that a node may use.
+        """
+        if event.type not in _OURS and not _TYPE.fullmatch(event.type):
+            raise ValueError("An event's type is a dotted word, and run.* is not for nodes.")
+        if event.type == STEP_SKIPPED and event.step_id in self._skipped:
+            return
+        data = frozen(event.data) if event.data else event.data
+        self._fresh.append((event, data, self._now()))
+
+    def unconfirmed(self) -> tuple[EventRecord, ...]:
+        """Return everything that may not be stored yet, in order."""
+        for event, data, at in self._fresh:
+            self._last_seq += 1
+            self._numbered.append(_record(self._last_seq, event, data, at))
+        self._fresh.clear()
+        return tuple(self._numbered)
+
+    def confirm(self, stored: Sequence[EventRecord]) -> None:
+        """Forget events that are stored now."""
+        if stored and self._numbered:
+            beyond = stored[-1].seq - self._numbered[0].seq + 1
+            del self._numbered[: max(0, beyond)]
+
+    def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
+        """Return everything that may not be stored yet, and behind it an event that is not kept.
+
+        An end that the store does not accept never happened.
+        """
+        pending = self.unconfirmed()
+        return (*pending, _record(self._last_seq + 1, event, event.data, self._now()))
+
+
+def frozen(value: Any) -> Any:
+    """Return a copy that nobody changes until it is written, as the store will give it back.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, RecursionError) as error:
+        raise ValueError("Only JSON can be stored.") from error
+
+
+def _record(seq: int, event: Event, data: Mapping[str, Any], at: float) -> EventRecord:
+    return EventRecord(
+        seq=seq,
+        ts=datetime.fromtimestamp(at, UTC),
+        type=event.type,
+        step_id=event.step_id,
+        node_id=event.node_id,
+        data=data,
+    )

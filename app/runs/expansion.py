@@ -1,0 +1,172 @@
+"""Puts registered graphs in the places where other graphs name them.
+
+A few small graphs that name one another can stand for one of any size. So everything is measured
+first: the definitions are loaded level by level, never more of them than the limit of bytes, each
+one is expanded once however often it is named, and sizes are added up where a graph is put in. The
+result shares its parts, so that even then nothing large has been built.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.kernel.validation import Problem
+from app.runs.errors import GraphRefusedError, GraphsTooLargeError
+from app.runs.graph_size import NESTED, GraphSize
+from app.runs.graphs import GraphChecks, GraphDefinition, GraphLimits, GraphReference, GraphStore
+from app.runs.run import GraphRef
+
+Path = tuple[str | int, ...]
+Graph = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A graph that names no other, except those that do not exist."""
+
+    graph: Graph
+    size: GraphSize
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A place where a graph is named that does not exist."""
+
+    path: Path
+    ref: GraphRef
+
+
+class Library:
+    """The definitions that a graph needs, loaded as far as the limits go."""
+
+    def __init__(self, tenant: str, store: GraphStore, checks: GraphChecks) -> None:
+        self._tenant = tenant
+        self._store = store
+        self._checks = checks
+        self._found: dict[GraphRef, tuple[GraphRef, Graph] | None] = {}
+
+    def put(self, ref: GraphRef, graph: Graph) -> None:
+        """Let a name stand for a graph that is not stored yet."""
+        self._found[ref] = ref, graph
+
+    def references(self, graph: Graph) -> Sequence[GraphReference]:
+        """Return the places where a graph names others."""
+        return self._checks.references(graph)
+
+    def find(self, ref: GraphRef) -> tuple[GraphRef, Graph] | None:
+        """Return a definition that was loaded, and which it is."""
+        return self._found.get(ref)
+
+    async def load_for(self, graph: Graph, *, max_bytes: int, max_depth: int) -> None:
+        """Load whatever a graph contains, so many levels of it.
+
+        Raises:
+            GraphsTooLargeError: that is more than ``max_bytes``.
+        """
+        level, left = [graph], max_bytes
+        for _ in range(max_depth):
+            named = {_named(reference) for one in level for reference in self.references(one)}
+            unknown = named - self._found.keys()
+            if not unknown:
+                return
+            loaded = await self._store.load(self._tenant, unknown, max_bytes=left)
+            self._found |= {ref: _stored(loaded.get(ref)) for ref in unknown}
+            distinct = {found.head.ref: found for found in loaded.values()}
+            left -= sum(found.head.size_bytes for found in distinct.values())
+            level = [found.graph for found in distinct.values()]
+
+
+class Expansion:
+    """Expands one graph."""
+
+    def __init__(self, library: Library, limits: GraphLimits) -> None:
+        self._library = library
+        self._limits = limits
+        self._expanded: dict[GraphRef, Expanded] = {}
+        self.missing: list[Missing] = []
+        """What was named and does not exist; it is left as it stands."""
+
+    async def expand(self, graph: Graph, *, itself: GraphRef | None = None) -> Expanded:
+        """Return the graph with all that it contains; ``itself`` is what it is known as.
+
+        Raises:
+            GraphRefusedError: it is too large, or contains itself.
+        """
+        own, limits = self._bounded(GraphSize.of(graph)), self._limits
+        left = limits.max_bytes - own.size_bytes
+        try:
+            await self._library.load_for(graph, max_bytes=left, max_depth=limits.max_depth)
+        except GraphsTooLargeError:
+            beyond = GraphSize(limits.max_bytes + 1, 0, 0, 0)
+            raise GraphRefusedError(beyond.beyond(limits)) from None
+        return self._filled(graph, own, () if itself is None else (itself,), ())
+
+    def _filled(
+        self, graph: Graph, size: GraphSize, chain: tuple[GraphRef, ...], place: Path
+    ) -> Expanded:
+        """Fill the places of a graph that stands at ``place``, inside the graphs of ``chain``."""
+        contents: dict[Path, Graph] = {}
+        for reference in self._library.references(graph):
+            inner = self._inside(reference, chain, (*place, *reference.place))
+            if inner is not None:
+                level = max(1, reference.place.count(NESTED))
+                size = self._bounded(size.with_inside(inner.size, level=level))
+                contents[reference.place] = inner.graph
+        return Expanded(_with(graph, contents) if contents else graph, size)
+
+    def _inside(
+        self, reference: GraphReference, chain: tuple[GraphRef, ...], place: Path
+    ) -> Expanded | None:
+        if len(chain) >= self._limits.max_depth:
+            raise GraphRefusedError(GraphSize(0, 0, 0, len(chain) + 1).beyond(self._limits))
+        found = self._library.find(_named(reference))
+        if found is None:
+            self.missing.append(Missing(place, _named(reference)))
+            return None
+        ref, graph = found
+        if ref in chain:
+            raise GraphRefusedError([_circle([*chain[chain.index(ref) :], ref], place)])
+        if ref not in self._expanded:
+            own = self._bounded(GraphSize.of(graph))
+            filled = self._filled(graph, own, (*chain, ref), place)
+            named = {**filled.graph, "name": ref.name, "version": ref.version}
+            self._expanded[ref] = Expanded(named, filled.size)
+        return self._expanded[ref]
+
+    def _bounded(self, size: GraphSize) -> GraphSize:
+        beyond = size.beyond(self._limits)
+        if beyond:
+            raise GraphRefusedError(beyond)
+        return size
+
+
+def place_of(path: Iterable[str | int]) -> str:
+    """Return a path as problems name it."""
+    return ".".join(str(part) for part in path)
+
+
+def _named(reference: GraphReference) -> GraphRef:
+    return GraphRef(reference.name, reference.version)
+
+
+def _stored(found: GraphDefinition | None) -> tuple[GraphRef, Graph] | None:
+    return None if found is None else (found.head.ref, found.graph)
+
+
+def _circle(refs: Iterable[GraphRef], place: Path) -> Problem:
+    names = (ref.name if ref.version is None else f"{ref.name}@{ref.version}" for ref in refs)
+    return Problem(place_of(place), f"A graph may not contain itself: {' -> '.join(names)}.")
+
+
+def _with(value: Any, contents: Mapping[Path, Graph]) -> Any:
+    """Return a copy of a value with other values at some paths; the rest is shared with it."""
+    if () in contents:
+        return contents[()]
+    below: dict[str | int, dict[Path, Graph]] = defaultdict(dict)
+    for (first, *rest), inner in contents.items():
+        below[first][tuple(rest)] = inner
+    copied = list(value) if isinstance(value, list) else dict(value)
+    for key, inner_contents in below.items():
+        copied[key] = _with(copied[key], inner_contents)  # type: ignore[index] # of its own kind
+    return copied

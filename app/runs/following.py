@@ -1,0 +1,86 @@
+"""Following the events of a run, on any replica, whoever executes it.
+
+Whoever follows looks into the store: at once when this process stores something of the run, and
+otherwise every few tenths of a second, because what other processes store is not heard here. No
+connection is held while there is nothing to read.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+from app.engine.settling import settle
+from app.runs.bells import Bell
+from app.runs.errors import RunNotFoundError
+from app.runs.ports import EventPage, RunStore
+from app.runs.run import EventRecord, RunKey
+
+POLL_SECONDS = (0.2, 0.5)
+"""How often is looked while nothing is heard: first, at most."""
+
+AT_ONCE = 500
+"""How many events are read at once."""
+
+READ_GRACE_SECONDS = 5.0
+"""How long a read may still take when its follower is gone: a statement is never cut off."""
+
+
+class Following:
+    """Follows runs for the callers of this process."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._bells: set[Bell] = set()
+        self._closing = False
+
+    def stop(self) -> None:
+        """End at once whatever is followed: the process closes."""
+        self._closing = True
+        for bell in self._bells:
+            bell.set()
+
+    async def batches(
+        self, key: RunKey, *, after: int
+    ) -> AsyncGenerator[Sequence[EventRecord], None]:
+        """Yield the events behind number ``after`` until the run has ended, in order.
+
+        A batch is empty while there is nothing new, so that a caller can show that it lives. The
+        end comes early if the process closes: whoever wants to go on does so on another replica.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            StoreUnavailableError: the database does not answer.
+        """
+        pause, longest = POLL_SECONDS
+        with self._store.listening(key) as bell:
+            self._bells.add(bell)
+            try:
+                while not self._closing:
+                    bell.clear()
+                    read = self._read(key, after)
+                    page = await settle(read, grace_seconds=READ_GRACE_SECONDS)
+                    yield page.events
+                    if page.events:
+                        after, pause = page.events[-1].seq, POLL_SECONDS[0]
+                    if len(page.events) < AT_ONCE:
+                        if page.finished:
+                            return
+                        await self._heard(bell, pause)
+                        pause = min(1.5 * pause, longest)
+            finally:
+                self._bells.discard(bell)
+
+    async def _read(self, key: RunKey, after: int) -> EventPage:
+        page = await self._store.events(key, after=after, limit=AT_ONCE)
+        if page is None:
+            raise RunNotFoundError(key.run_id)
+        return page
+
+    async def _heard(self, bell: Bell, seconds: float) -> None:
+        """Wait for the bell for a while; it rings for the end of the process as well."""
+        if self._closing:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await bell.wait()
+        except TimeoutError:
+            return

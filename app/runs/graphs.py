@@ -1,0 +1,184 @@
+"""Registered graphs: what they are, and what they need of a store and of a catalog of nodes.
+
+A definition is a graph under a name. Every change is a new version; versions never change, and
+their numbers are never used again. A definition may contain others, which it names in the data of
+its steps: ``{"name", "version"?}``, where no version means the newest one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from app.kernel.validation import Problem
+from app.runs.run import GraphRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphLimits:
+    """How large a graph may be, with all that it contains."""
+
+    max_bytes: int = 1_048_576
+    """Of the graph written as JSON."""
+    max_steps: int = 10_000
+    max_edges: int = 50_000
+    max_depth: int = 8
+    """Graphs inside one another, the outermost included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphVersion:
+    """One version of a registered graph, without the graph itself."""
+
+    name: str
+    version: int
+    description: str | None
+    sha256: str
+    """Of the graph as canonical JSON."""
+    size_bytes: int
+    """Of the graph as canonical JSON."""
+    created_at: datetime
+
+    @property
+    def ref(self) -> GraphRef:
+        """The name and the version."""
+        return GraphRef(self.name, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDefinition:
+    """One version of a registered graph, as its author wrote it."""
+
+    head: GraphVersion
+    graph: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewGraph:
+    """A graph that is about to be registered; it was found valid."""
+
+    tenant: str
+    name: str
+    description: str | None
+    graph: Mapping[str, Any]
+    sha256: str
+    size_bytes: int
+    uses: tuple[GraphRef, ...]
+    """The registered graphs that it contains itself, as it names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What became of a graph that was to be registered."""
+
+    head: GraphVersion
+    created: bool
+    """False if the newest version was the same already."""
+    warnings: Sequence[Problem] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPage:
+    """Some versions of registered graphs."""
+
+    graphs: Sequence[GraphVersion]
+    next_cursor: str | None
+
+
+class GraphReference(Protocol):
+    """A place in a graph where another graph is named."""
+
+    @property
+    def place(self) -> tuple[str | int, ...]:
+        """Where the object with the name stands, such as ``("steps", 2, "data", "graph")``."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the other graph."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """Its version; None is the newest."""
+        ...
+
+
+class GraphChecks(Protocol):
+    """Knows what a graph is made of. Both methods are pure and may be called on any thread."""
+
+    def check(self, graph: Mapping[str, Any]) -> tuple[Problem, ...]:
+        """Return everything that is wrong with a graph, errors and warnings, each with its place.
+
+        Keys ``name`` and ``version`` of a graph mean nothing to it.
+        """
+        ...
+
+    def references(self, graph: Mapping[str, Any]) -> Sequence[GraphReference]:
+        """Return the graphs that are given by name, also inside of graphs that stand inline.
+
+        Whatever the graph is; what is wrong with it is for :meth:`check` to say.
+        """
+        ...
+
+
+class GraphStore(Protocol):
+    """Keeps definitions. Every method is one transaction; tenants never meet."""
+
+    async def add(self, new: NewGraph) -> Registered:
+        """Store a graph as the next version of its name.
+
+        If the newest version is the same, that one is returned. Of several callers at once each
+        gets a version of its own.
+
+        Raises:
+            ContainedGraphGoneError: one of ``new.uses`` does not exist any more.
+        """
+        ...
+
+    async def get(self, tenant: str, ref: GraphRef) -> GraphDefinition | None:
+        """Return a definition."""
+        ...
+
+    async def load(
+        self, tenant: str, wanted: Iterable[GraphRef], *, max_bytes: int
+    ) -> Mapping[GraphRef, GraphDefinition]:
+        """Return those of some definitions that exist.
+
+        Raises:
+            GraphsTooLargeError: they are larger than ``max_bytes`` together, each counted once;
+                none of them was read.
+        """
+        ...
+
+    async def known(self, tenant: str, names: Iterable[str]) -> frozenset[str]:
+        """Return those of some names under which there is a definition."""
+        ...
+
+    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
+        """Return the newest version under each name, in the order of names.
+
+        Raises:
+            InvalidRunError: the cursor is not one of ours.
+        """
+        ...
+
+    async def versions(
+        self, tenant: str, name: str, *, limit: int, cursor: str | None
+    ) -> GraphPage:
+        """Return the versions under a name, newest first; none if there is no such name.
+
+        Raises:
+            InvalidRunError: the cursor is not one of ours.
+        """
+        ...
+
+    async def delete(self, tenant: str, ref: GraphRef) -> None:
+        """Delete a version, or without one all versions under the name.
+
+        Raises:
+            GraphNotFoundError: there is none.
+            GraphInUseError: another definition contains the version, or contains the newest
+                version under the name and would be left without any.
+        """
+        ...

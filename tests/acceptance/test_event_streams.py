@@ -1,0 +1,106 @@
+"""Event streams over real sockets: from any replica, taken up again, and never in the way."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.event_log import require_sound_events, stored_events
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess, finished, model_settings
+
+PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+RUN = {"run_id": "followed", "input": "What is 6 times 7?"}
+
+
+async def events_of(
+    service: ServiceProcess, *, after: int = 0, opened: asyncio.Event | None = None
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Follow the run at one replica, as a client does that knows the last number it has seen."""
+    headers = {"Last-Event-ID": str(after)}
+    url = f"{service.url}/runs/followed/events"
+    async with (
+        httpx.AsyncClient(timeout=30, trust_env=False) as client,
+        client.stream("GET", url, headers=headers) as answer,
+    ):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        if opened is not None:
+            opened.set()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+async def _seen(service: ServiceProcess, opened: asyncio.Event) -> list[dict[str, Any]]:
+    return [event async for event in events_of(service, opened=opened)]
+
+
+@pytest.mark.req("004/lifecycle")
+async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """It hangs up after each event and goes on at the other replica, also after the run's end."""
+    settings = model_settings(provider.openai_url)
+    await provider.script("6 times 7", [Step(plan=PLAN)])
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, "--no-worker", settings=settings, name="second") as second,
+        first.client() as client,
+    ):
+        await client.post_run(RUN)
+        seen: list[dict[str, Any]] = []
+        replicas = [first, second]
+        async with asyncio.timeout(30):
+            while not seen or not seen[-1]["type"].startswith("run."):
+                replica = replicas[len(seen) % 2]
+                async with aclosing(events_of(replica, after=len(seen))) as events:
+                    async for event in events:
+                        seen.append(event)
+                        break
+        whole = [[event async for event in events_of(replica)] for replica in replicas]
+
+    [(_, stored)] = stored_events(database_url).values()
+    assert [event["seq"] for event in seen] == [event.seq for event in stored]
+    assert whole == [seen, seen]
+    require_sound_events(database_url)
+
+
+async def test_open_streams_do_not_hold_up_the_end_of_a_process(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """They end at SIGTERM, and whoever read them is told the rest at another replica."""
+    settings = model_settings(provider.openai_url)
+    await provider.script("6 times 7", [Step(hang=True)])
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        second.client() as client,
+    ):
+        async with first.client() as posting:
+            await posting.post_run(RUN)
+        await provider.wait_for_arrivals(1, "6 times 7")
+        await provider.script("6 times 7", [Step(plan=PLAN)], repeat_last=True)
+        async with asyncio.TaskGroup() as group:
+            opened = [asyncio.Event() for _ in range(20)]
+            streams = [group.create_task(_seen(first, each)) for each in opened]
+            for each in opened:
+                await each.wait()
+            began = time.monotonic()
+            assert await first.child.terminate(timeout_seconds=10) == 0
+            seconds = time.monotonic() - began
+        [seen, *others] = [stream.result() for stream in streams]
+        run = await finished(client, "followed")
+        rest = [event async for event in events_of(second, after=len(seen))]
+
+    assert seconds < 5
+    assert all(other == seen for other in others)
+    assert run["status"] == "completed"
+    assert [event["seq"] for event in seen + rest] == list(range(1, len(seen + rest) + 1))
+    assert rest[-1]["type"] == "run.completed"
+    require_sound_events(database_url)

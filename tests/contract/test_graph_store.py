@@ -1,0 +1,260 @@
+"""What the store of registered graphs promises, asked of every implementation."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.definitions import PostgresGraphs
+from app.adapters.postgres.engines import PoolSizes, open_engines
+from app.runs.errors import (
+    ContainedGraphGoneError,
+    GraphInUseError,
+    GraphNotFoundError,
+    GraphsTooLargeError,
+    InvalidRunError,
+)
+from app.runs.graphs import GraphStore
+from app.runs.run import GraphRef
+from tests.support.graph_documents import TENANT, flat, new_graph
+from tests.support.memory_graphs import MemoryGraphs
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[GraphStore]:
+    """An empty store."""
+    if request.param == "memory":
+        yield MemoryGraphs()
+        return
+    engines = open_engines(request.getfixturevalue("database_url"), PoolSizes())
+    try:
+        yield PostgresGraphs(engines)
+    finally:
+        await engines.dispose()
+
+
+async def names(store: GraphStore, **page: Any) -> tuple[list[str], str | None]:
+    found = await store.find(TENANT, **{"limit": 50, "cursor": None} | page)
+    return [head.name for head in found.graphs], found.next_cursor
+
+
+async def test_what_is_registered_comes_back_as_it_was(store: GraphStore) -> None:
+    """Every part of it, the order of its keys included."""
+    graph = {"steps": [{"type": "t", "id": "ß 漢", "data": {"b": 1.5, "a": [None, True]}}]}
+
+    added = await store.add(new_graph("g", graph, description="What it is for"))
+    found = await store.get(TENANT, GraphRef("g"))
+
+    assert found is not None
+    assert (found.head, added.created) == (added.head, True)
+    assert (found.head.name, found.head.version) == ("g", 1)
+    assert found.head.description == "What it is for"
+    assert found.head.size_bytes == new_graph("g", graph).size_bytes
+    assert found.graph == graph
+    assert [list(step) for step in found.graph["steps"]] == [["type", "id", "data"]]
+
+
+async def test_every_change_is_a_new_version(store: GraphStore) -> None:
+    """Each stays as it was; without a version the newest one is meant."""
+    for step_id in "abc":
+        await store.add(new_graph("g", flat(step_id)))
+
+    for version, step_id in enumerate("abc", start=1):
+        found = await store.get(TENANT, GraphRef("g", version))
+        assert found is not None
+        assert found.graph == flat(step_id)
+    newest = await store.get(TENANT, GraphRef("g"))
+    assert newest is not None
+    assert newest.head.version == 3
+    assert await store.get(TENANT, GraphRef("g", 4)) is None
+    assert await store.get(TENANT, GraphRef("g", 2**40)) is None
+    assert await store.get(TENANT, GraphRef("other")) is None
+
+
+async def test_the_newest_version_again_is_that_version(store: GraphStore) -> None:
+    """An older one again is a new one, and so is another description."""
+    await store.add(new_graph("g", flat("a")))
+    again = await store.add(new_graph("g", flat("a")))
+    described = await store.add(new_graph("g", flat("a"), description="new"))
+    changed = await store.add(new_graph("g", flat("b")))
+    back = await store.add(new_graph("g", flat("a")))
+
+    registered = [again, described, changed, back]
+    assert [each.created for each in registered] == [False, True, True, True]
+    assert [each.head.version for each in registered] == [1, 2, 3, 4]
+
+
+async def test_registered_at_once_each_gets_a_version_of_its_own(store: GraphStore) -> None:
+    """Twenty graphs, twenty numbers, none left out; the same graph twice is one."""
+    async with asyncio.TaskGroup() as group:
+        posts = [group.create_task(store.add(new_graph("g", flat(f"s{n}")))) for n in range(20)]
+        same = [group.create_task(store.add(new_graph("h", flat("s")))) for _ in range(20)]
+
+    assert sorted(post.result().head.version for post in posts) == list(range(1, 21))
+    assert sum(post.result().created for post in same) == 1
+    assert {post.result().head.version for post in same} == {1}
+
+
+async def test_tenants_do_not_meet(store: GraphStore) -> None:
+    """The same name belongs to each of them alone."""
+    await store.add(new_graph("g", flat("a")))
+    theirs = await store.add(new_graph("g", flat("b"), tenant="b"))
+
+    assert theirs.head.version == 1
+    assert await store.get("c", GraphRef("g")) is None
+    assert await store.load("c", [GraphRef("g")], max_bytes=10_000) == {}
+    assert await store.known("c", ["g"]) == frozenset()
+    assert (await store.find("c", limit=9, cursor=None)).graphs == []
+    assert (await store.versions("c", "g", limit=9, cursor=None)).graphs == []
+    with pytest.raises(GraphNotFoundError):
+        await store.delete("c", GraphRef("g"))
+    with pytest.raises(ContainedGraphGoneError):
+        await store.add(new_graph("h", tenant="c", uses=(GraphRef("g"),)))
+    await store.delete("b", GraphRef("g"))
+    assert await store.get(TENANT, GraphRef("g")) is not None
+
+
+async def test_many_are_loaded_at_once(store: GraphStore) -> None:
+    """Those that exist, under the names that they were asked for by."""
+    await store.add(new_graph("g", flat("a")))
+    await store.add(new_graph("g", flat("b")))
+    wanted = [GraphRef("g"), GraphRef("g", 1), GraphRef("g", 2), GraphRef("g", 3), GraphRef("x")]
+
+    loaded = await store.load(TENANT, wanted, max_bytes=10_000)
+
+    versions = {ref: found.head.version for ref, found in loaded.items()}
+    assert versions == {GraphRef("g"): 2, GraphRef("g", 1): 1, GraphRef("g", 2): 2}
+    assert loaded[GraphRef("g", 1)].graph == flat("a")
+    assert await store.known(TENANT, ["g", "x"]) == frozenset({"g"})
+
+
+async def test_more_than_can_be_taken_is_not_read(store: GraphStore) -> None:
+    """Each definition counts once, however often it was asked for."""
+    size = (await store.add(new_graph("g"))).head.size_bytes
+    await store.add(new_graph("h"))
+    twice = [GraphRef("g"), GraphRef("g", 1)]
+
+    assert set(await store.load(TENANT, twice, max_bytes=size)) == set(twice)
+    with pytest.raises(GraphsTooLargeError):
+        await store.load(TENANT, [GraphRef("g"), GraphRef("h")], max_bytes=2 * size - 1)
+    with pytest.raises(GraphsTooLargeError):
+        await store.load(TENANT, [GraphRef("g")], max_bytes=-1)
+
+
+async def test_names_are_listed_in_order_page_by_page(store: GraphStore) -> None:
+    """The newest version of each, each once; capitals come first."""
+    for name in ("b", "a-2", "a", "Z", "a.1", "a_3"):
+        await store.add(new_graph(name, flat("old")))
+        await store.add(new_graph(name, flat("new")))
+
+    seen, cursor = await names(store, limit=4)
+    rest, last = await names(store, limit=4, cursor=cursor)
+    page = await store.find(TENANT, limit=50, cursor=None)
+
+    assert [*seen, *rest] == ["Z", "a", "a-2", "a.1", "a_3", "b"]
+    assert (cursor is None, last) == (False, None)
+    assert {head.version for head in page.graphs} == {2}
+
+
+async def test_versions_are_listed_newest_first_page_by_page(store: GraphStore) -> None:
+    """Each once, and a page that is full to the brim is the last one."""
+    for number in range(6):
+        await store.add(new_graph("g", flat(f"s{number}")))
+    seen: list[int] = []
+    cursor = None
+    for _ in range(2):
+        page = await store.versions(TENANT, "g", limit=3, cursor=cursor)
+        seen += [head.version for head in page.graphs]
+        cursor = page.next_cursor
+
+    assert (seen, cursor) == ([6, 5, 4, 3, 2, 1], None)
+
+
+@pytest.mark.parametrize("cursor", ["nonsense", "e30", "MQ", "ImEi", "", "é", "IlwwIg", "LTE"])
+async def test_a_cursor_of_somebody_else_is_refused(store: GraphStore, cursor: str) -> None:
+    """Also one of another list: a number is no name, a name no number."""
+    of_names, of_versions = cursor != "ImEi", cursor != "MQ"
+    if of_names:
+        with pytest.raises(InvalidRunError):
+            await store.find(TENANT, limit=5, cursor=cursor)
+    if of_versions:
+        with pytest.raises(InvalidRunError):
+            await store.versions(TENANT, "g", limit=5, cursor=cursor)
+
+
+async def test_a_number_is_never_used_again(store: GraphStore) -> None:
+    """Not that of a deleted version, and not after all of them were deleted."""
+    for step_id in "abc":
+        await store.add(new_graph("g", flat(step_id)))
+    await store.delete(TENANT, GraphRef("g", 3))
+    newest = await store.get(TENANT, GraphRef("g"))
+    fourth = await store.add(new_graph("g", flat("c")))
+    await store.delete(TENANT, GraphRef("g"))
+    gone = await store.get(TENANT, GraphRef("g")), await names(store)
+    fifth = await store.add(new_graph("g", flat("c")))
+
+    assert newest is not None
+    assert newest.head.version == 2
+    assert (fourth.head.version, gone) == (4, (None, ([], None)))
+    assert (fifth.head.version, fifth.created) == (5, True)
+    assert await store.get(TENANT, GraphRef("g", 1)) is None
+
+
+async def test_what_is_not_there_cannot_be_deleted(store: GraphStore) -> None:
+    """Nor can what was deleted before."""
+    await store.add(new_graph("g"))
+    await store.delete(TENANT, GraphRef("g", 1))
+
+    for ref in (GraphRef("g"), GraphRef("g", 1), GraphRef("g", 2), GraphRef("x")):
+        with pytest.raises(GraphNotFoundError):
+            await store.delete(TENANT, ref)
+
+
+async def test_what_others_contain_is_not_deleted(store: GraphStore) -> None:
+    """They are named; once they are gone, it may go."""
+    for step_id in "ab":
+        await store.add(new_graph("g", flat(step_id)))
+    await store.add(new_graph("user", flat("u"), uses=(GraphRef("g", 1),)))
+
+    for ref in (GraphRef("g", 1), GraphRef("g")):
+        with pytest.raises(GraphInUseError) as refused:
+            await store.delete(TENANT, ref)
+        assert refused.value.users == (GraphRef("user", 1),)
+    await store.delete(TENANT, GraphRef("g", 2))
+    await store.delete(TENANT, GraphRef("user"))
+    await store.delete(TENANT, GraphRef("g"))
+
+
+async def test_whoever_contains_the_newest_version_keeps_one(store: GraphStore) -> None:
+    """Any version will do, so only the last one stays."""
+    for step_id in "ab":
+        await store.add(new_graph("g", flat(step_id)))
+    await store.add(new_graph("user", flat("u"), uses=(GraphRef("g"),)))
+
+    await store.delete(TENANT, GraphRef("g", 2))
+    for ref in (GraphRef("g", 1), GraphRef("g")):
+        with pytest.raises(GraphInUseError):
+            await store.delete(TENANT, ref)
+
+
+async def test_versions_that_contain_one_another_go_together(store: GraphStore) -> None:
+    """A name is deleted whole, whatever its versions have to do with one another."""
+    await store.add(new_graph("g", flat("a")))
+    await store.add(new_graph("g", flat("b"), uses=(GraphRef("g", 1),)))
+
+    with pytest.raises(GraphInUseError):
+        await store.delete(TENANT, GraphRef("g", 1))
+    await store.delete(TENANT, GraphRef("g"))
+
+    assert await names(store) == ([], None)
+
+
+async def test_a_graph_whose_content_is_gone_is_not_stored(store: GraphStore) -> None:
+    """It may have been deleted while the graph was checked."""
+    await store.add(new_graph("g"))
+
+    for ref in (GraphRef("g", 2), GraphRef("x")):
+        with pytest.raises(ContainedGraphGoneError):
+            await store.add(new_graph("user", uses=(GraphRef("g"), ref)))
+    assert await names(store) == (["g"], None)

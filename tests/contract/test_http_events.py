@@ -1,0 +1,289 @@
+"""GET /runs/{id}/events: a stream that can be taken up anywhere, or a page."""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from app.api import event_stream
+from app.api.services import ApiLimits
+from app.runs.errors import StoreUnavailableError
+from app.runs.event_log import EventLog, run_ended
+from app.runs.ports import EventPage, JournalWrite
+from app.runs.run import EventRecord, RunKey, RunStatus
+from app.runs.service import RunService
+from tests.support.asgi_calls import parsed, streamed
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import end_of
+
+KEY = RunKey("default", "a")
+AT = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+PAGE = {"Accept": "application/json"}
+
+
+@pytest.fixture
+def store() -> MemoryRuns:
+    return MemoryRuns()
+
+
+@pytest.fixture
+def app(store: MemoryRuns) -> FastAPI:
+    return memory_api(store)
+
+
+@pytest.fixture
+async def client(app: FastAPI, store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
+    """A client, and a run that a worker has claimed."""
+    async with client_of(app) as client:
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        assert await store.claim(KEY, "worker") is not None
+        yield client
+
+
+async def tell(store: MemoryRuns, *numbers: int, **values: Any) -> None:
+    events = tuple(
+        EventRecord(seq=number, ts=AT, type="text.delta", **values) for number in numbers
+    )
+    await store.write(JournalWrite(key=KEY, fence=1, events=events))
+
+
+async def end(store: MemoryRuns, last_seq: int) -> None:
+    run = await store.get(KEY)
+    assert run is not None
+    told = EventLog(last_seq=last_seq).followed_by(run_ended(RunStatus.COMPLETED, "success", None))
+    await store.settle(end_of(run, events=told))
+
+
+def numbers(events: list[dict[str, Any]]) -> list[int]:
+    return [event["seq"] for event in events]
+
+
+async def test_an_event_is_sent_with_its_number_its_type_and_its_envelope(
+    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns
+) -> None:
+    """As server-sent events want it; line breaks inside do not break the stream."""
+    await tell(store, 1, step_id="a/b", node_id="n000002", data={"text": "one\n\ntwo\u2028three"})
+    await end(store, 1)
+
+    answer = await client.get("/runs/a/events")
+
+    first, last = [parsed(block) for block in answer.text.split("\n\n")[:-1]]
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
+    assert (first["id"], first["event"]) == ("1", "text.delta")
+    assert (last["id"], last["event"]) == ("2", "run.completed")
+    async with streamed(app, "/runs/a/events") as call:
+        event = (await call.ended())[0]
+    assert event == {
+        "run_id": "a",
+        "seq": 1,
+        "ts": "2026-01-01T12:00:00.250000Z",
+        "type": "text.delta",
+        "step_id": "a/b",
+        "node_id": "n000002",
+        "data": {"text": "one\n\ntwo\u2028three"},
+    }
+
+
+async def test_a_stream_shows_what_happens_while_it_happens_and_ends_with_the_run(
+    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns
+) -> None:
+    """Every event once, in order."""
+    await tell(store, 1)
+    async with streamed(app, "/runs/a/events") as call:
+        assert numbers(await call.seen(1)) == [1]
+        await tell(store, 2, 3)
+        assert numbers(await call.seen(3)) == [1, 2, 3]
+        await end(store, 3)
+        assert [event["type"] for event in await call.ended()][3:] == ["run.completed"]
+    assert numbers(call.events()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "expected"),
+    [
+        ("", {}, [1, 2, 3]),
+        ("?after=1", {}, [2, 3]),
+        ("", {"Last-Event-ID": "2"}, [3]),
+        ("?after=1", {"Last-Event-ID": "2"}, [3]),
+        ("", {"Last-Event-ID": "3"}, []),
+        ("", {"Last-Event-ID": "9999999999"}, []),
+        ("?after=2147483647", {}, []),
+    ],
+)
+async def test_a_stream_is_taken_up_where_it_broke_off(
+    app: FastAPI,
+    client: httpx.AsyncClient,
+    store: MemoryRuns,
+    query: str,
+    headers: Mapping[str, str],
+    expected: list[int],
+) -> None:
+    """What a browser says about the last event counts more than the address it began with."""
+    await tell(store, 1, 2)
+    await end(store, 2)
+
+    async with streamed(app, f"/runs/a/events{query}", headers) as call:
+        assert numbers(await call.ended()) == expected
+
+
+async def test_a_page_holds_as_many_as_are_asked_for_and_says_where_to_go_on(
+    client: httpx.AsyncClient, store: MemoryRuns
+) -> None:
+    """Until the run has ended and all is told."""
+    await tell(store, 1, 2, 3)
+    queries = {"limit": 2}, {"after": 2, "limit": 2}
+    pages = [
+        (await client.get("/runs/a/events", params=query, headers=PAGE)).json() for query in queries
+    ]
+    await end(store, 3)
+    last = await client.get("/runs/a/events", params={"after": 3}, headers=PAGE)
+    over = await client.get("/runs/a/events", params={"after": 4}, headers=PAGE)
+
+    assert [numbers(page["events"]) for page in pages] == [[1, 2], [3]]
+    assert [page["next_after"] for page in pages] == [2, 3]
+    assert last.headers["content-type"] == "application/json"
+    assert (numbers(last.json()["events"]), last.json()["next_after"]) == ([4], None)
+    assert over.json() == {"events": [], "next_after": None}
+
+
+@pytest.mark.parametrize("headers", [{}, PAGE])
+async def test_a_run_that_the_caller_does_not_have_has_no_events(
+    client: httpx.AsyncClient, store: MemoryRuns, headers: Mapping[str, str]
+) -> None:
+    """Nor has an early wish, nor another tenant's run: a problem document, before any stream."""
+    await client.delete("/runs/early")
+    store.rows[RunKey("other", "b")] = store.rows[KEY]
+    for run_id in ("nobody", "early", "b"):
+        answer = await client.get(f"/runs/{run_id}/events", headers=headers)
+        assert answer.status_code == 404
+        assert answer.json()["type"] == "urn:caseworker:problem:run-not-found"
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "field"),
+    [
+        ("after=-1", {}, "after"),
+        ("after=2147483648", {}, "after"),
+        ("after=x", {}, "after"),
+        ("limit=0", PAGE, "limit"),
+        ("limit=1001", PAGE, "limit"),
+        ("from=1", {}, "from"),
+        ("", {"Last-Event-ID": "x"}, "Last-Event-ID"),
+        ("", {"Last-Event-ID": "-1"}, "Last-Event-ID"),
+        ("", {"Last-Event-ID": ""}, "Last-Event-ID"),
+    ],
+)
+async def test_a_place_that_is_none_is_refused(
+    client: httpx.AsyncClient, query: str, headers: Mapping[str, str], field: str
+) -> None:
+    """422, with the field at fault."""
+    answer = await client.get(f"/runs/a/events?{query}", headers=headers)
+
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+async def test_streams_are_bounded_and_give_their_places_back(store: MemoryRuns) -> None:
+    """Whether their client hung up, their run ended, or there was no such run."""
+    app = memory_api(store, ApiLimits(max_event_streams=2))
+    async with client_of(app) as client:
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        await store.claim(KEY, "worker")
+        for _ in range(5):
+            assert (await client.get("/runs/nobody/events")).status_code == 404
+        async with streamed(app, "/runs/a/events") as first:
+            await first.answered()
+            async with streamed(app, "/runs/a/events") as second:
+                await second.answered()
+                refused = await client.get("/runs/a/events")
+                page = await client.get("/runs/a/events", headers=PAGE)
+            async with streamed(app, "/runs/a/events") as third:
+                assert await third.answered() == 200
+                await end(store, 0)
+                assert numbers(await third.ended()) == [1]
+        for _ in range(3):
+            assert (await client.get("/runs/a/events")).status_code == 200
+
+    assert refused.status_code == 429
+    assert refused.json()["type"] == "urn:caseworker:problem:too-many-streams"
+    assert int(refused.headers["retry-after"]) > 0
+    assert page.status_code == 200
+
+
+async def test_a_client_that_hangs_up_is_not_followed_any_more(
+    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns
+) -> None:
+    """Nobody listens, nobody looks."""
+    async with streamed(app, "/runs/a/events") as call:
+        await call.answered()
+        assert len(store._bells._listeners) == 1
+        await call.hang_up()
+        assert store._bells._listeners == {}
+
+
+async def test_the_end_of_the_process_ends_every_stream(store: MemoryRuns) -> None:
+    """At once and well, so that a client goes on elsewhere."""
+    runs = RunService(store, executor=None)
+    app = memory_api(store, runs=runs)
+    async with client_of(app) as client:
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        async with streamed(app, "/runs/a/events") as call:
+            await call.answered()
+            runs.stop_waiting()
+            assert await call.ended() == []
+
+
+async def test_a_stream_that_has_nothing_to_say_shows_that_it_lives(
+    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By comments, which no client takes for an event."""
+    monkeypatch.setattr(event_stream, "HEARTBEAT_SECONDS", 0.0)
+    async with streamed(app, "/runs/a/events") as call:
+        await call.answered()
+        await tell(store, 1)
+        await call.seen(1)
+        await end(store, 1)
+        await call.ended()
+
+    assert call.body.startswith(b": ping\n\n")
+    assert numbers(call.events()) == [1, 2]
+
+
+async def test_a_database_that_goes_away_ends_a_stream_and_refuses_the_next() -> None:
+    """The client comes again with the last number it has seen, and is told when to."""
+
+    class Leaving(MemoryRuns):
+        away = False
+
+        async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+            if self.away:
+                raise StoreUnavailableError
+            return await super().events(key, after=after, limit=limit)
+
+    store = Leaving()
+    app = memory_api(store)
+    async with client_of(app) as client:
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        await store.claim(KEY, "worker")
+        await tell(store, 1)
+        async with streamed(app, "/runs/a/events") as call:
+            await call.seen(1)
+            store.away = True
+            await tell(store, 2)
+            assert numbers(await call.ended()) == [1]
+        refused = await client.get("/runs/a/events", headers={"Last-Event-ID": "1"})
+
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+
+
+async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> None:
+    """Among its links."""
+    run = (await client.get("/runs/a")).json()
+
+    assert run["links"]["events"] == "/runs/a/events"

@@ -1,0 +1,245 @@
+"""What is refused of a graph, wherever one can be sent, and how it is said."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.services import ApiLimits
+from app.kernel.validation import Problem
+from tests.support.graph_checks import ShapeChecks
+from tests.support.graph_documents import containing, edge, flat, named
+from tests.support.memory_api import client_of, memory_api
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(memory_api()) as client:
+        yield client
+
+
+async def register(client: httpx.AsyncClient, name: str, graph: dict[str, Any]) -> httpx.Response:
+    return await client.post("/graphs", json={"name": name, "graph": graph})
+
+
+def problem_of(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+def fields(answer: httpx.Response) -> list[str]:
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
+    return [error["field"] for error in answer.json()["errors"]]
+
+
+async def test_an_invalid_graph_is_not_registered(client: httpx.AsyncClient) -> None:
+    """422 with every problem at its place, and nothing is stored."""
+    graph = {"steps": [{"id": "a"}, {"id": "a"}, 5], "edges": [edge("a", "a")]}
+
+    refused = await register(client, "g", graph)
+
+    assert fields(refused) == ["graph.steps.1.id", "graph.steps.2", "graph.edges.0.data.channel"]
+    assert (await client.get("/graphs")).json()["graphs"] == []
+
+
+@pytest.mark.req("004/channel")
+@pytest.mark.parametrize(
+    "data", [{}, {"channel": None}, {"channel": "Flow"}, {"channel": ["flow"]}, {"kind": "flow"}]
+)
+@pytest.mark.parametrize("path", ["/graphs", "/graphs/validate", "/runs"])
+async def test_an_edge_without_a_channel_is_refused_at_the_door(
+    client: httpx.AsyncClient, path: str, data: dict[str, Any]
+) -> None:
+    """Missing or other than flow and link, also in a graph inside: nothing is filled in."""
+    bad = {**flat("a", "b"), "edges": [edge("a", "b", **data)]}
+    bodies = {
+        "/graphs": {"name": "g"},
+        "/graphs/validate": {},
+        "/runs": {"kind": "graph"},
+    }
+    for graph, place in (
+        (bad, "edges.0.data.channel"),
+        (containing(bad), "steps.0.data.graph.edges.0.data.channel"),
+    ):
+        answer = await client.post(path, json={**bodies[path], "graph": graph})
+        if path == "/graphs/validate":
+            found = answer.json()
+            assert (found["valid"], found["problems"][0]["place"]) == (False, place)
+        else:
+            assert fields(answer) == [f"graph.{place}"]
+    assert (await client.get("/runs")).json()["runs"] == []
+    assert (await client.get("/graphs")).json()["graphs"] == []
+
+
+async def test_a_graph_inside_must_be_registered_and_may_not_be_the_graph_itself(
+    client: httpx.AsyncClient,
+) -> None:
+    """Each place is named; a circle with its path."""
+    await register(client, "b", flat("a"))
+    await register(client, "a", containing(named("b")))
+
+    gone = await register(client, "g", containing(named("b"), named("b", 2), named("x")))
+    circle = await register(client, "b", containing(named("a")))
+
+    assert fields(gone) == [
+        "graph.steps.1.data.graph.version",
+        "graph.steps.2.data.graph.name",
+    ]
+    assert fields(circle) == ["graph.steps.0.data.graph.steps.0.data.graph"]
+    message = circle.json()["errors"][0]["message"]
+    assert message == "A graph may not contain itself: b -> a@1 -> b."
+
+
+async def test_a_hundred_places_are_named_and_the_rest_is_counted(
+    client: httpx.AsyncClient,
+) -> None:
+    """An answer has an end, and says what it leaves out."""
+    refused = await register(client, "g", {"steps": [5] * 130})
+
+    assert len(refused.json()["errors"]) == 100
+    assert "30 more problems" in refused.json()["detail"]
+
+
+async def test_a_validated_graph_is_not_stored(client: httpx.AsyncClient) -> None:
+    """Everything that is wrong is said, warnings included, whatever there is of it."""
+    await register(client, "part", flat("a"))
+
+    good = await client.post("/graphs/validate", json={"graph": containing(named("part"))})
+    odd = await client.post("/graphs/validate", json={"graph": {"steps": []}})
+    bad = await client.post("/graphs/validate", json={"graph": {"steps": [5] * 130}})
+
+    assert good.json() == {"valid": True, "problems": []}
+    assert odd.json() == {
+        "valid": True,
+        "problems": [
+            {"place": "steps", "message": "This graph does nothing.", "severity": "warning"}
+        ],
+    }
+    assert (bad.status_code, bad.json()["valid"], len(bad.json()["problems"])) == (200, False, 130)
+    assert len((await client.get("/graphs")).json()["graphs"]) == 1
+
+
+async def test_a_graph_that_is_only_odd_is_registered_with_its_warnings(
+    client: httpx.AsyncClient,
+) -> None:
+    """Warnings refuse nothing."""
+    posted = await register(client, "g", {"steps": []})
+
+    assert posted.status_code == 201
+    assert [warning["severity"] for warning in posted.json()["warnings"]] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "graph", "name"),
+    [
+        (ApiLimits(max_graph_steps=2), flat("a", "b", "c"), "at most 2 steps"),
+        (
+            ApiLimits(max_graph_edges=1),
+            {**flat("a", "b"), "edges": [edge("a", "b", channel="flow")] * 2},
+            "at most 1 edges",
+        ),
+        (ApiLimits(max_graph_depth=2), containing(containing(flat("a"))), "at most 2 deep"),
+        (ApiLimits(max_graph_bytes=50), flat("a" * 60), "at most 50 bytes"),
+    ],
+)
+async def test_a_graph_beyond_a_limit_is_refused_with_the_limit(
+    limits: ApiLimits, graph: dict[str, Any], name: str
+) -> None:
+    """Wherever a graph can be sent; nothing of it is checked."""
+    checks = ShapeChecks()
+    async with client_of(memory_api(limits=limits, graph_checks=checks)) as client:
+        answers = [
+            await register(client, "g", graph),
+            await client.post("/runs", json={"kind": "graph", "graph": graph}),
+        ]
+        validated = await client.post("/graphs/validate", json={"graph": graph})
+
+    for answer in answers:
+        assert fields(answer) == ["graph"]
+        assert name in answer.json()["errors"][0]["message"]
+    assert [problem["place"] for problem in validated.json()["problems"]] == [""]
+    assert checks.checked == 0
+
+
+@pytest.mark.parametrize("path", ["/graphs", "/graphs/validate", "/runs"])
+async def test_a_body_may_be_longer_by_a_graph(path: str) -> None:
+    """And no longer: 413, before it is read."""
+    limits = ApiLimits(max_body_bytes=500, max_graph_bytes=2000)
+    long, longer = flat("a", note="x" * 1500), flat("a", note="x" * 3000)
+    async with client_of(memory_api(limits=limits)) as client:
+        bodies = {"/graphs": {"name": "g"}, "/graphs/validate": {}, "/runs": {"kind": "graph"}}
+        fits = await client.post(path, json={**bodies[path], "graph": long})
+        refused = await client.post(path, json={**bodies[path], "graph": longer})
+
+    assert fits.is_success
+    assert (refused.status_code, problem_of(refused)) == (413, "body-too-large")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"graph": flat("a")}, "name"),
+        ({"name": "", "graph": flat("a")}, "name"),
+        ({"name": "a/b", "graph": flat("a")}, "name"),
+        ({"name": "..", "graph": flat("a")}, "name"),
+        ({"name": "a\n", "graph": flat("a")}, "name"),
+        ({"name": "é", "graph": flat("a")}, "name"),
+        ({"name": "x" * 65, "graph": flat("a")}, "name"),
+        ({"name": "g"}, "graph"),
+        ({"name": "g", "graph": []}, "graph"),
+        ({"name": "g", "graph": None}, "graph"),
+        ({"name": "g", "graph": flat("a"), "description": "x" * 1001}, "description"),
+        ({"name": "g", "graph": flat("a"), "version": 1}, "version"),
+        ({"name": "g", "graph": {"name": "other"}}, "graph.steps"),
+    ],
+)
+async def test_a_bad_definition_is_refused_by_its_field(
+    client: httpx.AsyncClient, body: dict[str, Any], field: str
+) -> None:
+    """A name must fit into a path, and only a graph can be registered, not a name of one."""
+    assert fields(await client.post("/graphs", json=body)) == [field]
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", ".a", "...", "x" * 64])
+async def test_a_name_may_be_anything_that_a_url_can_name(
+    client: httpx.AsyncClient, name: str
+) -> None:
+    """Letters, digits and three marks."""
+    assert (await register(client, name, flat("a"))).status_code == 201
+    assert (await client.get(f"/graphs/{name}")).json()["name"] == name
+
+
+@pytest.mark.parametrize("path", ["%00", "a%20b", "x" * 65, "%E2%82%AC", "a/versions/0"])
+async def test_a_name_or_version_that_cannot_be_is_refused(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    """422: it never reaches the database; nor does a number that no version can have."""
+    for suffix in ("", "9" * 20) if path.endswith("0") and "/" in path else ("",):
+        for method in ("GET", "DELETE"):
+            answer = await client.request(method, f"/graphs/{path}{suffix}")
+            assert fields(answer) == ["version" if "/" in path else "name"]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=201", "cursor=nonsense", "status=done"])
+@pytest.mark.parametrize("path", ["/graphs", "/graphs/g/versions"])
+async def test_a_bad_query_is_refused_by_name(
+    client: httpx.AsyncClient, path: str, query: str
+) -> None:
+    """422, a parameter that is not known included."""
+    await register(client, "g", flat("a"))
+
+    assert fields(await client.get(f"{path}?{query}")) == [query.partition("=")[0]]
+
+
+async def test_a_place_that_a_caller_made_up_is_not_repeated() -> None:
+    """A key that is no plain word may be a value that slipped."""
+
+    class Naming(ShapeChecks):
+        def check(self, graph: Any) -> tuple[Problem, ...]:
+            return (Problem("steps.12.data.sk-live-51Hx", "Bad."), Problem("9" * 5000, "Bad."))
+
+    async with client_of(memory_api(graph_checks=Naming())) as client:
+        refused = await register(client, "g", flat("a"))
+
+    assert fields(refused) == ["graph.steps.12.data.*", "graph.*"]

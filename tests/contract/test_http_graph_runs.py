@@ -1,0 +1,355 @@
+"""POST /runs with ``kind: graph`` (spec, section 10)."""
+
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.services import ApiLimits
+from app.control.budget import Budget
+from app.runs.run import GraphRef, Run, RunKey, RunKind, RunStatus, Settlement
+from tests.support.graph_checks import ShapeChecks
+from tests.support.graph_documents import containing, flat, named
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_runs import MemoryRuns
+
+
+class World:
+    """The API over stores in memory."""
+
+    def __init__(self) -> None:
+        self.runs = MemoryRuns()
+        self.graphs = MemoryGraphs()
+        self.checks = ShapeChecks()
+
+    def client(self, limits: ApiLimits | None = None) -> Any:
+        app = memory_api(self.runs, limits, graphs=self.graphs, graph_checks=self.checks)
+        return client_of(app)
+
+    async def stored(self, run_id: str = "r") -> Run:
+        run = await self.runs.get(RunKey("default", run_id))
+        assert run is not None
+        return run
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with world.client() as client:
+        yield client
+
+
+async def post(client: httpx.AsyncClient, **body: Any) -> httpx.Response:
+    return await client.post("/runs", json={"kind": "graph", "run_id": "r"} | body)
+
+
+async def register(client: httpx.AsyncClient, name: str, graph: dict[str, Any]) -> None:
+    answer = await client.post("/graphs", json={"name": name, "graph": graph})
+    assert answer.is_success
+
+
+def fields(answer: httpx.Response) -> dict[str, str]:
+    assert answer.status_code == 422
+    assert answer.json()["type"] == "urn:caseworker:problem:invalid-request"
+    return {error["field"]: error["message"] for error in answer.json()["errors"]}
+
+
+async def test_a_graph_that_is_sent_along_is_accepted(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    """The run keeps it, and shows that it has no name."""
+    posted = await post(client, graph=flat("a"), inputs={"default": 1, "rows": [{"b": None}]})
+
+    run = await world.stored()
+    assert (posted.status_code, posted.headers["location"]) == (202, "/runs/r")
+    assert (posted.json()["kind"], posted.json()["graph"]) == ("graph", None)
+    assert (run.kind, run.request.kind) == (RunKind.GRAPH, RunKind.GRAPH)
+    assert run.request.graph == flat("a")
+    assert run.request.inputs == {"default": 1, "rows": [{"b": None}]}
+    assert (run.request.graph_ref, run.request.input, run.request.mode) == (None, "", None)
+
+
+async def test_a_registered_graph_is_run_by_its_name(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    """The newest version or the one that is named, and the run says which it was."""
+    for step in ("a", "b"):
+        await register(client, "g", flat(step))
+
+    newest = await post(client, run_id="newest", graph=named("g"))
+    first = await post(client, run_id="first", graph=named("g", 1))
+
+    assert newest.json()["graph"] == {"name": "g", "version": 2}
+    assert first.json()["graph"] == {"name": "g", "version": 1}
+    assert (await client.get("/runs/first")).json()["graph"] == {"name": "g", "version": 1}
+    assert [run["graph"]["version"] for run in (await client.get("/runs")).json()["runs"]] == [1, 2]
+    stored = await world.stored("first")
+    assert (stored.request.graph, stored.request.graph_ref) == (flat("a"), GraphRef("g", 1))
+
+
+async def test_a_run_keeps_the_graph_that_it_was_accepted_with(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    """Also the graphs inside; what becomes of the definitions afterwards changes nothing."""
+    await register(client, "part", flat("old"))
+    await register(client, "whole", containing(named("part")))
+    await post(client, graph=named("whole"))
+    await register(client, "part", flat("new"))
+    await client.delete("/graphs/whole")
+    await client.delete("/graphs/part")
+
+    graph = (await world.stored()).request.graph
+
+    assert graph is not None
+    assert graph["steps"][0]["data"]["graph"] == {**flat("old"), "name": "part", "version": 1}
+
+
+async def test_an_object_with_steps_is_a_graph_whatever_else_it_has(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    """So what a run was given can be given to another one as it is."""
+    await register(client, "part", flat("a"))
+    await post(client, graph=containing(named("part")))
+    complete = (await world.stored()).request.graph
+    assert complete is not None
+    inner = complete["steps"][0]["data"]["graph"]
+    await client.delete("/graphs/part")
+
+    again = await post(client, run_id="again", graph=inner)
+
+    assert (again.status_code, again.json()["graph"]) == (202, None)
+
+
+async def test_input_is_short_for_the_usual_input(client: httpx.AsyncClient, world: World) -> None:
+    """And may be left out altogether."""
+    await post(client, graph=flat("a"), input="2+2?", inputs={"other": 1})
+    none = await post(client, run_id="none", graph=flat("a"))
+
+    assert (await world.stored()).request.inputs == {"default": "2+2?", "other": 1}
+    assert none.status_code == 202
+    assert (await world.stored("none")).request.inputs == {}
+
+
+async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
+    """Nobody could say which of them counts."""
+    refused = await post(client, graph=flat("a"), input="1", inputs={"default": None})
+
+    assert fields(refused) == {
+        "inputs.default": "Send this value as input or as inputs.default, not as both."
+    }
+
+
+async def test_all_that_runs_have_in_common_reaches_the_run(world: World) -> None:
+    """The default limits are those of cases alone; the ceilings hold for every run."""
+    limits = ApiLimits(
+        default_budget=Budget(max_tool_calls=6, max_time_seconds=60.0),
+        budget_ceiling=Budget(max_steps=100),
+        default_timezone="Europe/Paris",
+        default_seed=5,
+    )
+    async with world.client(limits) as client:
+        await post(
+            client,
+            graph=flat("a"),
+            budget={"max_steps": 500, "max_cost_usd": 0.5},
+            deadline="2030-01-01T00:00:00Z",
+            seed=7,
+            timezone="UTC",
+            metadata={"ticket": 7},
+        )
+        await post(client, run_id="plain", graph=flat("a"))
+
+    given, plain = await world.stored(), await world.stored("plain")
+    assert given.request.budget == Budget(max_steps=100, max_cost_dollars=Decimal("0.5"))
+    assert (given.request.seed, given.request.timezone) == (7, "UTC")
+    assert given.request.deadline is not None
+    assert given.metadata == {"ticket": 7}
+    assert plain.request.budget == Budget(max_steps=100)
+    assert (plain.request.seed, plain.request.timezone) == (5, "Europe/Paris")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("expected_tools", ["calculator"]), ("gold_answer", "4"), ("mode", "fallback_only")],
+)
+async def test_what_belongs_to_cases_is_refused(
+    client: httpx.AsyncClient, field: str, value: Any
+) -> None:
+    """By its name, with what to do; null is the same as left out."""
+    refused = await post(client, graph=flat("a"), **{field: value})
+    left_out = await post(client, graph=flat("a"), **{field: None})
+
+    assert fields(refused) == {
+        field: "This belongs to runs of kind case; leave it out of a graph run."
+    }
+    assert left_out.status_code == 202
+
+
+@pytest.mark.parametrize(("field", "value"), [("graph", flat("a")), ("inputs", {"default": 1})])
+async def test_what_belongs_to_graphs_is_refused_of_a_case(
+    client: httpx.AsyncClient, field: str, value: Any
+) -> None:
+    """Whoever forgot the kind learns so."""
+    refused = await client.post("/runs", json={"input": "2+2?", field: value})
+
+    assert fields(refused) == {
+        field: "This belongs to graph runs: send the kind graph with it, or leave it out."
+    }
+
+
+async def test_everything_wrong_with_the_fields_is_said_at_once(client: httpx.AsyncClient) -> None:
+    """As for cases."""
+    refused = await post(client, inputs=[], mode="fast", seed=1.5, unknown=1)
+
+    assert set(fields(refused)) == {"graph", "inputs", "mode", "seed", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("graph", "field"),
+    [
+        ({"name": "x"}, "graph.name"),
+        ({"name": "x", "version": 1}, "graph.name"),
+        ({"name": "g", "version": 2}, "graph.version"),
+        ({"name": "g", "version": 2**31 - 1}, "graph.version"),
+        ({"name": "g", "version": 2**40}, "graph.version"),
+        ({"name": "g", "version": 0}, "graph.version"),
+        ({"name": "g", "version": "1"}, "graph.version"),
+        ({"name": "g", "version": True}, "graph.version"),
+        ({"name": "a/b"}, "graph.name"),
+        ({"name": 5}, "graph.name"),
+        ({"name": "g", "edges": []}, "graph.edges"),
+        ({}, "graph.steps"),
+        ({"edges": []}, "graph.steps"),
+    ],
+)
+async def test_a_graph_that_there_is_not_is_named_by_what_is_wrong(
+    client: httpx.AsyncClient, graph: dict[str, Any], field: str
+) -> None:
+    """The name, the version, or whatever it lacks."""
+    await register(client, "g", flat("a"))
+
+    assert list(fields(await post(client, graph=graph))) == [field]
+    assert (await client.get("/runs")).json()["runs"] == []
+
+
+async def test_the_fields_that_all_runs_have_keep_their_limits(world: World) -> None:
+    """And the inputs have that of a body without a graph."""
+    limits = ApiLimits(max_input_chars=3, max_metadata_bytes=10, max_body_bytes=60)
+    async with world.client(limits) as client:
+        refused = await post(
+            client, graph=flat("a"), input="long", metadata={"a": "x" * 10}, inputs={"b": "x" * 60}
+        )
+
+    assert set(fields(refused)) == {"input", "metadata", "inputs"}
+    assert world.checks.checked == 0
+
+
+async def test_a_case_has_no_use_for_the_room_of_a_graph(world: World) -> None:
+    """413 at the limit of a body, although the route would take a graph."""
+    async with world.client(ApiLimits(max_body_bytes=200)) as client:
+        refused = await client.post("/runs", json={"input": "2+2?", "metadata": {"a": "x" * 300}})
+
+    assert refused.status_code == 413
+    assert refused.json()["type"] == "urn:caseworker:problem:body-too-large"
+
+
+class TestAgain:
+    @pytest.mark.parametrize("by", ["id", "key"])
+    async def test_the_same_request_is_the_same_run_whatever_became_of_its_graph(
+        self, client: httpx.AsyncClient, by: str
+    ) -> None:
+        """Changed or deleted since: the answer stays what it was."""
+        body = {"kind": "graph", "graph": named("g")} | ({"run_id": "r"} if by == "id" else {})
+        headers = {"Idempotency-Key": "k"} if by == "key" else {}
+        await register(client, "g", flat("a"))
+        first = await client.post("/runs", json=body, headers=headers)
+        await register(client, "g", flat("b"))
+        changed = await client.post("/runs", json=body, headers=headers)
+        await client.delete("/graphs/g")
+        deleted = await client.post("/runs", json=body, headers=headers)
+
+        assert [answer.status_code for answer in (first, changed, deleted)] == [202, 200, 200]
+        assert first.json() == changed.json() == deleted.json()
+
+    async def test_another_request_does_not_hide_behind_an_old_one(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        """Its graph is what is wrong with it, whatever id or key it uses."""
+        await register(client, "g", flat("a"))
+        body = {"kind": "graph", "graph": named("g")}
+        await client.post("/runs", json=body | {"run_id": "r"}, headers={"Idempotency-Key": "k"})
+        await client.delete("/graphs/g")
+
+        for ids, headers in (
+            ({"run_id": "r"}, {}),
+            ({}, {"Idempotency-Key": "k"}),
+            ({"run_id": "new"}, {}),
+        ):
+            other = await client.post("/runs", json=body | ids | {"seed": 1}, headers=headers)
+            assert list(fields(other)) == ["graph.name"]
+        unnamed = await client.post("/runs", json=body)
+        assert list(fields(unnamed)) == ["graph.name"]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"graph": flat("b")},
+            {"inputs": {"default": 2}},
+            {"input": "1"},
+            {"seed": 1},
+            {"budget": {"max_steps": 1}},
+        ],
+    )
+    async def test_everything_that_is_sent_tells_requests_apart(
+        self, client: httpx.AsyncClient, other: dict[str, Any]
+    ) -> None:
+        """The same id with another body is a conflict."""
+        body = {"graph": flat("a")}
+        await post(client, **body)
+
+        assert (await post(client, **body)).status_code == 200
+        assert (await post(client, **(body | other))).status_code == 409
+
+
+async def test_the_result_of_a_graph_is_shown_as_it_is(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    """Outputs by step and handle, and how each step ended."""
+    result = {
+        "outputs": {"a": {"default": 4}},
+        "steps": {"a": {"status": "completed"}, "b": {"status": "error", "error": "broke"}},
+    }
+    await post(client, graph=flat("a", "b"))
+    run = await world.runs.claim(RunKey("default", "r"), "worker")
+    assert run is not None
+    end = Settlement(
+        key=run.key,
+        fence=run.fence,
+        status=RunStatus.FAILED,
+        finish_reason=None,
+        result=result,
+        usage={},
+        stop=None,
+        active_seconds=0.1,
+        calls=(),
+        snapshot={},
+    )
+    await world.runs.settle(end)
+
+    shown = (await client.get("/runs/r")).json()
+
+    assert (shown["status"], shown["result"]) == ("failed", result)
+
+
+async def test_an_early_stop_wins_over_a_graph_run_too(client: httpx.AsyncClient) -> None:
+    """As over a case."""
+    await client.delete("/runs/r")
+
+    assert (await post(client, graph=flat("a"))).json()["status"] == "cancelled"

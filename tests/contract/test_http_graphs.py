@@ -1,0 +1,220 @@
+"""The resource /graphs: register, look at, list, delete, validate (spec, section 10)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.auth import Caller
+from app.runs.errors import StoreUnavailableError
+from app.runs.graphs import GraphPage
+from tests.support.graph_documents import containing, flat, named
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_graphs import MemoryGraphs
+
+SUMMARY = {"name", "version", "description", "sha256", "size_bytes", "created_at", "links"}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(memory_api()) as client:
+        yield client
+
+
+async def register(client: httpx.AsyncClient, name: str, graph: dict[str, Any]) -> httpx.Response:
+    return await client.post("/graphs", json={"name": name, "graph": graph})
+
+
+def problem_of(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+def fields(answer: httpx.Response) -> list[str]:
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
+    return [error["field"] for error in answer.json()["errors"]]
+
+
+async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) -> None:
+    """201 with its place; there it is as it was sent."""
+    graph = flat("a", entry=["a"])
+    body = {"name": "invoice-check", "graph": graph, "description": "Checks invoices"}
+
+    posted = await client.post("/graphs", json=body)
+
+    there = posted.headers["location"]
+    assert posted.status_code == 201
+    assert set(posted.json()) == SUMMARY | {"warnings"}
+    assert there == posted.json()["links"]["self"] == "/graphs/invoice-check/versions/1"
+    for path in (there, "/graphs/invoice-check"):
+        read = (await client.get(path)).json()
+        assert set(read) == SUMMARY | {"graph"}
+        assert (read["graph"], read["version"]) == (graph, 1)
+        assert read["description"] == "Checks invoices"
+
+
+async def test_every_change_is_a_version_and_none_ever_changes(client: httpx.AsyncClient) -> None:
+    """The same again is the newest version: 200."""
+    answers = [await register(client, "g", flat(step)) for step in ("a", "b", "b", "a")]
+
+    assert [answer.status_code for answer in answers] == [201, 201, 200, 201]
+    assert [answer.json()["version"] for answer in answers] == [1, 2, 2, 3]
+    assert answers[2].headers["location"] == answers[1].headers["location"]
+    assert (await client.get("/graphs/g/versions/1")).json()["graph"] == flat("a")
+    assert (await client.get("/graphs/g")).json()["version"] == 3
+
+
+async def test_graphs_registered_at_once_get_versions_of_their_own(
+    client: httpx.AsyncClient,
+) -> None:
+    """Twenty posts, twenty versions."""
+    async with asyncio.TaskGroup() as group:
+        posts = [group.create_task(register(client, "g", flat(f"s{n}"))) for n in range(20)]
+
+    versions = sorted(post.result().json()["version"] for post in posts)
+    assert versions == list(range(1, 21))
+
+
+async def test_graphs_are_listed_by_name_and_versions_newest_first(
+    client: httpx.AsyncClient,
+) -> None:
+    """Page by page, without the graphs themselves."""
+    for name in ("c", "a", "b"):
+        for step in ("x", "y"):
+            await register(client, name, flat(step))
+
+    first = (await client.get("/graphs", params={"limit": 2})).json()
+    rest = await client.get("/graphs", params={"limit": 2, "cursor": first["next_cursor"]})
+    versions = (await client.get("/graphs/a/versions")).json()
+
+    shown = [*first["graphs"], *rest.json()["graphs"]]
+    assert [(graph["name"], graph["version"]) for graph in shown] == [("a", 2), ("b", 2), ("c", 2)]
+    assert {frozenset(graph) for graph in shown} == {frozenset(SUMMARY)}
+    assert rest.json()["next_cursor"] is None
+    assert [graph["version"] for graph in versions["graphs"]] == [2, 1]
+    assert versions["next_cursor"] is None
+
+
+async def test_a_deleted_graph_is_gone_and_its_number_too(client: httpx.AsyncClient) -> None:
+    """204, afterwards 404; the next graph of the name is the next version."""
+    await register(client, "g", flat("a"))
+    await register(client, "g", flat("b"))
+
+    one = await client.delete("/graphs/g/versions/2")
+    newest = await client.get("/graphs/g")
+    rest = await client.delete("/graphs/g")
+    next_one = await register(client, "g", flat("c"))
+
+    assert (one.status_code, one.content) == (204, b"")
+    assert (newest.json()["version"], rest.status_code) == (1, 204)
+    assert next_one.json()["version"] == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/graphs/x"),
+        ("GET", "/graphs/x/versions"),
+        ("GET", "/graphs/g/versions/2"),
+        ("DELETE", "/graphs/x"),
+        ("DELETE", "/graphs/g/versions/2"),
+    ],
+)
+async def test_what_is_not_registered_is_not_found(
+    client: httpx.AsyncClient, method: str, path: str
+) -> None:
+    """404 for a name and for a version."""
+    await register(client, "g", flat("a"))
+
+    answer = await client.request(method, path)
+
+    assert (answer.status_code, problem_of(answer)) == (404, "graph-not-found")
+
+
+async def test_what_another_graph_contains_is_not_deleted(client: httpx.AsyncClient) -> None:
+    """409 that names it."""
+    await register(client, "part", flat("a"))
+    await register(client, "whole", containing(named("part", 1)))
+
+    for path in ("/graphs/part", "/graphs/part/versions/1"):
+        refused = await client.delete(path)
+        assert (refused.status_code, problem_of(refused)) == (409, "graph-in-use")
+        assert "whole@1" in refused.json()["detail"]
+    assert (await client.delete("/graphs/whole")).status_code == 204
+    assert (await client.delete("/graphs/part")).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/graphs"),
+        ("POST", "/graphs/validate"),
+        ("GET", "/graphs"),
+        ("GET", "/graphs/a"),
+        ("DELETE", "/graphs/a"),
+        ("GET", "/graphs/a/versions"),
+        ("GET", "/graphs/a/versions/1"),
+        ("DELETE", "/graphs/a/versions/1"),
+    ],
+)
+async def test_a_stranger_is_refused_before_anything_is_read(method: str, path: str) -> None:
+    """403 on every route."""
+    async with client_of(memory_api(), peer="192.0.2.1") as client:
+        answer = await client.request(method, path, json={"name": "g", "graph": flat("a")})
+
+    assert (answer.status_code, problem_of(answer)) == (403, "anonymous-refused")
+
+
+async def test_the_graph_of_another_tenant_looks_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is done with it, and by whatever name; both may use the same one."""
+    tenant = "a"
+    monkeypatch.setattr("app.api.call.identify", lambda *_: Caller(tenant=tenant, name="test"))
+    async with client_of(memory_api()) as client:
+        await register(client, "g", flat("secret"))
+        tenant = "b"
+        answers = [
+            await client.get("/graphs/g"),
+            await client.get("/graphs/g/versions"),
+            await client.get("/graphs/g/versions/1"),
+            await client.delete("/graphs/g"),
+            await client.delete("/graphs/g/versions/1"),
+        ]
+        inside = await register(client, "h", containing(named("g")))
+        run = await client.post("/runs", json={"kind": "graph", "graph": named("g")})
+        listed = (await client.get("/graphs")).json()["graphs"]
+        own = await register(client, "g", flat("own"))
+        tenant = "a"
+        kept = (await client.get("/graphs/g")).json()
+
+    assert {(answer.status_code, problem_of(answer)) for answer in answers} == {
+        (404, "graph-not-found")
+    }
+    assert fields(inside) == ["graph.steps.0.data.graph.name"]
+    assert fields(run) == ["graph.name"]
+    assert (listed, own.json()["version"]) == ([], 1)
+    assert kept["graph"] == flat("secret")
+
+
+async def test_a_database_that_is_away_is_a_problem_to_come_back_with() -> None:
+    """503 with the time to come back."""
+
+    class Away(MemoryGraphs):
+        async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
+            raise StoreUnavailableError
+
+    async with client_of(memory_api(graphs=Away())) as client:
+        answer = await client.get("/graphs")
+
+    assert (answer.status_code, problem_of(answer)) == (503, "store-unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_links_stand_below_the_path_of_a_proxy() -> None:
+    """A service that is mounted somewhere names its resources as its callers see them."""
+    transport = httpx.ASGITransport(memory_api(), root_path="/cases")
+    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+        posted = await client.post("/cases/graphs", json={"name": "g", "graph": flat("a")})
+
+    assert posted.headers["location"] == "/cases/graphs/g/versions/1"

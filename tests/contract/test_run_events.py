@@ -1,0 +1,264 @@
+"""What the stores promise about events, asked of every implementation."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from app.engine.events import STEP_COMPLETED, STEP_STARTED
+from app.runs.event_log import EventLog, run_ended
+from app.runs.ports import JournalWrite, LateResult
+from app.runs.run import EventRecord, Run, RunKey, RunStatus, Settlement
+from tests.support.event_log import event_problems
+from tests.support.ports import KEY, Ports
+from tests.support.stores import WISH, end_of, graph_with_calls, records_of
+
+AT = datetime(2026, 1, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+
+
+def event(seq: int, type_: str = "text.delta", **values: object) -> EventRecord:
+    return replace(EventRecord(seq=seq, ts=AT, type=type_), **values)  # type: ignore[arg-type]
+
+
+def ended(run: Run, status: RunStatus = RunStatus.COMPLETED, *, last_seq: int = 0) -> Settlement:
+    """The end of a run with the event that tells of it."""
+    end = run_ended(status, "success", None)
+    return end_of(run, status, events=EventLog(last_seq=last_seq).followed_by(end))
+
+
+async def told(ports: Ports, after: int = 0, limit: int = 100) -> Sequence[EventRecord]:
+    page = await ports.runs.events(KEY, after=after, limit=limit)
+    assert page is not None
+    return page.events
+
+
+class TestTelling:
+    @pytest.mark.req("004/lifecycle")
+    async def test_what_is_told_is_read_as_it_was(self, ports: Ports) -> None:
+        """With its number, its time, its step and its data."""
+        await ports.claimed()
+        events = (
+            event(1, STEP_STARTED, step_id="outer/inner", node_id="n000002"),
+            event(2, data={"text": "\u00e9", "deep": [1, {"a": None}]}),
+        )
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, events=events))
+
+        assert await told(ports) == list(events)
+
+    async def test_events_are_read_from_any_point_and_page_by_page(self, ports: Ports) -> None:
+        """In order, whatever the order in which they came."""
+        await ports.claimed()
+        write = JournalWrite(key=KEY, fence=1, events=tuple(event(n) for n in (3, 1, 2, 4)))
+        await ports.journal.write(write)
+
+        assert [each.seq for each in await told(ports, after=1, limit=2)] == [2, 3]
+        assert [each.seq for each in await told(ports, after=4)] == []
+        assert [each.seq for each in await told(ports, after=2**31 - 1)] == []
+
+    async def test_an_event_that_is_stored_stays_as_it_is(self, ports: Ports) -> None:
+        """Somebody may have read it; what is written again adds nothing."""
+        await ports.claimed()
+        first = event(1, data={"text": "first"})
+        for events in ((first,), (first,), (event(1, data={"text": "other"}), event(2))):
+            await ports.journal.write(JournalWrite(key=KEY, fence=1, events=events))
+
+        assert await told(ports) == [first, event(2)]
+
+    async def test_a_page_says_whether_the_run_had_ended(self, ports: Ports) -> None:
+        """And there is none where there is no run; an early wish is none."""
+        run = await ports.claimed()
+        await ports.runs.cancel(RunKey("default", "early"), WISH)
+        before = await ports.runs.events(KEY, after=0, limit=10)
+        await ports.journal.settle(ended(run))
+        after = await ports.runs.events(KEY, after=0, limit=10)
+
+        assert before is not None
+        assert after is not None
+        assert (before.finished, after.finished) == (False, True)
+        for key in (RunKey("default", "early"), RunKey("default", "x"), RunKey("other", "case-1")):
+            assert await ports.runs.events(key, after=0, limit=10) is None
+
+    @pytest.mark.req("card/executor")
+    async def test_only_the_owner_tells(self, ports: Ports) -> None:
+        """Not under an older fence, and nobody after the end."""
+        run = await ports.claimed()
+        await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
+        again = await ports.runs.claim(KEY, "w2")
+        assert again is not None
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
+        assert not (await ports.journal.settle(ended(run))).done
+        await ports.runs.release(run, active_seconds=0, calls=(), counted=True, events=(event(1),))
+        assert await told(ports) == []
+
+        await ports.journal.settle(ended(again))
+        await ports.journal.write(JournalWrite(key=KEY, fence=2, events=(event(2),)))
+        assert [each.type for each in await told(ports)] == ["run.completed"]
+
+    @pytest.mark.req("004/lifecycle")
+    async def test_the_next_owner_goes_on_behind_the_last_event_that_is_stored(
+        self, ports: Ports
+    ) -> None:
+        """Whether it came with the journal or with the run that was given back."""
+        run = await ports.claimed()
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1), event(2))))
+        skipped = event(3, "step.skipped", step_id="a/b")
+        await ports.runs.release(
+            run, active_seconds=1, calls=(), counted=True, events=(event(2), skipped)
+        )
+        again = await ports.runs.claim(KEY, "w2")
+
+        assert again is not None
+        assert (run.last_seq, again.last_seq) == (0, 3)
+        assert (sorted(run.skipped), sorted(again.skipped)) == ([], ["a/b"])
+        assert [each.seq for each in await told(ports)] == [1, 2, 3]
+
+    async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
+        """Of that run alone."""
+        run = await ports.claimed()
+        await ports.claimed("case-2")
+        with (
+            ports.runs.listening(KEY) as bell,
+            ports.runs.listening(RunKey("default", "case-2")) as other,
+        ):
+            async with asyncio.timeout(5):
+                await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
+                await bell.wait()
+                bell.clear()
+                await ports.journal.settle(ended(run, last_seq=1))
+                await bell.wait()
+            assert not other.is_set()
+
+
+class TestEnding:
+    @pytest.mark.req("004/lifecycle")
+    @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.HALTED])
+    async def test_the_end_of_a_run_is_its_last_event(
+        self, ports: Ports, status: RunStatus
+    ) -> None:
+        """Written with the status, and once, however often the end is written."""
+        run = await ports.claimed()
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
+        for _ in range(2):
+            await ports.journal.settle(ended(run, status, last_seq=1))
+
+        assert [each.type for each in await told(ports)] == ["text.delta", f"run.{status}"]
+        assert event_problems(await told(ports), status) == []
+
+    async def test_an_end_that_loses_against_a_wish_tells_nothing(self, ports: Ports) -> None:
+        """The end that is written instead takes its number."""
+        run = await ports.claimed()
+        await ports.runs.cancel(KEY, WISH)
+        await ports.journal.settle(ended(run))
+        assert await told(ports) == []
+        await ports.journal.settle(ended(run, RunStatus.CANCELLED))
+
+        assert [(each.seq, each.type) for each in await told(ports)] == [(1, "run.cancelled")]
+
+    @pytest.mark.req("card/delete")
+    async def test_a_run_that_nobody_executes_ends_with_an_event_as_well(
+        self, ports: Ports
+    ) -> None:
+        """Cancelled before it existed, and in the queue."""
+        await ports.runs.cancel(KEY, WISH)
+        await ports.claimed()
+        [end] = await told(ports)
+        assert (end.seq, end.type) == (1, "run.cancelled")
+        assert end.data["stop"]["requested_by"] == "tester"
+
+        await ports.queued("case-2")
+        await ports.runs.cancel(other := RunKey("default", "case-2"), WISH)
+        page = await ports.runs.events(other, after=0, limit=10)
+        assert page is not None
+        assert event_problems(page.events, "cancelled") == []
+
+    async def test_a_run_that_is_cancelled_between_two_owners_goes_on_numbering(
+        self, ports: Ports
+    ) -> None:
+        """What the first owner has told stays, and the end stands behind it."""
+        run = await ports.claimed()
+        events = (event(1, STEP_STARTED, step_id="a", node_id="n000002"), event(2))
+        await ports.runs.release(run, active_seconds=1, calls=(), counted=True, events=events)
+        await ports.runs.cancel(KEY, WISH)
+
+        assert [(each.seq, each.type) for each in await told(ports)] == [
+            (1, STEP_STARTED),
+            (2, "text.delta"),
+            (3, "run.cancelled"),
+        ]
+
+    @pytest.mark.req("001/inv3")
+    async def test_a_late_cost_is_told_behind_the_end(self, ports: Ports) -> None:
+        """By the owner that settled the run; nobody else changes what it has spent."""
+        run = await ports.claimed()
+        await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
+        again = await ports.runs.claim(KEY, "w2")
+        assert again is not None
+        records = records_of(graph_with_calls("case-1"))
+        await ports.journal.settle(ended(again))
+        before = await ports.stored()
+        old = LateResult(key=KEY, fence=1, calls=records, usage={"tokens": 1})
+        await ports.runs.late(old)
+        assert await ports.stored() == before
+        assert (await ports.runs.calls(KEY), len(await told(ports))) == ([], 1)
+
+        await ports.runs.late(replace(old, fence=2))
+        assert (await ports.stored()).usage == {"tokens": 1}
+        assert [(each.seq, each.type) for each in await told(ports)] == [
+            (1, "run.completed"),
+            (2, "late_result"),
+        ]
+        assert (await told(ports))[1].data == {"usage": {"tokens": 1}}
+
+    async def test_a_late_cost_of_a_run_that_goes_on_is_dropped(self, ports: Ports) -> None:
+        """There the lost call is counted at its estimate."""
+        await ports.claimed()
+        await ports.runs.late(LateResult(key=KEY, fence=1, calls=(), usage={"tokens": 1}))
+
+        assert (await ports.stored()).usage is None
+        assert await told(ports) == []
+
+
+class TestGuards:
+    @pytest.mark.req("004/lifecycle")
+    @pytest.mark.parametrize(
+        "second",
+        [
+            event(3, STEP_STARTED, step_id="a", node_id="n000009"),
+            event(3, "step.error", step_id="a", node_id="n000002"),
+            event(3, STEP_COMPLETED, step_id="a", node_id="n000002"),
+        ],
+        ids=["a second start", "another end", "a second end"],
+    )
+    async def test_a_lifecycle_event_that_contradicts_another_is_refused(
+        self, ports: Ports, second: EventRecord
+    ) -> None:
+        """Whatever code asks for it; what came with it is not stored either."""
+        await ports.claimed()
+        sound = (
+            event(1, STEP_STARTED, step_id="a", node_id="n000002"),
+            event(2, STEP_COMPLETED, step_id="a", node_id="n000002"),
+        )
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, events=sound))
+        with pytest.raises(Exception, match=r"(?i)events_one|EventRecord"):
+            await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(*sound, second)))
+
+        assert await told(ports) == list(sound)
+
+    async def test_a_step_may_be_resumed_often_and_end_once_in_each_execution(
+        self, ports: Ports
+    ) -> None:
+        """Other steps are not in its way."""
+        await ports.claimed()
+        events = (
+            event(1, STEP_STARTED, step_id="a", node_id="n000002"),
+            event(2, STEP_STARTED, step_id="a/b", node_id="n000003"),
+            event(3, "step.resumed", step_id="a", node_id="n000004"),
+            event(4, "step.resumed", step_id="a", node_id="n000005"),
+            event(5, STEP_COMPLETED, step_id="a", node_id="n000005"),
+            event(6, "step.error", step_id="a/b", node_id="n000003"),
+        )
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, events=events))
+
+        assert await told(ports) == list(events)

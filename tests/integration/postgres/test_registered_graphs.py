@@ -1,0 +1,228 @@
+"""What the database itself keeps of registered graphs, and of the graphs of runs."""
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from app.adapters.postgres.definitions import PostgresGraphs
+from app.adapters.postgres.engines import PoolSizes, open_engines
+from app.runs.errors import ContainedGraphGoneError, GraphInUseError, GraphRefusedError
+from app.runs.ports import RunFilter
+from app.runs.run import GraphRef, NewRun, RunKey, RunKind, RunRequest
+from tests.support.graph_documents import TENANT, containing, edge, flat, new_graph
+from tests.support.stores import Oracle, Stores, new_run
+
+GOOD = {**flat("a", "b"), "edges": [edge("a", "b", channel="flow"), edge("a", "b", channel="link")]}
+
+INSERT = """
+INSERT INTO graphs (tenant_id, name, version, definition, sha256, size_bytes)
+VALUES ('t', 'g', %s, %s, '', 1)
+"""
+
+
+@pytest.fixture
+async def graphs(stores: Stores) -> PostgresGraphs:
+    return PostgresGraphs(stores.engines)
+
+
+async def insert(oracle: Oracle, graph: Any, version: int = 1) -> None:
+    await oracle.rows(INSERT, version, json.dumps(graph))
+
+
+@pytest.mark.req("004/channel")
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"data": {}},
+        {"data": {"channel": None}},
+        {"data": {"channel": "Flow"}},
+        {"data": {"channel": 1}},
+        {"data": {"channel": ["flow"]}},
+        {"data": {"channel": {"flow": "flow"}}},
+        {"data": [{"channel": "flow"}]},
+        {"data": "flow"},
+        {"channel": "flow"},
+    ],
+)
+async def test_the_database_refuses_an_edge_without_a_channel(
+    oracle: Oracle, said: dict[str, Any]
+) -> None:
+    """Whoever writes it; in the graph itself, and in one that stands inside it."""
+    bad = {**flat("a", "b"), "edges": [edge("a", "b", channel="flow")]}
+    bad["edges"].append({"source": "a", "target": "b", **said})
+    fallback = {"on_error": "fallback", "fallback": containing(bad)["steps"][0]}
+    by_fallback = {"steps": [{"id": "a", "type": "t", "data": {}, "policy": fallback}]}
+
+    for graph in (bad, containing(bad), containing(containing(bad), kind="map"), by_fallback):
+        with pytest.raises(psycopg.errors.CheckViolation) as refused:
+            await insert(oracle, graph)
+        assert refused.value.diag.constraint_name == "graphs_edges_say_their_channel"
+
+
+@pytest.mark.req("004/channel")
+async def test_the_database_takes_graphs_whose_edges_say_their_channel(oracle: Oracle) -> None:
+    """And what only looks like an edge in the data of a step is none."""
+    data = {"edges": [1, {"no": "channel"}], "graph": {"name": "other"}}
+    other = {"steps": [{"id": "a", "type": "subgraph", "data": data}]}
+
+    for version, graph in enumerate((GOOD, containing(GOOD, kind="map"), other, {}), start=1):
+        await insert(oracle, graph, version)
+
+    assert await oracle.value("SELECT count(*) FROM graphs") == 4
+
+
+@pytest.mark.req("004/channel")
+async def test_the_store_says_what_the_database_refused(graphs: PostgresGraphs) -> None:
+    """As a problem of the graph; nobody is told that the service failed."""
+    bad = {**flat("a", "b"), "edges": [edge("a", "b")]}
+
+    with pytest.raises(GraphRefusedError) as refused:
+        await graphs.add(new_graph("g", bad))
+
+    assert [problem.place for problem in refused.value.problems] == ["edges"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "definition = '{}'",
+        "version = 9",
+        "name = 'h'",
+        "sha256 = 'x'",
+        "created_at = now(), definition = NULL, deleted_at = now()",
+        "definition = NULL",
+        "deleted_at = now()",
+    ],
+)
+async def test_a_version_never_changes(oracle: Oracle, change: str) -> None:
+    """It can be deleted, which takes its content and leaves its number."""
+    await insert(oracle, GOOD)
+
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await oracle.rows(f"UPDATE graphs SET {change}")  # noqa: S608 - a text of this test
+    await oracle.rows("UPDATE graphs SET definition = NULL, deleted_at = now()")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        await oracle.rows("UPDATE graphs SET definition = '{}', deleted_at = NULL")
+
+
+async def test_a_deleted_version_leaves_nothing_but_its_number(
+    graphs: PostgresGraphs, oracle: Oracle
+) -> None:
+    """Neither what it said nor what it contained."""
+    await graphs.add(new_graph("part"))
+    await graphs.add(new_graph("g", uses=(GraphRef("part"),), description="secret"))
+    await graphs.delete(TENANT, GraphRef("g"))
+
+    [row] = await oracle.rows("SELECT * FROM graphs WHERE name = 'g'")
+    assert (row["version"], row["definition"], row["description"]) == (1, None, None)
+    assert (row["uses"], row["deleted_at"] is None) == ([], False)
+
+
+async def test_two_replicas_registering_at_once_share_the_numbers(database_url: str) -> None:
+    """Forty graphs of one name on two processes: every number once, none left out."""
+    sizes = PoolSizes(connect_timeout_seconds=60)
+    replicas = [open_engines(database_url, sizes) for _ in range(2)]
+    try:
+        stores = [PostgresGraphs(engines) for engines in replicas]
+        async with asyncio.TaskGroup() as group:
+            posts = [
+                group.create_task(stores[n % 2].add(new_graph("g", flat(f"s{n}"))))
+                for n in range(40)
+            ]
+        assert sorted(post.result().head.version for post in posts) == list(range(1, 41))
+    finally:
+        for engines in replicas:
+            await engines.dispose()
+
+
+async def refusal_of(asked: Awaitable[object]) -> type[Exception] | None:
+    try:
+        await asked
+    except (ContainedGraphGoneError, GraphInUseError) as refused:
+        return type(refused)
+    return None
+
+
+async def test_nothing_is_deleted_that_is_being_put_to_use(database_url: str) -> None:
+    """Whichever comes first wins: a user without its part never comes about."""
+    replicas = [open_engines(database_url, PoolSizes()) for _ in range(2)]
+    try:
+        one, other = (PostgresGraphs(engines) for engines in replicas)
+        outcomes = set()
+        for number in range(20):
+            part = GraphRef(f"part-{number}", 1)
+            await one.add(new_graph(part.name))
+            user = new_graph(f"user-{number}", uses=(part,))
+            async with asyncio.TaskGroup() as group:
+                used = group.create_task(refusal_of(one.add(user)))
+                deleted = group.create_task(refusal_of(other.delete(TENANT, part)))
+            outcomes.add((used.result(), deleted.result()))
+        assert outcomes
+        assert outcomes <= {(ContainedGraphGoneError, None), (None, GraphInUseError)}
+    finally:
+        for engines in replicas:
+            await engines.dispose()
+
+
+@pytest.fixture
+def graph_run() -> NewRun:
+    request = RunRequest(
+        kind=RunKind.GRAPH,
+        graph=GOOD,
+        graph_ref=GraphRef("g", 3),
+        inputs={"default": [1, {"a": None}]},
+    )
+    return replace(new_run("r"), request=request)
+
+
+@pytest.fixture(params=["claimed", "queued"])
+async def accepted(request: pytest.FixtureRequest, stores: Stores, graph_run: NewRun) -> str:
+    """A graph run, accepted on either of the two ways."""
+    worker_id = "w" if request.param == "claimed" else None
+    await stores.runs.accept(graph_run, worker_id=worker_id)
+    return str(request.param)
+
+
+async def test_a_graph_run_is_stored_with_all_that_it_executes(
+    stores: Stores, accepted: str, graph_run: NewRun
+) -> None:
+    """Whoever takes it up later has the graph, its name and its inputs."""
+    key = RunKey("default", "r")
+    found = await (stores.runs.claim(key, "w") if accepted == "queued" else stores.runs.get(key))
+
+    assert found is not None
+    assert (found.kind, found.request) == (RunKind.GRAPH, graph_run.request)
+
+
+async def test_a_page_of_runs_holds_no_graphs(stores: Stores, accepted: str) -> None:
+    """It would be as large as all of them together; the name is shown."""
+    [run] = (await stores.runs.find("default", RunFilter())).runs
+
+    assert (run.request.graph, run.request.inputs) == (None, {})
+    assert run.request.graph_ref == GraphRef("g", 3)
+
+
+async def test_the_request_of_a_case_is_stored_as_before(stores: Stores, oracle: Oracle) -> None:
+    """Cases carry nothing of graphs along."""
+    await stores.runs.accept(new_run("case-1"), worker_id="w")
+
+    stored = await oracle.value("SELECT request FROM runs")
+    assert not stored.keys() & {"graph", "graph_ref", "inputs"}
+
+
+async def test_a_run_is_found_by_the_key_or_the_id_that_made_it(stores: Stores) -> None:
+    """A key says more than an id, and belongs to its tenant."""
+    await stores.runs.accept(new_run("a", key="k"), worker_id=None)
+    await stores.runs.accept(new_run("b"), worker_id=None)
+
+    async def found(run_id: str, key: str | None, tenant: str = "default") -> str | None:
+        run = await stores.runs.earlier(RunKey(tenant, run_id), key)
+        return None if run is None else run.key.run_id
+
+    assert [await found("b", "k"), await found("b", None), await found("", "k")] == ["a", "b", "a"]
+    assert [await found("c", None), await found("a", "x"), await found("a", "k", "t")] == [None] * 3

@@ -1,0 +1,89 @@
+"""Registered graphs and the real catalog of nodes understand one another."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
+from app.runs.definitions import GraphDefinitions
+from app.runs.errors import GraphRefusedError
+from app.runs.graphs import GraphLimits
+from app.settings.schema import Settings
+from tests.support.graph_documents import TENANT, edge, named
+from tests.support.memory_graphs import MemoryGraphs
+
+CALCULATION = {"tool": "calculator", "args": {"expression": "${default} + 1"}}
+PLUS_ONE: dict[str, Any] = {
+    "steps": [{"id": "plus", "type": "tool", "data": CALCULATION}],
+    "edges": [],
+}
+
+
+def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
+    """Return a graph of subgraphs, one after the other."""
+    ids = [f"inner-{index}" for index in range(len(graphs))]
+    steps = [
+        {"id": step_id, "type": "subgraph", "data": {"graph": graph}}
+        for step_id, graph in zip(ids, graphs, strict=True)
+    ]
+    edges = [edge(one, other, channel="flow") for one, other in pairwise(ids)]
+    return {"steps": steps, "edges": edges}
+
+
+@pytest.fixture
+def graphs() -> GraphDefinitions:
+    settings, builtin = Settings(), builtin_tools()
+    tools = build_tools(settings, builtin)
+    catalog = build_catalog(settings, build_models(settings), tools, builtin)
+    return GraphDefinitions(MemoryGraphs(), catalog, GraphLimits())
+
+
+@pytest.mark.req("004/subgraph")
+async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
+    graphs: GraphDefinitions,
+) -> None:
+    """In subgraphs, at any depth, in the data of a map and in fallbacks."""
+    await graphs.register(TENANT, "plus-one", PLUS_ONE)
+    await graphs.register(TENANT, "twice", holding(named("plus-one"), named("plus-one", 1)))
+    graph = holding(holding(named("twice")), named("plus-one"))
+    graph["steps"][1]["policy"] = {
+        "on_error": "fallback",
+        "fallback": {"type": "subgraph", "data": {"graph": named("plus-one")}},
+    }
+    graph["steps"].append({"id": "all", "type": "map", "data": {"graph": named("plus-one")}})
+
+    complete = await graphs.inline(TENANT, graph)
+
+    assert await graphs.problems(TENANT, complete) == ()
+    assert str(complete).count("'type': 'tool'") == 2 + 1 + 1 + 1
+
+
+async def test_what_is_not_registered_is_said_once(graphs: GraphDefinitions) -> None:
+    """The catalog has nothing to add about a bare name, and its own findings are told too."""
+    graph = holding(named("nowhere"), PLUS_ONE, {"name": 5})
+    graph["steps"][1]["type"] = "unknown"
+
+    with pytest.raises(GraphRefusedError) as refused:
+        await graphs.inline(TENANT, graph)
+
+    places = [problem.place for problem in refused.value.problems]
+    assert places[0] == "steps.0.data.graph.name"
+    assert not any(place.startswith("steps.0.") for place in places[1:])
+    assert {"steps.1.type"} < set(places)
+    assert any(place.startswith("steps.2.data") for place in places)
+
+
+@pytest.mark.req("004/channel")
+@pytest.mark.parametrize("data", [{}, {"channel": "both"}, {"channel": None}])
+async def test_an_edge_that_does_not_say_its_channel_is_refused(
+    graphs: GraphDefinitions, data: dict[str, Any]
+) -> None:
+    """Before anything is stored."""
+    graph = holding(PLUS_ONE, PLUS_ONE)
+    graph["edges"] = [edge("inner-0", "inner-1", **data)]
+
+    with pytest.raises(GraphRefusedError) as refused:
+        await graphs.register(TENANT, "g", graph)
+
+    assert [problem.place for problem in refused.value.problems] == ["edges.0.data.channel"]

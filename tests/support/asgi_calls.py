@@ -1,0 +1,103 @@
+"""Requests whose answers are read while they come, and that may be given up in the middle."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+
+class StreamedCall:
+    """One GET of an application, without a socket in between."""
+
+    def __init__(self, app: FastAPI, path: str, headers: Mapping[str, str]) -> None:
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self._news = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._begun = False
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.lower().encode(), text.encode()) for name, text in headers.items()],
+            "client": ("127.0.0.1", 50000),
+            "server": ("caseworker", 80),
+        }
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what the whole events that have come so far hold."""
+        blocks = [parsed(block) for block in self.body.decode().split("\n\n")[:-1]]
+        return [json.loads(block["data"]) for block in blocks if "data" in block]
+
+    async def seen(self, count: int) -> list[dict[str, Any]]:
+        """Wait for a number of events and return all there are."""
+        async with asyncio.timeout(10):
+            while len(self.events()) < count:
+                self._news.clear()
+                await self._news.wait()
+        return self.events()
+
+    async def answered(self) -> int:
+        """Wait for the answer to begin and return its status."""
+        async with asyncio.timeout(10):
+            while self.status is None:
+                self._news.clear()
+                await self._news.wait()
+        return self.status
+
+    async def ended(self) -> list[dict[str, Any]]:
+        """Wait for the end of the answer and return all events."""
+        async with asyncio.timeout(10):
+            await self.task
+        return self.events()
+
+    async def hang_up(self) -> None:
+        """Go away, and wait until the application has noticed."""
+        self._gone.set()
+        async with asyncio.timeout(10):
+            await self.task
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._begun:
+            self._begun = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): text.decode() for name, text in message["headers"]}
+        else:
+            self.body += message.get("body", b"")
+        self._news.set()
+
+
+def parsed(block: str) -> dict[str, str]:
+    """Return the fields of one block of a stream."""
+    fields = (line.partition(": ") for line in block.splitlines() if not line.startswith(":"))
+    return {name: text for name, _, text in fields}
+
+
+@asynccontextmanager
+async def streamed(
+    app: FastAPI, path: str, headers: Mapping[str, str] | None = None
+) -> AsyncIterator[StreamedCall]:
+    """Make a call; it is given up when the block ends, if it has not ended before."""
+    call = StreamedCall(app, path, headers or {})
+    try:
+        yield call
+    finally:
+        await call.hang_up()

@@ -1,0 +1,106 @@
+"""The oracle for the events of a run: what may stand in its log, and in which order.
+
+A step that executes is started once, also if several workers try (the later ones resume it), and
+has at most one end: none where it was cut off for good. The last event of a run tells of its end,
+and nothing but late results comes behind it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import psycopg
+
+from app.adapters.postgres.connections import driver_url
+from app.engine.events import (
+    LATE_RESULT,
+    LIFECYCLE,
+    STEP_ENDS,
+    STEP_RESUMED,
+    STEP_SKIPPED,
+    STEP_STARTED,
+)
+from app.runs.event_log import RUN_ENDS
+from app.runs.run import TERMINAL, EventRecord, RunKey
+
+
+def event_problems(events: Sequence[EventRecord], status: str) -> list[str]:
+    """Return one sentence for everything that is wrong with the log of a run that stands so."""
+    return [
+        *_about_numbers(events),
+        *_about_the_end(events, status),
+        *(
+            f"step {step}: {problem}"
+            for step, types in _by_step(events).items()
+            for problem in _about_a_step(types, status)
+        ),
+    ]
+
+
+def _about_numbers(events: Sequence[EventRecord]) -> Iterator[str]:
+    numbers = [event.seq for event in events]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield f"the numbers are {numbers}"
+
+
+def _about_the_end(events: Sequence[EventRecord], status: str) -> Iterator[str]:
+    types = [event.type for event in events]
+    ends = [type_ for type_ in types if type_ in RUN_ENDS]
+    told = [f"run.{status}"] if status in TERMINAL else []
+    if ends != told:
+        yield f"the run is {status}, and its log tells of {ends or 'no end'}"
+    if ends and set(types[types.index(ends[0]) + 1 :]) - {LATE_RESULT}:
+        yield f"behind the run's end there are {types[types.index(ends[0]) + 1 :]}"
+
+
+def _by_step(events: Iterable[EventRecord]) -> Mapping[str, list[str]]:
+    steps: dict[str, list[str]] = {}
+    for event in events:
+        if event.type in LIFECYCLE:
+            steps.setdefault(str(event.step_id), []).append(event.type)
+    return steps
+
+
+def _about_a_step(types: Sequence[str], status: str) -> Iterator[str]:
+    counted = Counter(types)
+    ends = sum(counted[end] for end in STEP_ENDS)
+    if counted[STEP_SKIPPED] and len(types) > 1:
+        yield f"it was skipped, and more: {types}"
+    elif counted[STEP_SKIPPED]:
+        return
+    if counted[STEP_STARTED] != 1 or types[0] != STEP_STARTED:
+        yield f"it was not started once and first: {types}"
+    if ends > 1 or (ends and types[-1] not in STEP_ENDS):
+        yield f"its end is not one, or not the last: {types}"
+    if not ends and status == "completed":
+        yield f"it has no end, and the run is completed: {types}"
+    if set(types) - STEP_ENDS - {STEP_STARTED, STEP_RESUMED, STEP_SKIPPED}:
+        yield f"it has events of an unknown kind: {types}"
+
+
+def stored_events(url: str) -> dict[RunKey, tuple[str, list[EventRecord]]]:
+    """Return the status and the events of every run in a database."""
+    query = """
+        SELECT tenant_id, run_id, status, seq, ts, type, step_id, node_id, data
+        FROM runs LEFT JOIN events USING (tenant_id, run_id)
+        WHERE request IS NOT NULL ORDER BY tenant_id, run_id, seq
+    """
+    found: dict[RunKey, tuple[str, list[EventRecord]]] = {}
+    with psycopg.connect(driver_url(url)) as connection:
+        for tenant, run_id, status, seq, ts, type_, step_id, node_id, data in connection.execute(
+            query
+        ):
+            _, events = found.setdefault(RunKey(tenant, run_id), (status, []))
+            if seq is not None:
+                event = EventRecord(
+                    seq=seq, ts=ts, type=type_, step_id=step_id, node_id=node_id, data=data
+                )
+                events.append(event)
+    return found
+
+
+def require_sound_events(url: str) -> None:
+    """Check the log of every run in a database; there must be one (proofs, row 5)."""
+    runs = stored_events(url)
+    assert runs, "there is no run to check"
+    for key, (status, events) in runs.items():
+        assert event_problems(events, status) == [], key

@@ -1,0 +1,58 @@
+"""Graphs to post and to register."""
+
+import hashlib
+from typing import Any
+
+from app.runs.graph_size import canonical
+from app.runs.graphs import NewGraph
+from app.runs.run import GraphRef
+
+TENANT = "default"
+
+
+def flat(*step_ids: str, **members: Any) -> dict[str, Any]:
+    """Return a graph of steps that have nothing to do with one another."""
+    steps = [{"id": step_id, "type": "function", "data": {}} for step_id in step_ids]
+    return {"steps": steps, "edges": [], **members}
+
+
+def edge(source: str, target: str, **data: Any) -> dict[str, Any]:
+    """Return an edge between the usual handles; ``data`` is what it says."""
+    handles = {"source_handle": "default", "target_handle": "default"}
+    return {"source": source, "target": target, **handles, "data": data}
+
+
+def containing(*inner: dict[str, Any], kind: str = "subgraph") -> dict[str, Any]:
+    """Return a graph with a step for each graph that it contains, inline or by name."""
+    steps = [
+        {"id": f"inner-{index}", "type": kind, "data": {"graph": graph}}
+        for index, graph in enumerate(inner)
+    ]
+    return {"steps": steps, "edges": []}
+
+
+def named(name: str, version: int | None = None) -> dict[str, Any]:
+    """Return a name in the place of a graph."""
+    return {"name": name} if version is None else {"name": name, "version": version}
+
+
+def new_graph(
+    name: str,
+    graph: dict[str, Any] | None = None,
+    *,
+    uses: tuple[GraphRef, ...] = (),
+    tenant: str = TENANT,
+    description: str | None = None,
+) -> NewGraph:
+    """Return a graph as the service hands it to the store."""
+    graph = graph or flat("a")
+    text = canonical(graph)
+    return NewGraph(
+        tenant=tenant,
+        name=name,
+        description=description,
+        graph=graph,
+        sha256=hashlib.sha256(text).hexdigest(),
+        size_bytes=len(text),
+        uses=uses,
+    )

@@ -1,0 +1,94 @@
+"""What the runs in memory are stored in, and how it is written."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED
+from app.runs.event_log import RUN_ENDS
+from app.runs.run import CallRecord, EventRecord, Run, RunStatus, StopWish
+
+OPEN_CALL = frozenset({"created", "running"})
+
+
+@dataclass(slots=True)
+class Row:
+    """What is stored under one key: a run, or an early wish to stop one."""
+
+    run: Run | None = None
+    intent: StopWish | None = None
+    intent_expires_at: datetime | None = None
+    calls: dict[str, CallRecord] = field(default_factory=dict)
+    events: dict[int, EventRecord] = field(default_factory=dict)
+    snapshots: list[Mapping[str, Any]] = field(default_factory=list)
+    history: list[RunStatus] = field(default_factory=list)
+    """Every status the run has had, for tests to look at."""
+
+
+def run_of(row: Row) -> Run:
+    assert row.run is not None
+    return row.run
+
+
+def journal_of(row: Row) -> list[CallRecord]:
+    return [row.calls[node_id] for node_id in sorted(row.calls, key=lambda id_: int(id_[1:]))]
+
+
+def write_calls(row: Row, records: Iterable[CallRecord]) -> None:
+    """Write journal rows; a call that has ended keeps the way it ended, and every one its key."""
+    for record in records:
+        old = row.calls.get(record.node_id)
+        stored = replace(
+            record,
+            node=as_json(record.node),
+            charge=as_json(record.charge),
+            value=as_json(record.value),
+        )
+        if old is None:
+            row.calls[record.node_id] = stored
+        elif old.node["status"] in OPEN_CALL or old.node["status"] == record.node["status"]:
+            named = record if old.call_key is None else old
+            row.calls[record.node_id] = replace(
+                stored, call_key=named.call_key, request_hash=named.request_hash
+            )
+
+
+def write_events(row: Row, records: Iterable[EventRecord]) -> None:
+    """Write events; one that is stored stays as it is, and what the database refuses is refused."""
+    told = dict(row.events)
+    for record in records:
+        if record.seq in told:
+            continue
+        for stored in told.values():
+            assert not _contradict(stored, record), f"{stored} and {record}"
+        told[record.seq] = replace(record, data=as_json(record.data))
+    row.events = told
+
+
+def _contradict(one: EventRecord, other: EventRecord) -> bool:
+    """Tell whether the unique indexes of the database hold one of two events alone."""
+    if one.type == other.type == STEP_STARTED:
+        return one.step_id == other.step_id
+    if one.type in STEP_ENDS and other.type in STEP_ENDS:
+        return one.node_id is not None and one.node_id == other.node_id
+    return one.type in RUN_ENDS and other.type in RUN_ENDS
+
+
+def last_seq_of(row: Row) -> int:
+    return max(row.events, default=0)
+
+
+def skipped_in(row: Row) -> frozenset[str]:
+    events = row.events.values()
+    return frozenset(str(event.step_id) for event in events if event.type == STEP_SKIPPED)
+
+
+def has_begun(record: CallRecord) -> bool:
+    return record.node["kind"] in ("llm", "tool") and record.node["status"] != "created"
+
+
+def as_json(value: Any) -> Any:
+    """Return what comes back from a database that stored ``value`` as JSON."""
+    return json.loads(json.dumps(value, allow_nan=False))

@@ -1,0 +1,45 @@
+"""What the OpenAPI document shows is right."""
+
+from typing import Any
+
+import pytest
+
+from app.api.admission import Admission
+from app.api.examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
+from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
+from app.api.run_body import CaseBody, GraphRunBody
+from app.api.services import ApiLimits
+from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
+from app.runs.graphs import GraphChecks
+from app.settings.schema import Settings
+
+
+@pytest.fixture(scope="module")
+def catalog() -> GraphChecks:
+    """The real one, with which the service is built."""
+    settings, builtin = Settings(), builtin_tools()
+    tools = build_tools(settings, builtin)
+    return build_catalog(settings, build_models(settings), tools, builtin)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChecks) -> None:
+    """Cases and graphs; nothing of a graph is even odd."""
+    value: Any = RUNS[name]["value"]
+    if value.get("kind") != "graph":
+        tools = build_tools(Settings(), builtin_tools())
+        Admission(ApiLimits(), tools).new_run(CaseBody.model_validate(value), "t", None)
+        return
+    graph = GraphRunBody.model_validate(value).graph
+    if is_name(graph):
+        GraphByName.model_validate(graph)
+    else:
+        assert catalog.check(graph) == ()
+
+
+def test_every_graph_that_is_shown_is_valid(catalog: GraphChecks) -> None:
+    """As a definition and as something to look at."""
+    for example in NEW_GRAPHS.values():
+        assert catalog.check(NewGraphBody.model_validate(example["value"]).graph) == ()
+    for example in GRAPHS_TO_VALIDATE.values():
+        assert catalog.check(GraphToValidate.model_validate(example["value"]).graph) == ()

@@ -1,0 +1,378 @@
+"""Registered graphs are put where others name them, checked whole, and never too large."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from app.kernel.validation import Problem, Severity
+from app.runs.definitions import MANY_STEPS, GraphDefinitions
+from app.runs.errors import GraphNotFoundError, GraphRefusedError
+from app.runs.graphs import GraphLimits, NewGraph, Registered
+from app.runs.run import GraphRef
+from tests.support.graph_checks import Reference, ShapeChecks
+from tests.support.graph_documents import TENANT, containing, flat, named, new_graph
+from tests.support.memory_graphs import MemoryGraphs
+
+LIMITS = GraphLimits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=4)
+
+
+class World:
+    """The service over a store in memory."""
+
+    def __init__(self, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None) -> None:
+        self.store = MemoryGraphs()
+        self.checks = ShapeChecks(types)
+        self.graphs = GraphDefinitions(self.store, self.checks, limits)
+
+    async def register(self, name: str, graph: dict[str, Any]) -> Registered:
+        return await self.graphs.register(TENANT, name, graph)
+
+    async def inline(self, graph: dict[str, Any]) -> Any:
+        return await self.graphs.inline(TENANT, graph)
+
+    async def refused(self, graph: dict[str, Any]) -> Sequence[Problem]:
+        with pytest.raises(GraphRefusedError) as refused:
+            await self.inline(graph)
+        return refused.value.problems
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_name_becomes_the_graph_it_stands_for(world: World) -> None:
+    """The newest version, or the one that is named; its name stays beside it."""
+    await world.register("g", flat("old"))
+    await world.register("g", flat("new"))
+    graph = containing(named("g"), named("g", 1), flat("own"))
+    sent = copy.deepcopy(graph)
+
+    expanded = await world.inline(graph)
+
+    inner = [step["data"]["graph"] for step in expanded["steps"]]
+    assert inner[0] == {**flat("new"), "name": "g", "version": 2}
+    assert inner[1] == {**flat("old"), "name": "g", "version": 1}
+    assert inner[2] == flat("own")
+    assert graph == sent
+
+
+async def test_graphs_are_put_into_graphs_that_are_put_into_graphs(world: World) -> None:
+    """Also into those that stand inline; the same definition may stand in many places."""
+    await world.register("c", flat("c"))
+    await world.register("b", containing(named("c"), named("c", 1)))
+
+    expanded = await world.inline(containing(containing(named("b")), named("b")))
+
+    first = expanded["steps"][0]["data"]["graph"]["steps"][0]["data"]["graph"]
+    second = expanded["steps"][1]["data"]["graph"]
+    leaves = [step["data"]["graph"] for graph in (first, second) for step in graph["steps"]]
+    assert [first["name"], second["name"]] == ["b", "b"]
+    assert leaves == [{**flat("c"), "name": "c", "version": 1}] * 4
+
+
+async def test_a_graph_without_names_is_the_graph_itself(world: World) -> None:
+    """Nothing is copied and nothing asked."""
+    graph = containing(flat("a"))
+
+    assert await world.inline(graph) is graph
+
+
+async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world: World) -> None:
+    """So that a run can keep it."""
+    await world.register("b", flat("b"))
+    await world.register("a", containing(named("b")))
+
+    ref, graph = await world.graphs.named(TENANT, GraphRef("a"))
+
+    assert ref == GraphRef("a", 1)
+    assert graph["steps"][0]["data"]["graph"] == {**flat("b"), "name": "b", "version": 1}
+
+
+@pytest.mark.parametrize(
+    ("ref", "place"),
+    [(GraphRef("x"), "name"), (GraphRef("x", 1), "name"), (GraphRef("g", 2), "version")],
+)
+async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
+    world: World, ref: GraphRef, place: str
+) -> None:
+    """The name, or only the version."""
+    await world.register("g", flat("a"))
+
+    with pytest.raises(GraphRefusedError) as refused:
+        await world.graphs.named(TENANT, ref)
+
+    assert [problem.place for problem in refused.value.problems] == [place]
+
+
+async def test_all_that_does_not_exist_is_told_at_once_with_whatever_else_is_wrong(
+    world: World,
+) -> None:
+    """Each with its place; what the catalog has to say about a bare name is left out."""
+
+    class Complaining(ShapeChecks):
+        def check(self, graph: Any) -> tuple[Problem, ...]:
+            names = (Problem(f"steps.{n}.data.graph.steps", "Missing.") for n in (0, 1))
+            return (*names, Problem("steps.2.id", "Bad."), Problem("steps.10", "Far away."))
+
+    world.graphs = GraphDefinitions(world.store, Complaining(), LIMITS)
+    await world.store.add(new_graph("g", flat("a")))
+
+    problems = await world.refused(containing(named("x"), named("g", 7), flat("a")))
+
+    assert [problem.place for problem in problems] == [
+        "steps.0.data.graph.name",
+        "steps.1.data.graph.version",
+        "steps.2.id",
+        "steps.10",
+    ]
+
+
+async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
+    world: World,
+) -> None:
+    """Where it would stand in the whole graph."""
+    await world.store.add(new_graph("b", containing(named("gone"))))
+
+    problems = await world.refused(containing(flat("a"), containing(named("b"))))
+
+    place = "steps.1.data.graph.steps.0.data.graph.steps.0.data.graph.name"
+    assert [problem.place for problem in problems] == [place]
+
+
+async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing() -> None:
+    """Problems inside what was put in have the places they have in the whole."""
+    world = World(types=frozenset({"subgraph", "function"}))
+    await world.store.add(new_graph("bad", {"steps": [{"id": "a", "type": "nothing"}]}))
+
+    problems = await world.refused(containing(named("bad")))
+    accepted = await world.graphs.register(TENANT, "empty", containing({"steps": []}))
+
+    assert [problem.place for problem in problems] == ["steps.0.data.graph.steps.0.type"]
+    assert [problem.severity for problem in accepted.warnings] == [Severity.WARNING]
+    assert await world.inline(containing(named("empty")))
+
+
+async def test_validating_tells_everything_and_refuses_nothing(world: World) -> None:
+    """Errors, warnings, names that lead nowhere, limits."""
+    graph = containing(named("x"), {"steps": []})
+
+    problems = await world.graphs.problems(TENANT, graph)
+    large = await world.graphs.problems(TENANT, flat(*map(str, range(101))))
+
+    assert [(problem.place, problem.severity.value) for problem in problems] == [
+        ("steps.0.data.graph.name", "error"),
+        ("steps.1.data.graph.steps", "warning"),
+    ]
+    assert [problem.place for problem in large] == [""]
+    assert await world.graphs.problems(TENANT, flat("a")) == ()
+
+
+class TestCircles:
+    async def test_a_graph_may_not_contain_itself(self, world: World) -> None:
+        """Not before it has a first version, and not its newest one later."""
+        await world.register("g", flat("a"))
+        for name in ("g", "new"):
+            with pytest.raises(GraphRefusedError) as refused:
+                await world.register(name, containing(flat("a"), named(name)))
+
+            [problem] = refused.value.problems
+            assert problem.place == "steps.1.data.graph"
+            assert problem.message == f"A graph may not contain itself: {name} -> {name}."
+
+    async def test_a_graph_may_contain_an_older_version_of_itself(self, world: World) -> None:
+        """That one never changes, so there is no circle."""
+        await world.register("g", flat("a"))
+
+        assert (await world.register("g", containing(named("g", 1)))).head.version == 2
+        with pytest.raises(GraphRefusedError) as refused:
+            await world.register("g", containing(named("g", 3)))
+        assert [problem.place for problem in refused.value.problems] == [
+            "steps.0.data.graph.version"
+        ]
+
+    async def test_a_circle_through_others_is_told_with_its_path(self, world: World) -> None:
+        """It would come about with the new version, whichever closes it."""
+        await world.register("c", flat("a"))
+        await world.register("b", containing(named("c")))
+        await world.register("a", containing(named("b")))
+
+        with pytest.raises(GraphRefusedError) as refused:
+            await world.register("c", containing(named("a")))
+
+        [problem] = refused.value.problems
+        assert problem.message == "A graph may not contain itself: c -> a@1 -> b@1 -> c."
+
+    async def test_a_circle_that_came_about_unseen_is_found_when_it_is_run(
+        self, world: World
+    ) -> None:
+        """Deleting a newest version makes an older one the newest."""
+        await world.store.add(new_graph("a", containing(named("b"))))
+        await world.store.add(new_graph("b", containing(named("a"))))
+
+        problems = await world.refused(containing(named("a")))
+        with pytest.raises(GraphRefusedError) as refused:
+            await world.graphs.named(TENANT, GraphRef("b"))
+
+        assert [problem.message for problem in problems] == [
+            "A graph may not contain itself: a@1 -> b@1 -> a@1."
+        ]
+        assert [problem.message for problem in refused.value.problems] == [
+            "A graph may not contain itself: b@1 -> a@1 -> b@1."
+        ]
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("limits", "name"),
+        [
+            (GraphLimits(max_steps=5), "max_graph_steps"),
+            (GraphLimits(max_bytes=400), "max_graph_bytes"),
+            (GraphLimits(max_depth=2), "max_graph_depth"),
+        ],
+    )
+    async def test_what_names_stand_for_counts(self, limits: GraphLimits, name: str) -> None:
+        """As if it stood there; the definitions by themselves are small enough."""
+        roomy, tight = World(), World(limits)
+        await roomy.register("c", flat("a", "b"))
+        await roomy.register("b", containing(named("c"), named("c")))
+        tight.graphs = GraphDefinitions(roomy.store, roomy.checks, limits)
+
+        assert await tight.inline(containing(named("c")))
+        problems = await tight.refused(containing(named("b")))
+
+        assert [problem.place for problem in problems] == [""]
+        assert name in problems[0].message
+
+    async def test_exactly_the_limit_passes(self) -> None:
+        """Steps of the graph and of what is put in, together."""
+        world = World(GraphLimits(max_steps=7, max_depth=3))
+        await world.register("c", flat("a", "b"))
+
+        assert await world.inline(containing(containing(named("c")), named("c")))
+        await world.refused(containing(containing(named("c")), named("c"), flat("a")))
+
+    async def test_a_bomb_of_names_is_refused_before_it_is_built(self) -> None:
+        """Ten in each of ten, seven levels deep: ten million steps out of a few hundred bytes."""
+        world = World(GraphLimits(max_depth=20))
+        await world.store.add(new_graph("g0", flat("a")))
+        for level in range(1, 8):
+            inside = containing(*[named(f"g{level - 1}")] * 10)
+            await world.store.add(new_graph(f"g{level}", inside))
+
+        problems = await world.refused(containing(named("g7")))
+
+        assert "max_graph" in problems[0].message
+        assert world.store.loaded_bytes < 20_000
+        assert world.checks.checked == 0
+
+    async def test_definitions_are_loaded_no_further_than_the_limit_of_bytes(self) -> None:
+        """A graph can name more than any process could hold."""
+        world = World(GraphLimits(max_bytes=3_000))
+        for number in range(50):
+            await world.store.add(new_graph(f"g{number}", flat("x" * 500, str(number))))
+
+        problems = await world.refused(containing(*(named(f"g{n}") for n in range(20))))
+
+        assert "max_graph_bytes" in problems[0].message
+        assert world.store.loaded_bytes == 0
+
+    async def test_what_was_loaded_before_counts_towards_the_limit(self) -> None:
+        """Level by level, each of which would fit."""
+        world = World(GraphLimits(max_bytes=3_000))
+        await world.store.add(new_graph("g0", flat("x" * 1_000)))
+        for level in range(1, 5):
+            inside = containing(named(f"g{level - 1}"), flat("x" * 1_000))
+            await world.store.add(new_graph(f"g{level}", inside))
+
+        problems = await world.refused(containing(named("g4")))
+
+        assert "max_graph_bytes" in problems[0].message
+        assert 0 < world.store.loaded_bytes < 3_000
+
+    async def test_a_long_chain_is_refused_however_its_links_were_loaded(self) -> None:
+        """All of them at once, so that the chain is longer than the levels that were looked at."""
+        world = World(GraphLimits(max_bytes=10**6, max_depth=5))
+        await world.store.add(new_graph("g0", flat("a")))
+        for number in range(1, 1000):
+            await world.store.add(new_graph(f"g{number}", containing(named(f"g{number - 1}"))))
+
+        at_once = await world.refused(containing(*(named(f"g{n}") for n in reversed(range(1000)))))
+        one_by_one = await world.refused(containing(named("g999")))
+
+        assert [problem.message for problem in (*at_once, *one_by_one)] == [
+            "A graph may nest at most 5 deep, with all in it (max_graph_depth)."
+        ] * 2
+
+
+async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: World) -> None:
+    """The answer says what is missing, as if it had never been there."""
+    await world.register("g", flat("a"))
+
+    class Deleting(MemoryGraphs):
+        async def add(self, new: NewGraph) -> Registered:
+            if await self.get(TENANT, GraphRef("g")):
+                await self.delete(TENANT, GraphRef("g"))
+            return await super().add(new)
+
+    store = Deleting()
+    await MemoryGraphs.add(store, new_graph("g", flat("a")))
+    graphs = GraphDefinitions(store, world.checks, LIMITS)
+
+    with pytest.raises(GraphRefusedError) as refused:
+        await graphs.register(TENANT, "user", containing(named("g")))
+
+    assert [problem.place for problem in refused.value.problems] == ["steps.0.data.graph.name"]
+
+
+async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
+    """As its author named it, each once; so nothing is deleted that it needs."""
+    kept: list[NewGraph] = []
+
+    class Watching(MemoryGraphs):
+        async def add(self, new: NewGraph) -> Registered:
+            kept.append(new)
+            return await super().add(new)
+
+    graphs = GraphDefinitions(Watching(), world.checks, LIMITS)
+    await graphs.register(TENANT, "g", flat("a"))
+    await graphs.register(
+        TENANT, "user", containing(named("g"), containing(named("g", 1)), named("g"))
+    )
+
+    assert kept[1].uses == (GraphRef("g"), GraphRef("g", 1))
+    assert kept[1].graph == containing(named("g"), containing(named("g", 1)), named("g"))
+
+
+async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
+    """With the same findings."""
+    graph = flat(*(f"s{n}" for n in range(MANY_STEPS + 1)), "s0")
+    world.graphs = GraphDefinitions(world.store, world.checks, GraphLimits())
+
+    problems = await world.refused(graph)
+
+    assert [problem.place for problem in problems] == [f"steps.{MANY_STEPS + 1}.id"]
+
+
+async def test_what_is_not_there_is_not_found(world: World) -> None:
+    """Neither a definition nor the versions of a name."""
+    with pytest.raises(GraphNotFoundError):
+        await world.graphs.get(TENANT, GraphRef("x"))
+    with pytest.raises(GraphNotFoundError):
+        await world.graphs.versions(TENANT, "x", limit=5, cursor=None)
+
+
+async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: World) -> None:
+    """Whatever a catalog calls the place of a nested graph."""
+
+    class Elsewhere(ShapeChecks):
+        def references(self, graph: Any) -> Sequence[Reference]:
+            return [Reference(("steps", 0, "data", "body"), "g")] if "root" in graph else []
+
+    graphs = GraphDefinitions(world.store, Elsewhere(), GraphLimits(max_depth=1))
+    await world.register("g", flat("a"))
+
+    with pytest.raises(GraphRefusedError):
+        await graphs.inline(TENANT, {**flat("a"), "root": True})

@@ -1,0 +1,117 @@
+"""How events are numbered, and kept until they are stored."""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import pytest
+
+from app.engine.events import LATE_RESULT, STEP_SKIPPED, STEP_STARTED, Event
+from app.runs.event_log import EventLog, run_ended
+from app.runs.run import EventRecord, RunStatus
+
+
+def filled(*types: str, last_seq: int = 0) -> EventLog:
+    log = EventLog(last_seq=last_seq, now=lambda: 1_800_000_000.25)
+    for type_ in types:
+        log.add(Event(type=type_))
+    return log
+
+
+def told(records: Iterable[EventRecord]) -> list[tuple[int, str]]:
+    return [(record.seq, record.type) for record in records]
+
+
+def test_events_are_numbered_on_behind_what_is_stored() -> None:
+    """Densely, in the order in which they were emitted, and dated when they were."""
+    records = filled("a", "b", last_seq=7).unconfirmed()
+
+    assert told(records) == [(8, "a"), (9, "b")]
+    assert records[0].ts == datetime(2027, 1, 15, 8, 0, 0, 250_000, tzinfo=UTC)
+
+
+def test_what_is_not_confirmed_is_told_again_under_the_same_number() -> None:
+    """With what came in between behind it, and as the very same event."""
+    log = filled("a", "b")
+    first = log.unconfirmed()
+    log.add(Event(type="c"))
+    again = log.unconfirmed()
+
+    assert told(again) == [(1, "a"), (2, "b"), (3, "c")]
+    assert again[:2] == first
+
+
+def test_what_is_confirmed_is_forgotten() -> None:
+    """Also if confirmations come twice, or for less than is known by then."""
+    log = filled("a", "b")
+    first = log.unconfirmed()
+    log.add(Event(type="c"))
+    both = log.unconfirmed()
+    log.confirm(first)
+    assert told(log.unconfirmed()) == [(3, "c")]
+    log.confirm(both)
+    log.confirm(first)
+
+    assert not log
+    assert log.unconfirmed() == ()
+
+
+def test_a_step_is_told_to_be_skipped_once_whoever_owns_the_run() -> None:
+    """The next owner finds the same path dead."""
+    log = EventLog(last_seq=3, skipped={"a"})
+    for step in ("a", "b"):
+        log.add(Event(type=STEP_SKIPPED, step_id=step))
+
+    assert [(event.seq, event.step_id) for event in log.unconfirmed()] == [(4, "b")]
+
+
+def test_an_end_stands_behind_everything_and_may_be_told_otherwise() -> None:
+    """One that was not accepted leaves no trace."""
+    log = filled("a")
+    completed = log.followed_by(run_ended(RunStatus.COMPLETED, "success", None))
+    cancelled = log.followed_by(run_ended(RunStatus.CANCELLED, None, {"kind": "cancelled"}))
+
+    assert told(completed) == [(1, "a"), (2, "run.completed")]
+    assert told(cancelled) == [(1, "a"), (2, "run.cancelled")]
+    assert cancelled[1].data == {"finish_reason": None, "stop": {"kind": "cancelled"}}
+
+
+@pytest.mark.parametrize(
+    "type_", ["run.completed", "run.anything", "", "a\nb", "a b", "\u00e4", "a" * 101, ".a"]
+)
+def test_a_type_that_is_not_for_nodes_is_refused(type_: str) -> None:
+    """It could end a log for its readers, or break the stream they read."""
+    with pytest.raises(ValueError, match="type"):
+        EventLog(last_seq=0).add(Event(type=type_))
+
+
+@pytest.mark.parametrize("what", [object(), float("nan"), {1, 2}, b"bytes"])
+def test_data_that_is_not_json_is_refused_at_once(what: object) -> None:
+    """Not with the run's end, which it would keep from being stored."""
+    with pytest.raises(ValueError, match="JSON"):
+        EventLog(last_seq=0).add(Event(type="text.delta", data={"deep": [what]}))
+
+
+def test_data_is_as_it_was_when_it_was_emitted() -> None:
+    """Whatever its owner does with it later."""
+    log, rows = EventLog(last_seq=0), [1]
+    log.add(Event(type="text.delta", data={"rows": rows}))
+    rows.append(2)
+
+    assert log.unconfirmed()[0].data == {"rows": [1]}
+
+
+@pytest.mark.parametrize("type_", [STEP_STARTED, LATE_RESULT])
+def test_emitting_costs_next_to_nothing(type_: str) -> None:
+    """A microsecond or two; the bound leaves room for a machine that is busy."""
+    log, event = EventLog(last_seq=0), Event(type=type_, step_id="a", node_id="n000002")
+    best = min(_seconds_for(log, event) for _ in range(5))
+
+    assert best / 10_000 < 10e-6
+
+
+def _seconds_for(log: EventLog, event: Event) -> float:
+    began = time.perf_counter()
+    for _ in range(10_000):
+        log.add(event)
+    return time.perf_counter() - began

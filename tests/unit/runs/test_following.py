@@ -1,0 +1,201 @@
+"""Following a run: at once, in order, to its end, and never for longer than anybody wants."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+import pytest
+
+from app.runs import following
+from app.runs.bells import Bells
+from app.runs.errors import RunNotFoundError
+from app.runs.event_log import EventLog, run_ended
+from app.runs.following import Following
+from app.runs.ports import EventPage, JournalWrite
+from app.runs.run import EventRecord, RunKey, RunStatus
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import end_of
+from tests.unit.runs.world import KEY, database, loop, new_run, play
+
+
+def event(seq: int) -> EventRecord:
+    return EventRecord(seq=seq, ts=datetime(2026, 1, 1, tzinfo=UTC), type="text.delta")
+
+
+class Elsewhere(MemoryRuns):
+    """A store of which another process writes: nothing is heard here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[float] = []
+        self._bells = Bells()
+        self._bells.ring = lambda key: None  # type: ignore[method-assign]
+
+    async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+        self.reads.append(loop().time())
+        return await super().events(key, after=after, limit=limit)
+
+
+async def tell(store: MemoryRuns, *numbers: int) -> None:
+    events = tuple(event(number) for number in numbers)
+    await store.write(JournalWrite(key=KEY, fence=1, events=events))
+
+
+async def end(store: MemoryRuns, last_seq: int) -> None:
+    run = await store.get(KEY)
+    assert run is not None
+    told = EventLog(last_seq=last_seq).followed_by(run_ended(RunStatus.COMPLETED, "success", None))
+    await store.settle(end_of(run, events=told))
+
+
+class Follower:
+    """Follows a run in a task of its own and notes when it saw what."""
+
+    def __init__(self, store: MemoryRuns, after: int = 0) -> None:
+        self.following = Following(store)
+        self.seen: list[tuple[float, int]] = []
+        self.task = asyncio.create_task(self._follow(after))
+
+    async def _follow(self, after: int) -> None:
+        async with aclosing(self.following.batches(KEY, after=after)) as batches:
+            async for batch in batches:
+                self.seen += [(round(loop().time(), 3), each.seq) for each in batch]
+
+
+async def running(store: MemoryRuns) -> MemoryRuns:
+    await store.accept(new_run(), worker_id="p1")
+    return store
+
+
+def test_what_this_process_stores_is_seen_at_once_and_the_end_ends_it() -> None:
+    """In order, without waiting for the next look."""
+
+    async def story() -> None:
+        store = await running(database())
+        follower = Follower(store)
+        await asyncio.sleep(1.05)
+        await tell(store, 1, 2)
+        await asyncio.sleep(0.01)
+        await tell(store, 3)
+        await asyncio.sleep(0.01)
+        await end(store, 3)
+        await follower.task
+        assert follower.seen == [(1.05, 1), (1.05, 2), (1.06, 3), (1.07, 4)]
+
+    play(story)
+
+
+def test_what_another_process_stores_is_seen_soon() -> None:
+    """Within half a second, and with ever fewer looks while nothing happens."""
+
+    async def story() -> None:
+        store = Elsewhere()
+        follower = Follower(await running(store))
+        await asyncio.sleep(10)
+        looks = len(store.reads)
+        assert 18 <= looks <= 24
+        await tell(store, 1)
+        told_at = loop().time()
+        await asyncio.sleep(0.5)
+        assert [seq for _, seq in follower.seen] == [1]
+        assert follower.seen[0][0] - told_at <= 0.5
+        await end(store, 1)
+        await follower.task
+        assert [seq for _, seq in follower.seen] == [1, 2]
+
+    play(story)
+
+
+def test_a_run_that_has_ended_is_told_from_any_point() -> None:
+    """Also from behind its last event; nobody waits for anything then."""
+
+    async def story() -> None:
+        store = await running(database())
+        await tell(store, 1, 2)
+        await end(store, 2)
+        for after, expected in ((0, [1, 2, 3]), (2, [3]), (3, []), (99, [])):
+            follower = Follower(store, after)
+            await follower.task
+            assert [seq for _, seq in follower.seen] == expected
+        assert loop().time() == 0
+
+    play(story)
+
+
+def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its very end, also where that is the end of a piece."""
+    monkeypatch.setattr(following, "AT_ONCE", 2)
+
+    async def story() -> None:
+        store = await running(database())
+        await tell(store, 1, 2, 3)
+        await end(store, 3)
+        follower = Follower(store)
+        await follower.task
+        assert [seq for _, seq in follower.seen] == [1, 2, 3, 4]
+
+    play(story)
+
+
+def test_the_end_of_the_process_ends_it_at_once() -> None:
+    """And whoever comes later is not served at all."""
+
+    async def story() -> None:
+        store = await running(database())
+        follower = Follower(store)
+        await asyncio.sleep(1)
+        follower.following.stop()
+        await follower.task
+        assert loop().time() == 1
+        assert [batch async for batch in follower.following.batches(KEY, after=0)] == []
+
+    play(story)
+
+
+def test_a_follower_that_goes_away_leaves_nothing_behind() -> None:
+    """Whatever it was doing; a read that is under way comes to its end first."""
+    ended: list[str] = []
+
+    class Slow(MemoryRuns):
+        async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
+            await asyncio.sleep(1)
+            ended.append("read")
+            return await super().events(key, after=after, limit=limit)
+
+    async def story() -> None:
+        store = Slow()
+        follower = Follower(await running(store))
+        await asyncio.sleep(0.5)
+        follower.task.cancel()
+        await asyncio.wait({follower.task})
+        assert follower.task.cancelled()
+        assert ended == ["read"]
+        assert store._bells._listeners == {}
+
+    play(story)
+
+
+def test_there_is_nothing_to_follow_without_a_run() -> None:
+    """It is said before anything is told."""
+
+    async def story() -> None:
+        with pytest.raises(RunNotFoundError):
+            await anext(Following(database()).batches(KEY, after=0))
+
+    play(story)
+
+
+def test_bells_ring_for_all_who_listen_to_a_run() -> None:
+    """Until they stop."""
+    bells, other = Bells(), RunKey("t", "other")
+    with bells.listening(KEY) as first, bells.listening(other) as second:
+        with bells.listening(KEY) as third:
+            bells.ring(KEY)
+            heard: Sequence[bool] = [bell.is_set() for bell in (first, second, third)]
+        third.clear()
+        bells.ring(KEY)
+
+    assert heard == [True, False, True]
+    assert not third.is_set()
+    bells.ring(KEY)

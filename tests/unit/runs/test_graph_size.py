@@ -1,0 +1,79 @@
+"""How large a graph is, with all that stands in it."""
+
+from typing import Any
+
+import pytest
+
+from app.runs.graph_size import GraphSize, canonical
+from app.runs.graphs import GraphLimits
+from tests.support.graph_documents import containing, edge, flat, named
+
+
+def nested(depth: int) -> dict[str, Any]:
+    graph = flat("a")
+    for _ in range(depth - 1):
+        graph = containing(graph)
+    return graph
+
+
+def test_steps_and_edges_of_all_graphs_inside_count() -> None:
+    """Whatever the type of the step that they stand in, and however deep."""
+    inner = flat("a", "b")
+    inner["edges"] = [edge("a", "b", channel="flow")]
+    by_step = {
+        "steps": [{"id": "m", "type": "map", "data": {"step": containing(inner)["steps"][0]}}]
+    }
+    by_fallback = {"steps": [{"id": "f", "type": "t", "policy": {"fallback": by_step["steps"][0]}}]}
+
+    size = GraphSize.of(containing(inner, containing(inner), by_step, by_fallback))
+
+    assert (size.steps, size.edges, size.depth) == (4 + 2 + (1 + 2) + (1 + 2) + (1 + 2), 4, 3)
+
+
+def test_bytes_are_those_of_the_shortest_json() -> None:
+    """In UTF-8, without white space, and the same for graphs that are equal."""
+    assert canonical({"b": "é", "a": [1, 2]}) == '{"a":[1,2],"b":"é"}'.encode()
+    assert GraphSize.of({"steps": [], "b": "é"}).size_bytes == len('{"b":"é","steps":[]}') + 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 8])
+def test_the_outermost_graph_is_the_first_level(depth: int) -> None:
+    """Graphs side by side make nothing deeper."""
+    assert GraphSize.of(nested(depth)).depth == depth
+    assert GraphSize.of(containing(nested(depth), nested(1))).depth == depth + 1
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        {},
+        {"steps": None, "edges": 5},
+        {"steps": [None, 5, "x", [], {}], "edges": [None]},
+        {"steps": [{"data": {"graph": [1]}}, {"data": {"graph": {"steps": 3}}}]},
+    ],
+)
+def test_whatever_is_no_graph_is_measured_all_the_same(graph: dict[str, Any]) -> None:
+    """What is wrong with it is for others to say."""
+    assert GraphSize.of(graph).depth == 1
+
+
+def test_a_name_counts_as_a_name() -> None:
+    """What it stands for is added where it is put in."""
+    assert GraphSize.of(containing(named("x"))).depth == 1
+    assert GraphSize(10, 2, 1, 3).with_inside(GraphSize(5, 1, 1, 2), level=2) == GraphSize(
+        15, 3, 2, 4
+    )
+    assert GraphSize(1, 1, 1, 5).with_inside(GraphSize(1, 1, 1, 1), level=1).depth == 5
+
+
+def test_every_limit_that_is_passed_is_named_with_its_number() -> None:
+    """Exactly the limit passes."""
+    limits = GraphLimits(max_bytes=10, max_steps=2, max_edges=3, max_depth=4)
+
+    assert GraphSize(10, 2, 3, 4).beyond(limits) == ()
+    assert [problem.message for problem in GraphSize(11, 3, 4, 5).beyond(limits)] == [
+        "A graph may take at most 10 bytes as JSON, with all in it (max_graph_bytes).",
+        "A graph may have at most 2 steps, with all in it (max_graph_steps).",
+        "A graph may have at most 3 edges, with all in it (max_graph_edges).",
+        "A graph may nest at most 4 deep, with all in it (max_graph_depth).",
+    ]

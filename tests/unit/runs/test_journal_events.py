@@ -1,0 +1,174 @@
+"""Events on their way through the journal: stored with what they tell of, and in order."""
+
+import asyncio
+
+import pytest
+
+from app.engine.events import STEP_COMPLETED, STEP_STARTED, Event
+from app.engine.ports import CallOutcome
+from app.runs.journal import LostRunError
+from app.runs.ports import JournalWrite, Permission
+from tests.unit.runs.opened import Open, Store, told
+
+
+def events_of(write: JournalWrite) -> list[tuple[int, str]]:
+    return [(event.seq, event.type) for event in write.events]
+
+
+def start(run: Open, name: str) -> str:
+    """Begin a step as the engine does: its entry and its event, without a pause in between."""
+    node = run.begin(name)
+    run.journal.emit(Event(type=STEP_STARTED, step_id=name, node_id=node))
+    return node
+
+
+@pytest.mark.req("004/lifecycle")
+def test_an_event_is_stored_with_the_entry_that_it_tells_of() -> None:
+    """One write holds both, or none."""
+
+    async def story() -> None:
+        run = Open()
+        node = start(run, "first")
+        await run.journal.barrier(external=True)
+        run.end(node, "first")
+        run.journal.emit(Event(type=STEP_COMPLETED, step_id="first", node_id=node))
+        await asyncio.sleep(1)
+
+        began, ended = run.store.writes
+        assert run.store.names(0) == ["run", "first"]
+        assert events_of(began) == [(1, STEP_STARTED)]
+        assert [record.outcome for record in ended.calls] == [CallOutcome.RESULT]
+        assert events_of(ended) == [(2, STEP_COMPLETED)]
+
+    told(story)
+
+
+def test_an_event_alone_is_stored_soon() -> None:
+    """Whoever follows the run does not wait for its next call."""
+
+    async def story() -> None:
+        run = Open()
+        await run.journal.barrier(external=True)
+        run.journal.emit(Event(type="text.delta", data={"text": "a"}))
+        await asyncio.sleep(1)
+        assert [events_of(write) for write in run.store.writes] == [[], [(1, "text.delta")]]
+        assert run.store.arrived == [0, pytest.approx(0.06)]
+
+    told(story)
+
+
+def test_an_event_while_others_are_being_stored_is_stored_soon_afterwards() -> None:
+    """Also if nothing else has changed since."""
+
+    async def story() -> None:
+        run = Open(Store(seconds=0.5))
+        run.journal.emit(Event(type="first"))
+        await asyncio.sleep(0.2)
+        run.journal.emit(Event(type="second"))
+        await asyncio.sleep(2)
+        assert [events_of(write) for write in run.store.writes] == [[(1, "first")], [(2, "second")]]
+
+    told(story)
+
+
+@pytest.mark.req("004/lifecycle")
+def test_events_of_a_write_that_failed_are_sent_again_in_order() -> None:
+    """With the entries they belong to, under the numbers they had."""
+
+    async def story() -> None:
+        run = Open(Store(answers=[RuntimeError("refused")]))
+        start(run, "first")
+        with pytest.raises(RuntimeError):
+            await run.journal.barrier(external=True)
+        start(run, "second")
+        await run.journal.barrier(external=True)
+
+        assert events_of(run.store.writes[1]) == [(1, STEP_STARTED), (2, STEP_STARTED)]
+        assert run.store.names(1) == ["run", "first", "second"]
+        assert run.journal.unstored_events() == ()
+
+    told(story)
+
+
+@pytest.mark.req("004/lifecycle")
+def test_nothing_is_stored_before_what_led_to_it() -> None:
+    """A write that is given up is the next one's: no later event overtakes it with another."""
+
+    async def story() -> None:
+        run = Open(Store(seconds=1))
+        start(run, "first")
+        given_up = asyncio.create_task(run.journal.barrier(external=True))
+        await asyncio.sleep(0.5)
+        start(run, "second")
+        other = asyncio.create_task(run.journal.barrier(external=True))
+        await asyncio.sleep(0.1)
+        assert len(run.store.writes) == 1
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        run.store.seconds = 0.01
+        await other
+
+        assert run.store.names(1) == ["run", "first", "second"]
+        assert [seq for seq, _ in events_of(run.store.writes[1])] == [1, 2]
+
+    told(story)
+
+
+def test_barriers_that_wait_share_the_next_write() -> None:
+    """A hundred steps side by side cost two commits, and all of them have a fresh permission."""
+
+    async def story() -> None:
+        run = Open()
+        async with asyncio.TaskGroup() as group:
+            for number in range(100):
+                start(run, str(number))
+                group.create_task(run.journal.barrier(external=True))
+                await asyncio.sleep(0)
+        assert len(run.store.writes) == 2
+
+    told(story)
+
+
+def test_a_barrier_does_not_share_a_write_that_began_before_it() -> None:
+    """What led to its call is not in there."""
+
+    async def story() -> None:
+        run = Open(Store(seconds=0.05))
+        run.begin("first")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run.journal.barrier(external=True))
+            await asyncio.sleep(0.01)
+            run.begin("second")
+            group.create_task(run.journal.barrier(external=True))
+        assert run.store.names(1) == ["second"]
+
+    told(story)
+
+
+def test_a_lost_owner_says_nothing_more() -> None:
+    """Its events are as little stored as its entries are."""
+
+    async def story() -> None:
+        run = Open(Store(answers=[Permission(owned=False, wish=None)]))
+        start(run, "first")
+        with pytest.raises(LostRunError):
+            await run.journal.barrier(external=True)
+        assert [event.seq for event in run.journal.unstored_events()] == [1]
+
+    told(story)
+
+
+def test_what_is_emitted_after_the_end_is_dropped() -> None:
+    """Abandoned work has nothing to say any more, and nothing wakes up for it."""
+
+    async def story() -> None:
+        run = Open()
+        run.journal.emit(Event(type="text.delta"))
+        run.journal.close()
+        run.journal.emit(Event(type="text.delta"))
+        [last, end] = run.journal.unstored_events(Event(type="run.completed"))
+        assert (last.seq, end.seq, end.type) == (1, 2, "run.completed")
+        await asyncio.sleep(1)
+        assert run.store.writes == []
+
+    told(story)

@@ -1,0 +1,128 @@
+"""What a run executes, and what its result is made of."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget
+from app.engine.driver import GraphExecution
+from app.engine.report import GraphOutcome
+from app.nodes.catalog import GraphProblemsError
+from app.runs.plan import facts_of, graph_for, result_of
+from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
+from tests.unit.nodes.case.world import ScriptedModel, calculate, plan
+from tests.unit.nodes.world import NOW, World, flow, function, graph, step
+
+
+def run_of(request: RunRequest) -> Run:
+    return Run(
+        key=RunKey("t", "run-1"),
+        kind=request.kind,
+        status=RunStatus.RUNNING,
+        created_at=NOW,
+        request_hash="h",
+        request=request,
+    )
+
+
+def graph_run(of: Mapping[str, Any], **inputs: Any) -> Run:
+    return run_of(RunRequest(kind=RunKind.GRAPH, graph=of, inputs=inputs))
+
+
+async def executed(run: Run, here: World) -> tuple[GraphOutcome, dict[str, Any] | None]:
+    here.facts = facts_of(run)
+    prepared = graph_for(run, here.catalog)
+    outcome = await GraphExecution(prepared, run.request.inputs, here.context()).run()
+    return outcome, result_of(run, outcome)
+
+
+@pytest.mark.req("004/one-path")
+async def test_a_case_is_a_graph_of_one_step() -> None:
+    """Its keys in the journal begin with that step; its result is that of the case."""
+    here = World(small=ScriptedModel([plan(calculate("6 * 7"))]))
+    run = run_of(RunRequest(kind=RunKind.CASE, input="6 * 7?", timezone="Asia/Tokyo", seed=4))
+
+    outcome, result = await executed(run, here)
+
+    assert result == outcome.steps["case"].outputs["result"]
+    assert result is not None
+    assert (result["answer"], result["finish_reason"]) == ("42", "success")
+    assert here.journal.recorded("step:case") is None
+    here.journal.reopen()
+    assert here.journal.recorded("case/small/1/plan") is not None
+    asked = here.small.document(0)
+    assert (asked["today"], asked["timezone"]) == ("2025-09-09", "Asia/Tokyo")
+    assert here.small.requests[0].seed == 4
+
+
+async def test_the_question_of_a_case_is_no_template() -> None:
+    """It comes from a caller, who may write what they like."""
+    here = World(small=ScriptedModel([plan(calculate("1"))]))
+    question = "What are ${default} and $${x} and ${ ?"
+
+    await executed(run_of(RunRequest(kind=RunKind.CASE, input=question)), here)
+
+    assert here.small.document(0)["question"] == question
+
+
+async def test_a_case_that_never_began_has_no_result() -> None:
+    """There is nothing to show."""
+    here = World(budget=Budget(max_steps=0))
+
+    _, result = await executed(run_of(RunRequest(kind=RunKind.CASE, input="?")), here)
+
+    assert result is None
+
+
+async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step() -> None:
+    """Also of those that were skipped, failed or made good by their policies."""
+
+    @function("break")
+    def broken(context: Any) -> Any:
+        raise ValueError("a secret of the function")
+
+    skip = {"on_error": "skip", "fallback_value": "instead"}
+    routes = [{"when": {"path": "default", "op": "eq", "value": 1}, "to": "one"}]
+    of = graph(
+        step("say", "tool", {"tool": "echo", "args": {"say": "${say}"}}),
+        step("skip", "function", {"name": "break"}, policy=skip),
+        step("route", "router", {"routes": routes}),
+        step("dead", "tool", {"tool": "echo"}),
+        step("fail", "tool", {"tool": "echo", "args": {"say": "fail"}}),
+        step("never", "tool", {"tool": "echo"}),
+        flow("route", "dead", "one"),
+        flow("say", "fail"),
+        flow("skip", "fail"),
+        flow("fail", "never"),
+    )
+
+    _, result = await executed(graph_run(of, say="hi", default=2), World(functions=[broken]))
+
+    assert result is not None
+    failed = result["steps"].pop("fail")
+    assert result == {
+        "outputs": {
+            "say": {"default": {"said": "hi", "times": 1}},
+            "skip": {"default": "instead"},
+        },
+        "steps": {
+            "say": {"status": "completed"},
+            "skip": {
+                "status": "completed",
+                "error": "It broke with ValueError.",
+                "recovered_by": "skip",
+            },
+            "route": {"status": "completed"},
+            "dead": {"status": "skipped"},
+            "never": {"status": "pending"},
+        },
+    }
+    assert failed["status"] == "failed"
+    assert failed["error"].startswith("Tool echo failed (unsaid)")
+
+
+def test_a_graph_that_cannot_be_executed_here_is_refused() -> None:
+    """It may have been accepted by a process with other functions."""
+    with pytest.raises(GraphProblemsError, match="No function"):
+        graph_for(graph_run(graph(step("f", "function", {"name": "gone"}))), World().catalog)

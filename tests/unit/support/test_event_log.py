@@ -1,0 +1,63 @@
+"""The checker of event logs sees what it is there to see."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from app.runs.run import EventRecord
+from tests.support.event_log import event_problems
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def log(*told: str, first: int = 1) -> list[EventRecord]:
+    """Events in the form ``a started``, ``run.completed``."""
+    events = []
+    for seq, words in enumerate(told, first):
+        step, _, what = words.rpartition(" ")
+        type_ = f"step.{what}" if step else what
+        events.append(EventRecord(seq=seq, ts=AT, type=type_, step_id=step or None))
+    return events
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ("queued", []),
+        ("running", ["a started"]),
+        ("completed", ["a started", "b started", "a completed", "b error", "run.completed"]),
+        ("completed", ["a started", "a resumed", "a resumed", "a completed", "run.completed"]),
+        ("completed", ["a skipped", "text.delta", "run.completed", "late_result"]),
+        ("cancelled", ["a started", "run.cancelled"]),
+    ],
+)
+def test_a_sound_log_has_no_problem(status: str, told: list[str]) -> None:
+    """Resumed, skipped, cut off: all of it may happen."""
+    assert event_problems(log(*told), status) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "wrong"),
+    [
+        ("running", ["a started", "a started"], "not started once"),
+        ("running", ["a completed"], "not started once"),
+        ("running", ["a resumed", "a started"], "not started once"),
+        ("running", ["a started", "a completed", "a error"], "its end is not one"),
+        ("running", ["a started", "a completed", "a resumed"], "its end is not one"),
+        ("running", ["a skipped", "a started"], "skipped, and more"),
+        ("completed", ["a started", "run.completed"], "it has no end"),
+        ("completed", [], "no end"),
+        ("completed", ["run.failed"], "its log tells of"),
+        ("running", ["run.completed"], "its log tells of"),
+        ("completed", ["run.completed", "run.completed"], "its log tells of"),
+        ("completed", ["run.completed", "text.delta"], "behind the run's end"),
+    ],
+)
+def test_whatever_may_not_be_is_named(status: str, told: list[str], wrong: str) -> None:
+    """Each rule is broken once."""
+    assert any(wrong in problem for problem in event_problems(log(*told), status))
+
+
+def test_numbers_are_dense_and_begin_at_one() -> None:
+    """A gap is an event that somebody will miss."""
+    assert event_problems(log("x.y", first=2), "running") == ["the numbers are [2]"]
