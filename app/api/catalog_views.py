@@ -93,3 +93,28 @@ class ModelList:
     """The models that runs ask."""
 
     models: ModelTiers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTypeView:
+    """A type of step that graphs can be made of."""
+
+    __pydantic_config__ = _DOCUMENTED
+
+    name: str
+    description: str
+    executes: bool
+    """False: such a step can only be linked."""
+    inputs: Mapping[str, Sequence[str] | None]
+    """By channel, the handles that edges may lead to; null is any name."""
+    outputs: Mapping[str, Sequence[str] | None]
+    """By channel, the handles that edges may come from; null is any name."""
+    data: Mapping[str, Any]
+    """JSON Schema of the step's data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTypeList:
+    """The types of step that graphs can be made of, by name."""
+
+    node_types: Sequence[NodeTypeView]

@@ -1,8 +1,8 @@
 """What the HTTP layer is built from; the composition root hands it over."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
@@ -31,6 +31,14 @@ class Readiness(Protocol):
         ...
 
 
+class NodeTypes(Protocol):
+    """Knows the types of step that graphs can be made of."""
+
+    def describe(self) -> Sequence[Mapping[str, Any]]:
+        """Return what can be said of each type, by name, as JSON."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
     """What the routes ask."""
@@ -41,6 +49,7 @@ class ApiServices:
     readiness: Readiness
     graphs: GraphStore
     graph_checks: GraphChecks
+    node_types: NodeTypes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

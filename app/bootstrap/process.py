@@ -23,8 +23,10 @@ from app.adapters.queue.dispatch import QueueDispatch
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
 from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
+from app.bootstrap.plugins import installed_functions
 from app.engine.settling import Supervisor
 from app.llm.gateway import ModelGateway
+from app.nodes.blocking import BlockingPool
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat
 from app.runs.loops import Loops
@@ -54,7 +56,10 @@ class Process:
         self.tools = build_tools(settings, self._builtin)
         self.models = build_models(settings)
         self.graphs = PostgresGraphs(self._engines)
-        self.catalog = build_catalog(settings, self.models, self.tools, self._builtin)
+        self._pool = BlockingPool()
+        self.catalog = build_catalog(
+            settings, self.models, self.tools, self._builtin, installed_functions()
+        )
         self._executor = self._build_executor() if executes else None
         self._heartbeat = self._build_heartbeat()
         self.runs = RunService(self._store, self._executor)
@@ -94,6 +99,7 @@ class Process:
         await self._journal.stop()
         await self._engines.dispose()
         await self.models.aclose()
+        self._pool.close()
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:
@@ -117,7 +123,11 @@ class Process:
             journals=self._journal,
             catalog=self.catalog,
             supervisor=Supervisor(grace_seconds=worker.cancel_grace_seconds),
-            services={ModelGateway: self.models, ToolDispatch: self.tools},
+            services={
+                ModelGateway: self.models,
+                ToolDispatch: self.tools,
+                BlockingPool: self._pool,
+            },
             limits=ExecutorLimits(
                 max_runs=worker.max_runs,
                 max_attempts=worker.max_attempts,

@@ -31,6 +31,7 @@ def build_app(process: Process) -> FastAPI:
         readiness=process,
         graphs=process.graphs,
         graph_checks=process.catalog,
+        node_types=process.catalog,
     )
     return build_api(
         services,

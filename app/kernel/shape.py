@@ -1,6 +1,6 @@
 """What is wrong with the parts of a graph, each looked at for itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from app.kernel.graph import Channel, Edge, Graph, Step
@@ -10,15 +10,18 @@ from app.kernel.wording import listed, quoted
 _CHANNELS = frozenset(Channel)
 
 
-def shape_problems(graph: Graph, traits: Sequence[Traits | None]) -> Iterator[Problem]:
+def shape_problems(
+    graph: Graph, traits: Sequence[Traits | None], types: Collection[str] = ()
+) -> Iterator[Problem]:
     """Yield what is wrong with steps, edges, entry and limit; ``traits`` are those of the steps.
 
-    Steps of one id have the traits of the first of them.
+    Steps of one id have the traits of the first of them. ``types`` are named to whoever used one
+    that does not exist.
     """
     known: dict[str, Traits | None] = {}
     for step, its_traits in zip(graph.steps, traits, strict=True):
         known.setdefault(step.id, its_traits)
-    yield from _step_problems(graph, traits)
+    yield from _step_problems(graph, traits, types)
     yield from _repeated_ids(graph.edges)
     yield from _repeated_edges(graph.edges)
     for index, edge in enumerate(graph.edges):
@@ -42,7 +45,10 @@ def sound_part(graph: Graph) -> Graph:
     return replace(graph, steps=tuple(steps.values()), edges=edges, entry=entry)
 
 
-def _step_problems(graph: Graph, traits: Sequence[Traits | None]) -> Iterator[Problem]:
+def _step_problems(
+    graph: Graph, traits: Sequence[Traits | None], types: Collection[str]
+) -> Iterator[Problem]:
+    there_are = ", ".join(sorted(types)) or "those that are registered"
     if not graph.steps:
         yield Problem("steps", "The graph has no steps. Add at least one.")
     first: dict[str, int] = {}
@@ -58,7 +64,7 @@ def _step_problems(graph: Graph, traits: Sequence[Traits | None]) -> Iterator[Pr
             yield Problem(
                 f"steps.{index}.type",
                 f"Step {quoted(step.id)} has the unknown type {quoted(step.type)}."
-                " Use a type that is registered.",
+                f" Use one of these: {there_are}.",
             )
 
 

@@ -9,7 +9,7 @@ A channel other than flow and link should not get this far: whoever reads a grap
 it there. It is refused here all the same.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from app.kernel.components import components, cycle_in, successors_of
@@ -23,10 +23,13 @@ from app.kernel.wording import path_of, quoted
 __all__ = ["Handles", "Problem", "Severity", "Traits", "problems_of"]
 
 
-def problems_of(graph: Graph, traits_of: Callable[[Step], Traits | None]) -> tuple[Problem, ...]:
+def problems_of(
+    graph: Graph, traits_of: Callable[[Step], Traits | None], types: Collection[str] = ()
+) -> tuple[Problem, ...]:
     """Return all problems of ``graph``; it may be executed if none of them is an error.
 
-    ``traits_of`` returns None for a step of a type that nothing executes.
+    ``traits_of`` returns None for a step of a type that nothing executes; ``types`` are those that
+    there are, to be named then.
     """
     traits = [traits_of(step) for step in graph.steps]
     sound = sound_part(graph)
@@ -36,7 +39,7 @@ def problems_of(graph: Graph, traits_of: Callable[[Step], Traits | None]) -> tup
     known = {step_id: found for step_id, index in at.items() if (found := traits[index])}
     whole = _Whole(graph, sound, Topology(sound), known, at)
     return (
-        *shape_problems(graph, traits),
+        *shape_problems(graph, traits, types),
         *_execution_problems(whole),
         *_entry_warnings(whole),
         *_cycle_problems(whole),

@@ -80,8 +80,9 @@ class ModelGateway:
         messages: Sequence[Message],
         json_schema: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        max_output_tokens: int | None = None,
     ) -> Completion:
-        """Ask the model of a tier.
+        """Ask the model of a tier; ``max_output_tokens`` can only narrow what is configured.
 
         ``name`` is what the trace calls it; ``key`` is its path inside the step, the same whenever
         the run is executed again.
@@ -94,7 +95,9 @@ class ModelGateway:
         request = ModelRequest(
             messages=tuple(messages),
             json_schema=json_schema,
-            max_output_tokens=chosen.max_output_tokens,
+            max_output_tokens=min(
+                chosen.max_output_tokens, max_output_tokens or chosen.max_output_tokens
+            ),
             temperature=chosen.temperature,
             seed=seed,
             timeout_seconds=chosen.timeout_seconds,
@@ -206,5 +209,6 @@ def _hash(chosen: TierModel, request: ModelRequest) -> str:
         "messages": [[message.role, message.content] for message in request.messages],
         "schema": request.json_schema,
         "seed": request.seed,
+        "max_output_tokens": request.max_output_tokens,
     }
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

@@ -1,10 +1,12 @@
 """Conditions on the inputs of a step. They are data: nothing in them is ever executed.
 
 A value that is not there meets no condition but ``missing``. Values of kinds that cannot be
-compared make a comparison false, and so does true or false in the place of a number.
+compared make a comparison false, and so does true or false in the place of a number. A text that
+is a number, as exact results are, counts as that number where it is compared with one.
 """
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -32,6 +34,9 @@ _ALONE = frozenset({"exists", "missing", "is_true"})
 """The operators that take no value."""
 _TEXTS = frozenset({"starts_with", "ends_with"})
 _ORDERS = frozenset({"gt", "ge", "lt", "le"})
+_COMPARISONS = _ORDERS | {"eq", "ne"}
+_LONGEST_NUMBER = 1000
+"""Characters; a longer text is no number here."""
 
 _Several = Annotated[list["Condition"], Field(min_length=1, max_length=100)]
 
@@ -87,6 +92,8 @@ class Condition(StepData):
         found = self.path.find(inputs)
         if found is MISSING:
             return self.op == "missing"
+        if self.op in _COMPARISONS and _is_number(self.value):
+            found = _as_number(found)
         return _OPERATORS[self.op](found, self.value)
 
 
@@ -115,7 +122,18 @@ def _kind(value: Any) -> type:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _as_number(value: Any) -> Any:
+    """Return the number that a text is, and anything else as it stands."""
+    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
+        return value
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return value
+    return number if number.is_finite() else value
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:

@@ -143,9 +143,9 @@ def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
         max_parallel=1 if frame is None else frame.max_parallel,
     )
     if frame is not None and None not in edges and not any(one.stands_in for one in steps):
-        found: Iterable[Problem] = problems_of(graph, _traits_of(steps))
+        found: Iterable[Problem] = problems_of(graph, _traits_of(steps), reader.types)
     else:
-        found = _problems_despite_gaps(graph, steps)
+        found = _problems_despite_gaps(graph, steps, reader.types)
     reader.problems.extend(
         Problem(joined(reader.place, one.place), one.message, one.severity) for one in found
     )
@@ -234,7 +234,9 @@ def _entry(value: Any) -> tuple[str, ...] | None:
     return tuple(value) if good else None
 
 
-def _problems_despite_gaps(graph: Graph, steps: Sequence[_ReadStep]) -> Iterator[Problem]:
+def _problems_despite_gaps(
+    graph: Graph, steps: Sequence[_ReadStep], types: Types
+) -> Iterator[Problem]:
     """Yield what is wrong with the whole, whatever the unreadable parts turn out to be.
 
     Which steps are executed, and which one after the other, cannot be told yet.
@@ -244,7 +246,7 @@ def _problems_despite_gaps(graph: Graph, steps: Sequence[_ReadStep]) -> Iterator
     ends = [_ReadStep(Step(id=name, type=""), _ANYTHING) for name in (_NOBODY, _NOWHERE)]
     known = [replace(one, traits=one.traits and Traits(one.traits.handles)) for one in steps] + ends
     whole = replace(graph, steps=tuple(one.step for one in known))
-    for problem in problems_of(whole, _traits_of(known)):
+    for problem in problems_of(whole, _traits_of(known), types):
         if problem.severity is Severity.ERROR:
             yield problem
 

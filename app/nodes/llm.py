@@ -32,6 +32,8 @@ class LlmData(StepData):
     tier: Literal["small", "big"] = "small"
     output_schema: SchemaField | None = None
     """The answer is then JSON that follows this; a reply that does not is asked for once more."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
+    """The longest answer; it can only narrow what is configured for the tier."""
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     """Makes sampling repeatable where the provider supports it; left out, the run's own."""
 
@@ -85,6 +87,7 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
         messages=messages,
         json_schema=None if schema is None else schema.schema,
         seed=seed,
+        max_output_tokens=data.max_output_tokens,
     )
     return completion.text
 

@@ -61,6 +61,7 @@ def test_every_route_of_the_contract_is_documented() -> None:
         "DELETE /graphs/{name}/versions/{version}",
         "GET /tools",
         "GET /models",
+        "GET /node-types",
         "GET /healthz",
         "GET /readyz",
     }

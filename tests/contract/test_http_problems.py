@@ -226,6 +226,7 @@ async def test_json_may_be_named_in_every_usual_way(
         ("GET", "/runs/a/trace"),
         ("GET", "/tools"),
         ("GET", "/models"),
+        ("GET", "/node-types"),
     ],
 )
 async def test_a_stranger_is_refused_before_anything_is_read(method: str, path: str) -> None:

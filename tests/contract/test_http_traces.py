@@ -259,6 +259,17 @@ async def test_the_models_of_both_tiers_are_named(client: httpx.AsyncClient) -> 
     assert (models["small"]["provider"], models["small"]["model"]) == ("silent", "small-model")
 
 
+async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> None:
+    """Each with its handles by channel and the schema of its data."""
+    listed = (await client.get("/node-types")).json()["node_types"]
+    router, toolset = listed
+
+    assert (router["name"], router["executes"]) == ("router", True)
+    assert router["data"]["required"] == ["routes"]
+    assert (toolset["name"], toolset["executes"]) == ("toolset", False)
+    assert toolset["outputs"] == {"flow": [], "link": ["tools"]}
+
+
 async def test_health_is_answered_to_anybody_and_asks_nobody() -> None:
     """Whatever watches over the process is seldom on the same machine."""
 

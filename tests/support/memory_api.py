@@ -14,6 +14,10 @@ from app.control.retry import RetryPolicy
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import PriceUnknownError
+from app.nodes.catalog import NodeCatalog
+from app.nodes.router import router_type
+from app.nodes.tool_names import ToolNames
+from app.nodes.toolset import toolset_type
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService
 from app.tools.calculator import Calculator
@@ -76,6 +80,7 @@ def memory_api(
         readiness=readiness or FixedReadiness(),
         graphs=graphs or MemoryGraphs(),
         graph_checks=graph_checks or ShapeChecks(),
+        node_types=NodeCatalog((router_type(), toolset_type(ToolNames(["calculator"])))),
     )
     return build_api(services, limits or ApiLimits(), version="0.0.0")
 

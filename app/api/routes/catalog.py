@@ -1,10 +1,18 @@
-"""What is registered here: tools and models."""
+"""What is registered here: tools, models and types of step."""
 
 from fastapi import APIRouter
 
 from app.api import problem_types as types
 from app.api.call import Call, GuardedRoute
-from app.api.catalog_views import ModelList, ModelTiers, ModelView, ToolList, ToolView
+from app.api.catalog_views import (
+    ModelList,
+    ModelTiers,
+    ModelView,
+    NodeTypeList,
+    NodeTypeView,
+    ToolList,
+    ToolView,
+)
 from app.api.documentation import answers, operation_id
 from app.llm.gateway import Tier
 
@@ -28,3 +36,10 @@ async def list_models(call: Call) -> ModelList:
             small=ModelView.of(models, Tier.SMALL), big=ModelView.of(models, Tier.BIG)
         )
     )
+
+
+@router.get("/node-types", responses=answers(types.ANONYMOUS_REFUSED))
+async def list_node_types(call: Call) -> NodeTypeList:
+    """List the types of step that graphs are made of, each with the schema of its data."""
+    described = call.services.node_types.describe()
+    return NodeTypeList(node_types=[NodeTypeView(**each) for each in described])

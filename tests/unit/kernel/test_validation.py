@@ -16,7 +16,9 @@ def problems(
     """Return the messages by place; a place never has two problems in these tests."""
     of_step = traits or {}
     found = problems_of(
-        checked, lambda step: None if step.type == unknown else of_step.get(step.id, Traits())
+        checked,
+        lambda step: None if step.type == unknown else of_step.get(step.id, Traits()),
+        types={"known"},
     )
     assert len({problem.place for problem in found}) == len(found)
     return {problem.place: problem.message for problem in found}
@@ -58,7 +60,7 @@ def test_all_problems_are_told_at_once_each_with_its_place() -> None:
 
     assert problems(broken, unknown="strange") == {
         "steps.1.id": "The id 'A' is taken by steps.0. Give every step an id of its own.",
-        "steps.2.type": "Step 'B' has the unknown type 'strange'. Use a type that is registered.",
+        "steps.2.type": "Step 'B' has the unknown type 'strange'. Use one of these: known.",
         "edges.0.target": "There is no step 'Z'. Name a step of this graph, or add it.",
         "edges.1.source": "There is no step 'Y'. Name a step of this graph, or add it.",
         "edges.2.id": "The id 'e' is taken by edges.1. Give every edge an id of its own, or none.",

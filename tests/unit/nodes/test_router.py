@@ -41,7 +41,13 @@ async def reached(of: dict[str, Any], **inputs: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("price", "way"),
-    [(5, {"cheap": 5}), (50, {"fair": 50}), (500, {"dear": 500}), ("5", {"dear": "5"})],
+    [
+        (5, {"cheap": 5}),
+        (50, {"fair": 50}),
+        (500, {"dear": 500}),
+        ("5", {"cheap": "5"}),
+        ("five", {"dear": "five"}),
+    ],
 )
 async def test_the_first_route_that_applies_is_taken(price: Any, way: dict[str, Any]) -> None:
     """And the one for everything else where none does; the other branches are skipped."""
