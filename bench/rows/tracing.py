@@ -1,0 +1,54 @@
+"""What tracing costs, by the protocol of document 000 (9.3)."""
+
+from collections.abc import Sequence
+from statistics import quantiles
+from typing import Final
+
+from bench.figures import Check, Figure, Samples, Target
+from bench.graph_runtimes import runtimes
+from bench.harness import OURS, Effort, Row, interleaved
+
+PLAIN: Final = "without a trace"
+TRACED: Final = "with a trace"
+READ: Final = "with a trace that is read"
+COST: Final = Target(must=5, stretch=2, unit="%")
+
+
+async def measure(effort: Effort) -> Sequence[Figure]:
+    """Measure 100 steps in sequence, the mean of ten executions, over and over in turn.
+
+    What a trace costs is less than what the machine's mood does to one pair, so there are many.
+    """
+    async with runtimes(OURS) as sides:
+        measured = await interleaved(
+            {
+                PLAIN: sides.side(OURS, "protocol", 1e3),
+                TRACED: sides.side(OURS, "protocol", 1e3, traced=True),
+                READ: sides.side(OURS, "protocol", 1e3, traced=True, read=True),
+            },
+            40 * effort.rounds,
+        )
+    overheads = overhead_percent(measured[TRACED], measured[PLAIN])
+    first, _, third = quantiles(overheads.values, n=4, method="inclusive")
+    what = (
+        f"median of {len(overheads.values):,} pairs (half of them lie from {first:.1f} to "
+        f"{third:.1f} %)"
+    )
+    return [
+        Figure(title="100 steps in sequence", unit="ms", sides=measured),
+        Figure(
+            title="Overhead",
+            unit="%",
+            sides={f"{TRACED}, against {PLAIN}": overheads},
+            checks=[Check(what=what, value=overheads.median, target=COST)],
+        ),
+    ]
+
+
+def overhead_percent(traced: Samples, plain: Samples) -> Samples:
+    """Return by how much each traced value is above the plain one of the same round."""
+    pairs = zip(traced.values, plain.values, strict=True)
+    return Samples(tuple(100 * (with_it - without) / without for with_it, without in pairs))
+
+
+ROW: Final = Row(title="Tracing a graph", peers=(), measure=measure)
