@@ -24,7 +24,17 @@ WARNING_SHARES = (0.7, 0.9)
 class Scope:
     """A budget, what was spent of it, and what is reserved."""
 
-    __slots__ = ("_held", "_limits", "_warn", "_warned", "budget", "name", "parent", "usage")
+    __slots__ = (
+        "_held",
+        "_limited",
+        "_limits",
+        "_warn",
+        "_warned",
+        "budget",
+        "name",
+        "parent",
+        "usage",
+    )
 
     def __init__(
         self,
@@ -41,6 +51,7 @@ class Scope:
         self.parent = parent
         self._limits = self.budget.limits()
         self._limits.pop(Dimension.SECONDS, None)  # time passes by itself; see remaining_seconds
+        self._limited = tuple(self._limits.items())  # walked for every charge
         self._held: dict[Dimension, Amount] = {}
         self._warn: Warn | None = warn or (parent._warn if parent else None)
         self._warned: set[tuple[Dimension, float]] = set()
@@ -185,9 +196,12 @@ class Scope:
 
     def _require_room(self, charge: Charge) -> None:
         used, held = self.usage.amounts, self._held
-        for dimension, limit in self._limits.items():
-            spent, asked = used.get(dimension, 0), charge.get(dimension, 0)
-            if spent > limit or (asked and spent + held.get(dimension, 0) + asked > limit):
+        for dimension, limit in self._limited:
+            spent = used.get(dimension, 0)
+            if spent > limit:
+                self._refuse(dimension, limit)
+            asked = charge.get(dimension, 0)
+            if asked and spent + held.get(dimension, 0) + asked > limit:
                 self._refuse(dimension, limit)
 
     def _refuse(self, dimension: Dimension, limit: Amount) -> None:

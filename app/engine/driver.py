@@ -9,6 +9,7 @@ them; what ignores that for its grace period is abandoned, and its result is dro
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,9 +26,12 @@ from app.engine.run_context import RunContext
 from app.engine.settling import leave_alone, until_done
 from app.engine.stepping import Stepping
 from app.kernel.errors import GraphError
-from app.kernel.facts import Order, SkipStep, StepFailed, StepFinished
+from app.kernel.facts import Order, StartStep, StepFailed, StepFinished
 from app.kernel.lifecycle import StepStatus
 from app.kernel.scheduler import Scheduler
+
+TURN_SECONDS = 0.005
+"""How long steps that wait for nothing may keep the event loop from everybody else."""
 
 
 class GraphExecution:
@@ -148,11 +152,15 @@ class GraphExecution:
         if self._failed_before():
             return
         self._take(self._scheduler.begin())
+        turn_ends = time.monotonic() + TURN_SECONDS
         while self._ready or self._tasks:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
                 await self._execute(step_id)
                 self._take(self._tell(step_id))
+                if time.monotonic() >= turn_ends:
+                    await _give_way()
+                    turn_ends = time.monotonic() + TURN_SECONDS
             else:
                 await self._work_side_by_side()
         stuck = not self._scheduler.done or not self._reports
@@ -255,11 +263,11 @@ class GraphExecution:
 
     def _take(self, orders: list[Order]) -> None:
         for order in orders:
-            if isinstance(order, SkipStep):
+            if type(order) is StartStep:
+                self._ready.append(order.step_id)
+            else:
                 self._reports[order.step_id].become(StepStatus.SKIPPED)
                 self._stepping.skipped(order.step_id)
-            else:
-                self._ready.append(order.step_id)
 
     async def _execute(self, step_id: str) -> None:
         await self._stepping.execute(
@@ -284,6 +292,10 @@ class GraphExecution:
         incoming = self._incoming.get(step_id)
         if incoming is None:
             return self._inputs
+        if len(incoming) == 1:
+            (edge,) = incoming
+            outputs = self._reports[edge.source].outputs
+            return {edge.target_handle: outputs[edge.source_handle]}
         inputs: dict[str, Any] = {}
         shared = self._prepared.shared_handles.get(step_id, ())
         for edge in incoming:
@@ -296,6 +308,12 @@ class GraphExecution:
             else:
                 inputs[edge.target_handle] = value
         return inputs
+
+
+async def _give_way() -> None:
+    """Let timers, cancels and other runs have their turn; a timer fires in the second one."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 def _forget_failure(task: "asyncio.Task[None]") -> None:

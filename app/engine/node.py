@@ -6,15 +6,17 @@ from typing import Any, Protocol, runtime_checkable
 from app.engine.context import FlowContext
 from app.engine.results import ExecutionResult, NodeEvent
 
-Execution = Awaitable[ExecutionResult] | AsyncIterator[NodeEvent | ExecutionResult]
-"""A result to wait for, or a stream of events that ends in one."""
+Execution = (
+    ExecutionResult | Awaitable[ExecutionResult] | AsyncIterator[NodeEvent | ExecutionResult]
+)
+"""A result, a result to wait for, or a stream of events that ends in one."""
 
 
 class Node(Protocol):
     """Executes the steps of one type (seed 004)."""
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
-        """Do the step's work, as a coroutine or as an async generator.
+        """Do the step's work: at once, as a coroutine or as an async generator.
 
         ``data`` configures the step, ``inputs`` are the values routed to its input handles. Any
         Exception is a failure of the step; a stop passes through.

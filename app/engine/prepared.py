@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.control.budget import Budget
@@ -11,6 +11,7 @@ from app.engine.locks import NodeLock
 from app.engine.node import Node
 from app.kernel.graph import Edge, Graph, Step
 from app.kernel.topology import Topology
+from app.trace.json_copy import Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class PreparedStep:
     fallback: BoundNode | None = None
     """Works in place of ``work`` where the policy says ``fallback``."""
     sub_budget: Budget | None = None
+    metadata: Metadata = field(init=False)
+    """Of the step's CallNodes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", Metadata({"step_type": self.step.type}))
 
 
 class PreparedGraph:

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ExecutionResult:
-    """What a step produced: JSON values by output handle."""
+    """What a step produced: JSON values by output handle.
+
+    Not frozen: that would triple the price of making one.
+    """
 
     outputs: Mapping[str, Any] = field(default_factory=dict)
 

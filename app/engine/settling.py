@@ -115,5 +115,12 @@ async def _ended_or_stopped(task: "asyncio.Task[Any]", token: CancellationToken)
         if not stopped.done():
             stopped.set_result(None)
 
-    with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    def over(_: object) -> None:
+        stop()
+
+    task.add_done_callback(over)
+    try:
+        with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
+            await stopped
+    finally:
+        task.remove_done_callback(over)

@@ -131,11 +131,7 @@ class Stepping:
 
     def _begin(self, step: PreparedStep, path: str, *, running: bool) -> str:
         node = self._trace.begin_node(
-            self._parent,
-            "system",
-            path,
-            metadata={"step_type": step.step.type},
-            running=running,
+            self._parent, "system", path, None, step.metadata, running=running
         )
         self._nodes[step.step.id] = node
         return node

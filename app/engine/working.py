@@ -34,12 +34,14 @@ async def once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Output
     if work.lock is not None:
         async with work.lock.held():
             return await once(BoundNode(work.node, work.data), inputs, context)
-    execution = work.node.execute(work.data, inputs, context)
     try:
+        execution = work.node.execute(work.data, inputs, context)
+        if type(execution) is ExecutionResult:  # there was nothing to wait for
+            return execution.outputs
         if hasattr(execution, "__aiter__"):
             result = await _end_of(execution, context)
         else:
-            result = await execution
+            result = await execution  # type: ignore[misc]
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise
@@ -92,6 +94,8 @@ async def under_policy(
         Exception: what failed it in the end.
     """
     try:
+        if policy.timeout_ms is None:
+            return await once(step.work, inputs, context)
         return await _in_time(step.work, policy, inputs, context)
     except Exception as error:
         return await _Recovery(step, policy, inputs, context, report, error).outputs()

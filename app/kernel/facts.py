@@ -4,9 +4,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepFinished:
-    """A step ended well and produced values on some of its output handles."""
+    """A step ended well and produced values on some of its output handles.
+
+    Not frozen: that would triple the price of making one.
+    """
 
     step_id: str
     handles: AbstractSet[str]

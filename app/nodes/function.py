@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, Protocol
 
 from app.engine.context import ExecutionContext, FlowContext, Outputs
 from app.engine.locks import NodeLock
+from app.engine.node import Execution
 from app.engine.results import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.blocking import BlockingPool
@@ -103,12 +104,12 @@ class ContextNode:
         self._input = step_input
         self._begin = node.begin if isinstance(node, FunctionNode) else node.execute
 
-    async def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> ExecutionResult:
+    def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
         """Execute the node with the context that seed 000 gives it."""
         found = self._begin(execution_context(context, self._input))
-        if is_awaitable(found):
-            found = await found
-        return ExecutionResult({DEFAULT_HANDLE: found})
+        return (
+            _result_of(found) if is_awaitable(found) else ExecutionResult({DEFAULT_HANDLE: found})
+        )
 
 
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
@@ -135,10 +136,17 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
     )
 
 
+async def _result_of(found: Awaitable[Any]) -> ExecutionResult:
+    return ExecutionResult({DEFAULT_HANDLE: await found})
+
+
 def is_awaitable(value: Any) -> bool:
     """Tell quickly whether something must be awaited; what a step returns hardly ever must."""
     kind = type(value)
+    if kind in _VALUES:  # asking for an attribute that is missing is dear
+        return False
     return kind is CoroutineType or hasattr(kind, "__await__")
 
 
 _NOBODY = Caller()
+_VALUES = frozenset({int, float, str, bool, list, dict, type(None)})

@@ -61,24 +61,23 @@ def _run_context(
     root = calls.create_root(prepared.graph.id)
     calls.mark_running(root)
     token = context.cancellation or CancellationToken()
-    draw = random.Random()
-
-    def jitter() -> float:
-        return draw.uniform(-1, 1)
-
     return RunContext(
         run_id=calls.chain_id,
         root=root,
         trace=calls,
         scope=context.own_scope(),
         token=token,
-        calls=Calls(graph=calls, journal=FleetingJournal(token), token=token, jitter=jitter),
+        calls=Calls(graph=calls, journal=FleetingJournal(token), token=token, jitter=_jitter),
         services={Caller: caller_of(context), BlockingPool: pool},
         lanes=Lanes(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
-        jitter=jitter,
+        jitter=_jitter,
         records=None if context.trace is None else [],
     )
+
+
+def _jitter() -> float:
+    return random.uniform(-1, 1)
 
 
 async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcome:

@@ -32,10 +32,14 @@ class GraphRun:
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return results as seed 000 has them: the one value of a step, or its values by handle."""
     return {
-        step_id: values[DEFAULT_HANDLE] if values.keys() == {DEFAULT_HANDLE} else dict(values)
+        step_id: values[DEFAULT_HANDLE] if _is_plain(values) else dict(values)
         for step_id, values in outputs.items()
         if values
     }
+
+
+def _is_plain(values: Mapping[str, Any]) -> bool:
+    return len(values) == 1 and DEFAULT_HANDLE in values
 
 
 def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:

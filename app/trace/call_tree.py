@@ -21,6 +21,7 @@ from app.trace.node import (
     Node,
     NodeFields,
     NodeKind,
+    NodeStatus,
     TerminalStatus,
     fields_of,
     number_of,
@@ -70,6 +71,7 @@ class CallTree:
         model: str | None,
         metadata: JsonObject | None,
         now_ms: int,
+        status: NodeStatus = "created",
     ) -> str:
         """Create a node below a parent, or the root, and return its id.
 
@@ -84,8 +86,10 @@ class CallTree:
         record["parent_id"] = parent_id
         record["kind"] = kind
         record["name"] = name
-        record["model"] = model
         record["start_ts_ms"] = now_ms
+        record["status"] = status
+        if model is not None:
+            record["model"] = model
         if metadata:
             self.metadata[node_id] = metadata
         if depth > self.totals.max_depth:
@@ -126,7 +130,8 @@ class CallTree:
             KeyError: there is no such node.
             ValueError: the usage is not possible; nothing has changed.
         """
-        cost = checked_usage(cost_usd, tokens_in, tokens_out)
+        free = not cost_usd and tokens_in is None and tokens_out is None
+        cost = FREE if free else checked_usage(cost_usd, tokens_in, tokens_out)
         record = self.open.pop(node_id, None)
         if record is None:
             self.refuse_unknown(node_id)
@@ -141,9 +146,10 @@ class CallTree:
             record["stop_reason"] = stop_reason
         if error_class is not None:
             record["error_class"] = error_class
-        record["cost_usd"] = float(cost_usd)
-        record["tokens_in"] = tokens_in
-        record["tokens_out"] = tokens_out
+        if not free:
+            record["cost_usd"] = float(cost_usd)
+            record["tokens_in"] = tokens_in
+            record["tokens_out"] = tokens_out
         self.totals.add_ended(record, cost)
         self.changes.append(record)
         return True

@@ -12,8 +12,16 @@ from app.trace.call_tree import CallTree
 from app.trace.charges import Cost
 from app.trace.clock import Clock, steady_clock
 from app.trace.invariants import well_formed
-from app.trace.json_copy import copy_object
-from app.trace.node import KINDS, TERMINAL, Node, NodeKind, TerminalStatus
+from app.trace.json_copy import Metadata, copy_object
+from app.trace.node import (
+    KINDS,
+    TERMINAL,
+    JsonObject,
+    Node,
+    NodeKind,
+    NodeStatus,
+    TerminalStatus,
+)
 from app.trace.snapshot import Changes, GraphCapture, Snapshot, whole
 
 
@@ -86,7 +94,7 @@ class ExecutionGraph:
         kind: NodeKind,
         name: str,
         model: str | None = None,
-        metadata: Mapping[str, object] | None = None,
+        metadata: Mapping[str, object] | Metadata | None = None,
         *,
         running: bool = False,
     ) -> str:
@@ -101,17 +109,18 @@ class ExecutionGraph:
         """
         if kind not in KINDS:
             raise ValueError(f"a node is llm, tool or system, not {kind!r}")
-        details = copy_object(metadata) if metadata else None
+        if type(metadata) is Metadata:
+            details: JsonObject | None = metadata.values
+        else:
+            details = copy_object(metadata) if metadata else None  # type: ignore[arg-type]
         lock = self._lock
         lock.acquire()
         try:
             tree = self._tree
             if tree.root_ended:
                 raise RuntimeError("the root has ended; nothing can begin below it")
-            node_id = tree.begin(parent_id, kind, name, model, details, self.now_ms())
-            if running:
-                tree.records[-1]["status"] = "running"
-            return node_id
+            status: NodeStatus = "running" if running else "created"
+            return tree.begin(parent_id, kind, name, model, details, self.now_ms(), status)
         finally:
             lock.release()
 

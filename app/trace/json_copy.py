@@ -12,6 +12,20 @@ MAX_DEPTH: Final = 32
 _ATOMS: Final[frozenset[type]] = frozenset({str, int, bool, type(None)})
 
 
+class Metadata:
+    """Metadata that was checked and copied once, for all nodes that share it."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        """Copy ``values``.
+
+        Raises:
+            ValueError: they are not JSON.
+        """
+        self.values = copy_object(values)
+
+
 def copy_object(values: Mapping[str, object], depth: int = 0) -> JsonObject:
     """Return a deep copy that shares nothing mutable with ``values``.
 

@@ -9,6 +9,7 @@ from typing import Any
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
 from app.control.policy import ErrorPolicy, OnError
+from app.control.stops import Stop
 from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
@@ -159,6 +160,8 @@ class World:
                 self.outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
         except AbandonedError as abandoned:
             self.outcome = execution.abandoned(abandoned.stop)
+        except Stop as stop:  # it was stopped before it began
+            self.outcome = execution.abandoned(stop)
         self.ended_at = loop.time()
         self.trace.close_open("The run ended.")
         self.trace.mark_success(root, 0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.engine import driver
 from app.runtime_api import (
     Budget,
     BudgetExceededError,
@@ -146,6 +147,22 @@ async def test_a_cancel_reaches_work_in_flight(from_thread: bool) -> None:
     with pytest.raises(CancelledError, match="enough") as stopped:
         await running
     assert stopped.value.partial_results == {"a": 1}
+
+
+@pytest.mark.req("000/C3")
+async def test_steps_that_wait_for_nothing_do_not_keep_the_loop_from_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After their turn a cancel, a timer or another run comes through."""
+    monkeypatch.setattr(driver, "TURN_SECONDS", 0.0)
+    graph, token = Graph("g"), CancellationToken()
+    for index in range(50):
+        graph.add_step(constant(index), f"s{index}")
+    asyncio.get_running_loop().call_later(0, token.cancel)
+
+    with pytest.raises(CancelledError) as stopped:
+        await graph.execute(ExecutionContext(cancellation=token))
+    assert 0 < len(stopped.value.partial_results) < 50
 
 
 @pytest.mark.req("000/C3")
