@@ -53,6 +53,18 @@ class StopCause:
         }
         return {name: value for name, value in values.items() if value is not None}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "StopCause":
+        """Return the cause that :meth:`to_dict` has written."""
+        at = values.get("at")
+        return cls(
+            **{
+                **values,
+                "kind": StopKind(values["kind"]),
+                "at": None if at is None else datetime.fromisoformat(at),
+            }
+        )
+
 
 class Stop(BaseException):
     """A reason to end, on its way from where it arose to whoever settles the run."""

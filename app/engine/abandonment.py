@@ -1,29 +1,46 @@
-"""Work that was given up although it goes on: it may end in peace, but begin nothing more."""
+"""Work that was cut off although it goes on: it may end in peace, but begin nothing more."""
 
 import asyncio
 
 
+def inside_attempt(path: str) -> tuple[str, ...]:
+    """Return how the paths begin of everything inside one attempt of a step."""
+    return (f"{path}/", f"{path}>")
+
+
+def inside_step(path: str) -> tuple[str, ...]:
+    """Return how the paths begin of everything inside a step, whichever attempt it is at."""
+    return (*inside_attempt(path), f"{path}~")
+
+
 class Abandonment:
-    """The paths of a run's abandoned work."""
+    """What was cut off in a run and may still go on."""
 
     __slots__ = ("_prefixes",)
 
     def __init__(self) -> None:
         self._prefixes: tuple[str, ...] = ()
 
-    def of_attempt(self, path: str) -> None:
-        """Abandon one attempt of a step, and everything inside it."""
-        self._prefixes += (f"{path}/",)
+    def begin(self, inside: tuple[str, ...]) -> None:
+        """Cut off everything whose path begins so."""
+        self._prefixes += inside
 
-    def of_step(self, path: str) -> None:
-        """Abandon a step, whichever attempt it is at, and everything inside it."""
-        self._prefixes += (f"{path}/", f"{path}~")
+    def end(self, inside: tuple[str, ...]) -> None:
+        """Forget what was cut off and has come to its end; as often as it was begun."""
+        left = list(self._prefixes)
+        for prefix in inside:
+            left.remove(prefix)
+        self._prefixes = tuple(left)
+
+    def covers(self, path: str) -> bool:
+        """Tell whether a path is inside of what was cut off."""
+        return bool(self._prefixes) and path.startswith(self._prefixes)
 
     def check(self, path: str) -> None:
-        """Keep a step or a call from beginning inside abandoned work.
+        """Keep a step or a call from beginning inside of what was cut off.
 
         Raises:
-            asyncio.CancelledError: it is inside of some; it had been cancelled, and went on.
+            asyncio.CancelledError: it is inside; it had been cancelled, and went on.
         """
         if self._prefixes and path.startswith(self._prefixes):
-            raise asyncio.CancelledError("The work around it was abandoned.")
+            raise asyncio.CancelledError("The work around it was cut off.")

@@ -96,6 +96,10 @@ class AttemptLog:
             reason=self._said(failure),
         )
 
+    def went_before(self, count: int) -> None:
+        """Say that so many attempts were made, and recorded, by an earlier execution."""
+        self._number = count
+
     def add_first(self) -> None:
         """Add the first attempt, if it failed and is not there yet."""
         first, self._first = self._first, None

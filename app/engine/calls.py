@@ -136,6 +136,7 @@ class _Performance:
             self._note(None, hold)
             await self._calls.journal.barrier(external=call.external)
             self._calls.token.check()
+            self._calls.abandonment.check(call.key)
         except BaseException:
             reservation.settle()  # it never began
             raise

@@ -9,7 +9,6 @@ them; what ignores that for its grace period is abandoned, and its result is dro
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,9 +18,8 @@ from typing import Any
 from app.control.stops import HandOver, Stop
 from app.engine.context import FlowContext, Outputs
 from app.engine.materializer import GraphRuntime, Materializer
-from app.engine.ports import CallOutcome
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, RecordedFailureError, StepReport
+from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
 from app.engine.run_context import RunContext
 from app.engine.settling import leave_alone, until_done
 from app.engine.stepping import Stepping
@@ -80,14 +78,12 @@ class GraphExecution:
         self._woken: asyncio.Future[None] | None = None
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
-        """Return how the graph stands although it is still being executed."""
+        """Return how the graph stands although it is still being executed, or never was."""
         for step_id, report in self._reports.items():
-            if report.status is not StepStatus.RUNNING:
-                continue
-            if isinstance(stop, HandOver):  # it goes on elsewhere
-                report.become(StepStatus.CANCELLED, report.so_far())
-            else:
+            if report.status is StepStatus.RUNNING:
+                self._stepping.cut_off(step_id)
                 self._abandon(step_id)
+        self._recall()
         return replace(self._outcome, stop=stop)
 
     def outputs(self) -> Mapping[str, Outputs]:
@@ -118,10 +114,12 @@ class GraphExecution:
             self._outcome.error = error
         except Stop as stop:
             self._outcome.stop = self._weightier(stop)
+            self._recall()
         except asyncio.CancelledError:
             if self._run.token.stop is None:
                 raise
             self._outcome.stop = self._run.token.stop
+            self._recall()
         finally:
             self._run.lanes.forget(self._wake)
         return self._outcome
@@ -143,46 +141,52 @@ class GraphExecution:
         return GraphRuntime(self._materializer, context)
 
     def _weightier(self, stop: Stop) -> Stop:
-        """Return the token's stop if a run would otherwise go on elsewhere against its wish."""
+        """Return the token's stop, which came first; but no run that has ended is handed over."""
         given = self._run.token.stop
-        return given if given is not None and isinstance(stop, HandOver) else stop
+        if given is None or (isinstance(given, HandOver) and not isinstance(stop, HandOver)):
+            return stop
+        return given
+
+    def _recall(self) -> None:
+        """Keep what steps had produced before the run was stopped, and then not got to again."""
+        for step_id, report in self._reports.items():
+            recorded = self._stepping.recorded(step_id)
+            if report.status is StepStatus.PENDING and recorded is not None:
+                report.recall(recorded)
 
     async def _work(self) -> None:
         """Obey the scheduler until nothing runs and nothing more is ordered."""
-        if self._failed_before():
+        if self._ended_before():
             return
         self._take(self._scheduler.begin())
-        turn_ends = time.monotonic() + TURN_SECONDS
+        clock = asyncio.get_running_loop().time
+        turn_ends = clock() + TURN_SECONDS
         while self._ready or self._tasks:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
                 await self._execute(step_id)
                 self._take(self._tell(step_id))
-                if time.monotonic() >= turn_ends:
+                if clock() >= turn_ends:
                     await _give_way()
-                    turn_ends = time.monotonic() + TURN_SECONDS
+                    turn_ends = clock() + TURN_SECONDS
             else:
                 await self._work_side_by_side()
         stuck = not self._scheduler.done or not self._reports
         if stuck and self._outcome.error is None:
             raise GraphError("Some steps wait for one another.")
 
-    def _failed_before(self) -> bool:
-        """Tell whether a step had failed when the worker of the run was lost.
+    def _ended_before(self) -> bool:
+        """Tell whether a step had failed, or a stop was met, when the run's worker was lost.
 
         The graph is over then. What was cut off at the time is not begun again.
         """
-        earlier = {step_id: self._stepping.recorded(step_id) for step_id in self._reports}
-        known = {step_id: record for step_id, record in earlier.items() if record is not None}
-        if all(record.outcome is not CallOutcome.FAILURE for record in known.values()):
+        found = (self._stepping.recorded(step_id) for step_id in self._reports)
+        known = [recorded for recorded in found if recorded is not None]
+        self._outcome.stop = next(filter(None, map(stop_in, known)), None)
+        self._outcome.error = next(filter(None, map(failure_in, known)), None)
+        if self._outcome.stop is None and self._outcome.error is None:
             return False
-        for step_id, record in known.items():
-            report = self._reports[step_id]
-            if record.outcome is CallOutcome.RESULT:
-                report.become(StepStatus.COMPLETED, record.value)
-            elif record.outcome is CallOutcome.FAILURE:
-                self._outcome.error = RecordedFailureError.of(record.value)
-                report.become(StepStatus.FAILED, record.value["outputs"], self._outcome.error)
+        self._recall()
         return True
 
     async def _work_side_by_side(self) -> None:
@@ -196,10 +200,12 @@ class GraphExecution:
                 self._tasks.pop(step_id).result()
                 orders = self._tell(step_id)
                 if self._outcome.error is not None:
-                    await self._drain()
+                    cancelled = await self._drain()
+                    if cancelled is not None:
+                        raise cancelled
                 self._take(orders)
         except BaseException:
-            await self._drain()
+            await self._drain()  # a cancel that comes meanwhile says less than what came before
             raise
 
     def _start_ready(self) -> None:
@@ -238,23 +244,34 @@ class GraphExecution:
         if self._lanes_used:
             self._run.lanes.give()
 
-    async def _drain(self) -> None:
-        """Cancel the steps that still work, and wait for them; abandon what will not end."""
+    async def _drain(self) -> asyncio.CancelledError | None:
+        """Cancel the steps that still work, and wait for them; abandon what will not end.
+
+        Return a cancel that came meanwhile.
+        """
         tasks, self._tasks = self._tasks, {}
         self._ready.clear()
-        for task in tasks.values():
+        for step_id, task in tasks.items():
+            self._stepping.cut_off(step_id)
             task.cancel()
         cancelled = await until_done(tasks.values(), self._grace_seconds)
         for step_id, task in tasks.items():
             self._free_lane()
             if task.done():
                 _forget_failure(task)
+                self._stepping.over(step_id)
             else:
                 self._abandon(step_id)
-                leave_alone(task, partial(self._stepping.late, step_id))
+                leave_alone(
+                    task, partial(self._stepping.late, step_id), over=partial(self._over, step_id)
+                )
         self._ended.clear()
-        if cancelled is not None:
-            raise cancelled
+        return cancelled
+
+    def _over(self, step_id: str) -> None:
+        """Take notice that an abandoned step has come to its end."""
+        self._stepping.over(step_id)
+        self._run.over()
 
     def _abandon(self, step_id: str) -> None:
         self._stepping.abandon(

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from weakref import WeakKeyDictionary
 
 
 class DeadlockError(Exception):
@@ -20,12 +21,12 @@ _HELD: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset()
 
 
 class NodeLock:
-    """The lock of one persistent node, for the runs of one event loop."""
+    """The lock of one persistent node, among the runs of an event loop."""
 
     def __init__(self, node_id: str, *, timeout_seconds: float = DEFAULT_LOCK_SECONDS) -> None:
         self.node_id = node_id
         self._timeout_seconds = timeout_seconds
-        self._lock = asyncio.Lock()
+        self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
     def __repr__(self) -> str:
         return repr(self.node_id)  # so that problems name the node
@@ -33,7 +34,7 @@ class NodeLock:
     @property
     def locked(self) -> bool:
         """True while somebody holds it."""
-        return self._lock.locked()
+        return any(lock.locked() for lock in self._locks.values())
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
@@ -45,18 +46,19 @@ class NodeLock:
         mine = _HELD.get()
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
-        await self._acquire()
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        await self._acquire(lock)
         token = _HELD.set(mine | {id(self)})
         try:
             yield
         finally:
             _HELD.reset(token)
-            self._lock.release()
+            lock.release()
 
-    async def _acquire(self) -> None:
+    async def _acquire(self, lock: asyncio.Lock) -> None:
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await self._lock.acquire()
+                await lock.acquire()
         except TimeoutError:
             raise DeadlockError(
                 f"Persistent node {self.node_id!r} was not free within "

@@ -42,6 +42,15 @@ class Entry:
     value: Any = None
 
 
+def step_entry(
+    path: str, charge: Charge, outcome: CallOutcome | None = None, value: object = None
+) -> Entry:
+    """Return what is journaled of a step."""
+    return Entry(
+        call_key=f"step:{path}", request_hash="", charge=charge, outcome=outcome, value=value
+    )
+
+
 class Journal(Protocol):
     """The durable memory of one run."""
 

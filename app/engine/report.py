@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.control.stops import Stop
+from app.control.stops import Stop, StopCause
+from app.control.usage import Charge
 from app.engine.context import Outputs
+from app.engine.ports import CallOutcome, Recorded
 from app.kernel.lifecycle import NEXT, StepStatus
 
 
@@ -48,6 +50,10 @@ class StepReport:
     """A reading of ``time.perf_counter_ns``, where the details of steps are gathered."""
     recorded: bool = False
     """True once those of this step were."""
+    charge: Charge = field(default_factory=dict)
+    """What this execution of the run was charged for executing it."""
+    failed_before: Mapping[str, Any] | None = None
+    """How many attempts an earlier execution has made in vain, and what the last one came to."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
         """Remember what gives the step's partial outputs."""
@@ -64,11 +70,25 @@ class StepReport:
             return False
         self.status, self.error = status, error
         self.outputs = {} if outputs is None else outputs
+        self.source = None
         return True
+
+    def recall(self, recorded: Recorded) -> bool:
+        """Take over how the step has ended in an earlier execution; False if it has not."""
+        if recorded.outcome is CallOutcome.RESULT:
+            return self.become(StepStatus.COMPLETED, recorded.value)
+        if recorded.outcome is not CallOutcome.FAILURE:
+            return stop_in(recorded) is not None and self.become(
+                StepStatus.CANCELLED, recorded.value["outputs"]
+            )
+        error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
+        self.recovered_by = recorded.value.get("recovered_by")
+        ended = StepStatus.FAILED if self.recovered_by is None else StepStatus.COMPLETED
+        return self.become(ended, outputs, error)
 
     def so_far(self) -> Outputs:
         """Return what the step would have to show if it ended now."""
-        if self.source is None:
+        if self.source is None or self.status is not StepStatus.RUNNING:
             return self.outputs
         try:
             return self.source()
@@ -92,6 +112,25 @@ def said_of(error: Exception) -> str:
     """
     ours = type(error).__module__.startswith("app.")
     return str(error)[:500] if ours else f"It broke with {type(error).__name__}."
+
+
+def stop_in(recorded: Recorded) -> Stop | None:
+    """Return the stop that had cut a step off, and with it the run; None if there was none."""
+    if recorded.outcome is not CallOutcome.UNKNOWN or "stop" not in (recorded.value or ()):
+        return None
+    return Stop(StopCause.from_dict(recorded.value["stop"]))
+
+
+def failure_in(recorded: Recorded) -> Exception | None:
+    """Return what a step had failed with for good; None if it had not."""
+    if recorded.outcome is not CallOutcome.FAILURE or "recovered_by" in recorded.value:
+        return None
+    return RecordedFailureError.of(recorded.value)
+
+
+def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
+    """Return a failure as the journal holds it."""
+    return {"error_class": class_of(error), "message": said_of(error), **more}
 
 
 def partial_ignored(source: Callable[[], Outputs]) -> None:

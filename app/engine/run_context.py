@@ -43,5 +43,7 @@ class RunContext:
     """Tells the seconds until the run's deadline."""
     begun: dict[str, str] = field(default_factory=dict)
     """The steps of which a start was told and no end yet: their CallNodes by their paths."""
+    over: Callable[[], None] = lambda: None
+    """Called when work that was abandoned has come to its end."""
     records: list[StepRecord] | None = None
     """Where the details of steps are gathered; None gathers none."""

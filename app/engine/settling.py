@@ -86,7 +86,8 @@ class Supervisor:
         except asyncio.CancelledError:
             task.cancel()
             await until_done((task,), self.grace_seconds)
-            leave_alone(task, late)
+            if not task.done():
+                leave_alone(task, late)
             raise
         if not task.done() and token.stop is not None:
             leave_alone(task, late)
@@ -96,14 +97,22 @@ class Supervisor:
         return task.result()
 
 
-def leave_alone(task: "asyncio.Task[Result]", late: Callable[[Result], None]) -> None:
-    """Tell ``late`` of what the work returns one day, if it is not over yet."""
+def leave_alone(
+    task: "asyncio.Task[Result]",
+    late: Callable[[Result], None],
+    *,
+    over: Callable[[], None] = lambda: None,
+) -> None:
+    """Tell ``late`` of what cancelled work returns, now or one day; then call ``over``."""
 
     def tell(ended: "asyncio.Task[Result]") -> None:
         if not ended.cancelled() and ended.exception() is None:
             late(ended.result())
+        over()
 
-    if not task.done():
+    if task.done():
+        tell(task)
+    else:
         task.add_done_callback(tell)
 
 

@@ -5,18 +5,17 @@ from the journal. One that was cut off is executed again and counts as the same 
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from app.control.budget import Dimension
 from app.control.ledger import Scope
-from app.control.stops import HandOver
-from app.control.usage import NOTHING, Charge
+from app.control.stops import HandOver, Stop
+from app.control.usage import Charge
+from app.engine.abandonment import inside_step
 from app.engine.context import Around, FlowContext, Outputs
+from app.engine.endings import ABANDONED, abandon_inside, tell_cut_off, tell_end
 from app.engine.events import (
     LATE_RESULT,
-    STEP_CANCELLED,
     STEP_COMPLETED,
     STEP_ERROR,
     STEP_RESUMED,
@@ -24,19 +23,17 @@ from app.engine.events import (
     STEP_STARTED,
     Event,
 )
-from app.engine.ports import CallOutcome, Entry, Journal, Recorded
+from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
-from app.engine.report import StepReport, said_of
+from app.engine.report import StepReport, class_of, failure_of, said_of
 from app.engine.run_context import RunContext
 from app.engine.timing import seconds_of
 from app.engine.working import once, under_policy
 from app.kernel.graph import DEFAULT_HANDLE
-from app.kernel.lifecycle import StepStatus
+from app.kernel.lifecycle import NEXT, StepStatus
 from app.trace.step_trace import StepRecord
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
-
-ABANDONED = "The step ignored its cancellation and was abandoned."
 
 
 class Stepping:
@@ -82,8 +79,7 @@ class Stepping:
         recorded = None
         if self._journal is not None:
             recorded = self._journal.recorded(f"step:{path}")
-            if recorded is not None and recorded.outcome is CallOutcome.RESULT:
-                report.become(StepStatus.COMPLETED, recorded.value)
+            if recorded is not None and report.recall(recorded):
                 return
         self._token.check()
         self._abandonment.check(path)
@@ -94,10 +90,13 @@ class Stepping:
                 await self._pass_barrier(self._journal)
             if recorded is None:
                 self._scope.charge(ONE_STEP)
+                report.charge = ONE_STEP
+            elif recorded.value is not None:
+                report.failed_before = recorded.value
             node = self._begin(step, path, running=True)
             report.status = StepStatus.RUNNING
             if self._journal is not None or self._events is not None:
-                self._tell_begun(path, node, recorded)
+                self._tell_begun(report, path, node, recorded)
             context = FlowContext(
                 self._run, around, step.step.id, path, node, self._scope, report.keep
             )
@@ -105,9 +104,9 @@ class Stepping:
                 outputs = await once(step.work, inputs, context)
             else:
                 outputs = await self._limited(step, report, inputs, context)
-            self._completed(report, path, node, outputs, recorded)
+            self._completed(report, path, node, outputs)
         except Exception as error:
-            self._failed(step, report, path, error, recorded)
+            self._failed(step, report, path, error)
         except BaseException as stop:
             self._cut_off(step, report, path, stop)
             raise
@@ -136,9 +135,11 @@ class Stepping:
         self._nodes[step.step.id] = node
         return node
 
-    def _tell_begun(self, path: str, node: str, recorded: Recorded | None) -> None:
+    def _tell_begun(
+        self, report: StepReport, path: str, node: str, recorded: Recorded | None
+    ) -> None:
         if self._journal is not None:
-            self._journal.note(node, _entry(path, ONE_STEP if recorded is None else NOTHING))
+            self._journal.note(node, step_entry(path, report.charge, value=report.failed_before))
         if self._events is not None:
             kind = STEP_STARTED if recorded is None else STEP_RESUMED
             self._events.emit(Event(type=kind, step_id=path, node_id=node))
@@ -154,82 +155,71 @@ class Stepping:
         if self._journal is not None:
             scope.restore(self._journal.spent_below(context.path))
         context.scope = scope
-        with seconds_of(scope, self._token):
+        inside = f"{context.path}/"
+        with seconds_of(scope, self._token, matter=lambda: not self._abandonment.covers(inside)):
             self._token.check()
             return await _policed(step, report, inputs, context)
 
-    def _completed(
-        self,
-        report: StepReport,
-        path: str,
-        node: str,
-        outputs: Outputs,
-        recorded: Recorded | None,
-    ) -> None:
+    def _completed(self, report: StepReport, path: str, node: str, outputs: Outputs) -> None:
         if self._journal is not None:
-            charge = ONE_STEP if recorded is None else NOTHING
-            ended = _entry(path, charge, CallOutcome.RESULT, dict(outputs))
-            self._journal.note(node, ended)
+            self._journal.note(node, _ended_well(report, path, outputs))
         self._trace.mark_success(node, 0)
         if self._events is not None:
             data = {"recovered_by": report.recovered_by} if report.recovered_by else {}
-            self._tell_end(STEP_COMPLETED, path, data)
+            tell_end(self._run, STEP_COMPLETED, path, data)
         report.become(StepStatus.COMPLETED, outputs, report.error)
 
-    def _failed(
-        self,
-        step: PreparedStep,
-        report: StepReport,
-        path: str,
-        error: Exception,
-        recorded: Recorded | None,
-    ) -> None:
-        charge = ONE_STEP if recorded is None else NOTHING
-        said, node, outputs = said_of(error), self._node_of(step, path), report.so_far()
+    def _failed(self, step: PreparedStep, report: StepReport, path: str, error: Exception) -> None:
+        said, kind = said_of(error), class_of(error)
+        node, outputs = self._node_of(step, path), report.so_far()
         if self._journal is not None and report.status is StepStatus.RUNNING:
-            value = {"error_class": type(error).__name__, "message": said, "outputs": dict(outputs)}
-            _note_failure(self._journal, node, _entry(path, charge, CallOutcome.FAILURE, value))
-        self._trace.mark_failure(node, type(error).__name__, said)
+            value = failure_of(error, outputs=dict(outputs))
+            failure = step_entry(path, report.charge, CallOutcome.FAILURE, value)
+            _note(self._journal, node, failure)
+        self._trace.mark_failure(node, kind, said)
         report.become(StepStatus.FAILED, outputs, error)
-        self._tell_end(STEP_ERROR, path, {"error_class": type(error).__name__, "error": said})
+        tell_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
 
     def _cut_off(
         self, step: PreparedStep, report: StepReport, path: str, stop: BaseException
     ) -> None:
         """End a step that a stop, or the failure of a sibling, has cut off.
 
-        One that goes on in another process has not ended.
+        Where it gives the run up, the whole run goes on elsewhere, its siblings included.
         """
-        given = self._token.stop
-        reason = str(given or stop) or "Another step failed."
-        self._trace.mark_halt(self._node_of(step, path), reason)
-        report.become(StepStatus.CANCELLED, report.so_far())
-        if isinstance(given or stop, HandOver):
-            self._run.begun.pop(path, None)
-        else:
-            self._tell_end(STEP_CANCELLED, path, {"reason": reason})
+        if isinstance(stop, HandOver):
+            self._token.trip(stop)
+        final = self._token.stop or stop
+        reason, outputs = str(final) or "Another step failed.", report.so_far()
+        node = self._node_of(step, path)
+        if isinstance(final, Stop) and not isinstance(final, HandOver):
+            self._note_stop(node, report, path, final)
+        self._trace.mark_halt(node, reason)
+        report.become(StepStatus.CANCELLED, outputs)
+        tell_cut_off(self._run, path, reason)
+
+    def _note_stop(self, node: str, report: StepReport, path: str, stop: Stop) -> None:
+        """Journal what ends the run: if its worker is lost now, nobody goes on with it."""
+        if self._journal is not None and StepStatus.CANCELLED in NEXT[report.status]:
+            value = {"stop": stop.cause.to_dict(), "outputs": dict(report.so_far())}
+            _note(self._journal, node, step_entry(path, report.charge, value=value))
 
     def _node_of(self, step: PreparedStep, path: str) -> str:
         """Return the CallNode of a step; one that was refused gets it now, to show the reason."""
         return self._nodes.get(step.step.id) or self._begin(step, path, running=False)
 
+    def cut_off(self, step_id: str) -> None:
+        """Let nothing more begin inside a step, which is cancelled now."""
+        self._abandonment.begin(inside_step(self._prefix + step_id))
+
     def abandon(self, step: PreparedStep, report: StepReport, inputs: Outputs) -> None:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
         path = self._prefix + step.step.id
-        self._abandonment.of_step(path)
         report.become(StepStatus.CANCELLED, report.so_far())
         self._trace.mark_halt(self._node_of(step, path), ABANDONED)
         self._record(step, report, inputs, path)
-        inside = (f"{path}/", f"{path}~")
-        for begun in [each for each in self._run.begun if each.startswith(inside)]:
-            self._tell_end(STEP_CANCELLED, begun, {"reason": ABANDONED})
-        self._tell_end(STEP_CANCELLED, path, {"reason": ABANDONED})
-
-    def _tell_end(self, kind: str, path: str, data: Mapping[str, Any]) -> None:
-        """Tell the end of a step, unless it never began or its end was told before."""
-        node = self._run.begun.pop(path, None)
-        if node is not None and self._events is not None:
-            self._events.emit(Event(type=kind, step_id=path, node_id=node, data=data))
+        abandon_inside(self._run, inside_step(path))
+        tell_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
         """Report a step that every path to is dead."""
@@ -242,6 +232,10 @@ class Stepping:
             node = self._nodes.get(step_id)
             path = self._prefix + step_id
             self._events.emit(Event(type=LATE_RESULT, step_id=path, node_id=node))
+
+    def over(self, step_id: str) -> None:
+        """Take notice that a step that was cut off has come to its end, in whatever way."""
+        self._abandonment.end(inside_step(self._prefix + step_id))
 
     def _record(self, step: PreparedStep, report: StepReport, inputs: Outputs, path: str) -> None:
         """Note what a step did; of one that was abandoned that was done when it was."""
@@ -265,12 +259,20 @@ class Stepping:
         )
 
 
-def _note_failure(journal: Journal, node: str, failure: Entry) -> None:
-    """Journal a failure; what the step had so far is left out if it cannot be stored."""
+def _ended_well(report: StepReport, path: str, outputs: Outputs) -> Entry:
+    """Return what is journaled of a step that has outputs; its policy may have seen to that."""
+    if report.recovered_by is None or report.error is None:
+        return step_entry(path, report.charge, CallOutcome.RESULT, dict(outputs))
+    made_good = failure_of(report.error, outputs=dict(outputs), recovered_by=report.recovered_by)
+    return step_entry(path, report.charge, CallOutcome.FAILURE, made_good)
+
+
+def _note(journal: Journal, node: str, end: Entry) -> None:
+    """Journal a bad end; what the step had so far is left out if it cannot be stored."""
     try:
-        journal.note(node, failure)
+        journal.note(node, end)
     except ValueError:
-        journal.note(node, replace(failure, value={**failure.value, "outputs": {}}))
+        journal.note(node, replace(end, value={**end.value, "outputs": {}}))
 
 
 def _shown(outputs: Outputs) -> object:
@@ -286,11 +288,3 @@ async def _policed(
     if step.policy is None:
         return await once(step.work, inputs, context)
     return await under_policy(step, step.policy, inputs, context, report)
-
-
-def _entry(
-    path: str, charge: Charge, outcome: CallOutcome | None = None, value: object = None
-) -> Entry:
-    return Entry(
-        call_key=f"step:{path}", request_hash="", charge=charge, outcome=outcome, value=value
-    )

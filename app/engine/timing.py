@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from app.control.ledger import Scope
 from app.control.stops import Stop
@@ -17,22 +17,46 @@ class OutOfTimeError(Exception):
     """Work did not end within its time."""
 
 
+class Watcher(Protocol):
+    """Is told what becomes of work that is cut off."""
+
+    def out_of_time(self) -> None:
+        """Its time is up."""
+        ...
+
+    def cut_off(self) -> None:
+        """It is cancelled now, for that reason or another."""
+        ...
+
+    def abandoned(self) -> None:
+        """It has ignored that for its grace period and is left alone."""
+        ...
+
+    def late(self, result: Any) -> None:
+        """It came to a result all the same, which is dropped."""
+        ...
+
+    def over(self) -> None:
+        """It has ended, in whatever way."""
+        ...
+
+
 async def within(
     seconds: float,
     work: Coroutine[Any, Any, Result],
     *,
     name: str,
     grace_seconds: float,
-    abandoned: Callable[[], None],
-    late: Callable[[Result], None],
+    watcher: Watcher,
 ) -> Result:
     """Let ``work`` run in a task of its own, for ``seconds`` at the most.
 
-    What ignores its cancellation for the grace period is left alone, and ``abandoned`` is called;
-    what it returns after its time is dropped, and ``late`` is told of it.
+    What ignores its cancellation for the grace period is left alone; what it returns after its
+    time is dropped.
 
     Raises:
         OutOfTimeError: it did not end in time. An own TimeoutError of the work is not this.
+        Stop: it met one, even if its time was up by then.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.create_task(work, name=name)
@@ -47,32 +71,35 @@ async def within(
     try:
         await over
     except asyncio.CancelledError:
-        task.cancel()
-        await until_done((task,), grace_seconds)
-        _let_go(task, abandoned, late)
+        await _cut_off(task, grace_seconds, watcher)
         raise
     finally:
         timer.cancel()
     if task.done():
         return task.result()
-    task.cancel()
-    cancelled = await until_done((task,), grace_seconds)
-    _let_go(task, abandoned, late)
+    watcher.out_of_time()
+    cancelled = await _cut_off(task, grace_seconds, watcher)
     if cancelled is not None:
         raise cancelled
-    _pass_on_stop(task)
     raise OutOfTimeError
 
 
-def _let_go(
-    task: "asyncio.Task[Result]", abandoned: Callable[[], None], late: Callable[[Result], None]
-) -> None:
-    """Drop what a cancelled task comes to, now or later."""
+async def _cut_off(
+    task: "asyncio.Task[Any]", grace_seconds: float, watcher: Watcher
+) -> asyncio.CancelledError | None:
+    """Cancel a task and drop what it comes to, now or later; return a cancel that came meanwhile.
+
+    Raises:
+        Stop: the task met one.
+    """
+    watcher.cut_off()
+    task.cancel()
+    cancelled = await until_done((task,), grace_seconds)
     if not task.done():
-        abandoned()
-        leave_alone(task, late)
-    elif not task.cancelled() and task.exception() is None:
-        late(task.result())
+        watcher.abandoned()
+    leave_alone(task, watcher.late, over=watcher.over)
+    _pass_on_stop(task)
+    return cancelled
 
 
 def _pass_on_stop(task: "asyncio.Task[Any]") -> None:
@@ -87,24 +114,31 @@ def _pass_on_stop(task: "asyncio.Task[Any]") -> None:
 
 
 @contextmanager
-def seconds_of(scope: Scope, token: CancellationToken) -> Iterator[None]:
+def seconds_of(
+    scope: Scope, token: CancellationToken, *, matter: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
     """Have the seconds of a scope interrupt the run while the block works.
 
     If they are over already, it is interrupted at once. Shares of the limit that are worth a
-    warning are told as they pass.
+    warning are told as they pass. ``matter`` tells whether what happens in the block still counts.
     """
     limit = scope.budget.max_time_seconds
     if limit is None:
         yield
         return
     loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+
+    def interrupt() -> None:
+        if matter():
+            token.trip(scope.out_of_own_time())
+
     used = scope.usage.time_elapsed_seconds
     for share in scope.shares_to_warn_of():
         timers.append(loop.call_later(max(0.0, share * limit - used), scope.warn_of_time, share))
     if used >= limit:
-        token.trip(scope.out_of_own_time())
+        interrupt()
     else:
-        timers.append(loop.call_later(limit - used, lambda: token.trip(scope.out_of_own_time())))
+        timers.append(loop.call_later(limit - used, interrupt))
     try:
         yield
     finally:

@@ -9,17 +9,29 @@ import math
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from app.control.policy import ErrorPolicy, GiveUp, Retry, verdict
+from app.control.stops import Stop
+from app.engine.abandonment import inside_attempt
 from app.engine.attempts import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
+from app.engine.endings import abandon_inside
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
+from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
-from app.engine.report import StepBrokenError, StepReport, StepTimeoutError, said_of
+from app.engine.report import (
+    RecordedFailureError,
+    StepBrokenError,
+    StepReport,
+    StepTimeoutError,
+    failure_of,
+    said_of,
+)
 from app.engine.results import ExecutionResult, NodeEvent
 from app.engine.timing import OutOfTimeError, within
 from app.kernel.graph import DEFAULT_HANDLE
@@ -46,9 +58,24 @@ async def once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Output
         if is_being_cancelled():
             raise
         raise StepBrokenError("The step waited for something that was cancelled.") from None
+    except (Exception, Stop, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        stop = _stop_in(error)
+        if stop is not None:
+            raise stop from None
+        raise StepBrokenError(f"The step's node ended with {type(error).__name__}.") from error
     if type(result) is not ExecutionResult:
         raise StepBrokenError("The step's node returned no ExecutionResult.")
     return result.outputs
+
+
+def _stop_in(error: BaseException) -> Stop | None:
+    """Return the stop that a task group of a node has wrapped, if there is one."""
+    if isinstance(error, BaseExceptionGroup):
+        found = (_stop_in(inner) for inner in error.exceptions)
+        return next((stop for stop in found if stop is not None), None)
+    return error if isinstance(error, Stop) else None
 
 
 async def _end_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
@@ -93,36 +120,80 @@ async def under_policy(
     Raises:
         Exception: what failed it in the end.
     """
+    if report.failed_before is not None:
+        failure: Exception = RecordedFailureError.of(report.failed_before)
+        return await _Recovery(step, policy, inputs, context, report, failure).outputs()
     try:
         if policy.timeout_ms is None:
             return await once(step.work, inputs, context)
-        return await _in_time(step.work, policy, inputs, context)
+        failed = partial(_note_failed, context, report, 1)
+        return await _in_time(step.work, policy, inputs, context, failed)
     except Exception as error:
         return await _Recovery(step, policy, inputs, context, report, error).outputs()
 
 
+def _note_failed(context: FlowContext, report: StepReport, number: int, error: Exception) -> None:
+    """Journal that so many attempts of a step have failed: none of them is made again."""
+    if context.run.journal is not None:
+        failed = failure_of(error, failed_attempts=number)
+        entry = step_entry(context.path, report.charge, value=failed)
+        context.run.journal.note(context.trace_parent, entry)
+
+
 async def _in_time(
-    work: BoundNode, policy: ErrorPolicy, inputs: Outputs, context: FlowContext
+    work: BoundNode,
+    policy: ErrorPolicy,
+    inputs: Outputs,
+    context: FlowContext,
+    failed: Callable[[Exception], None],
 ) -> Outputs:
     """Let a node work once, for as long as the policy allows.
 
+    If that is not long enough, ``failed`` is told before anything is cut off.
+
     Raises:
-        StepTimeoutError: that was not long enough.
+        StepTimeoutError: it was not.
     """
     timeout_ms = policy.timeout_ms
     if timeout_ms is None:
         return await once(work, inputs, context)
+    late = StepTimeoutError(f"No result within {timeout_ms} ms.")
     try:
         return await within(
             timeout_ms / 1000,
             once(work, inputs, context),
             name=f"step {context.path}",
             grace_seconds=context.run.grace_seconds,
-            abandoned=lambda: context.calls.abandonment.of_attempt(context.path),
-            late=_late_result(context),
+            watcher=_Attempt(context, partial(failed, late)),
         )
     except OutOfTimeError:
-        raise StepTimeoutError(f"No result within {timeout_ms} ms.") from None
+        raise late from None
+
+
+class _Attempt:
+    """What becomes of an attempt that is cut off."""
+
+    def __init__(self, context: FlowContext, out_of_time: Callable[[], None]) -> None:
+        self._context = context
+        self._inside = inside_attempt(context.path)
+        self.out_of_time = out_of_time
+
+    def cut_off(self) -> None:
+        self._context.calls.abandonment.begin(self._inside)
+
+    def abandoned(self) -> None:
+        abandon_inside(self._context.run, self._inside)
+
+    def late(self, result: object) -> None:
+        context = self._context
+        if context.run.events is not None:
+            context.run.events.emit(
+                Event(type=LATE_RESULT, step_id=context.path, node_id=context.trace_parent)
+            )
+
+    def over(self) -> None:
+        self._context.calls.abandonment.end(self._inside)
+        self._context.run.over()
 
 
 class _Recovery:
@@ -148,7 +219,11 @@ class _Recovery:
         self._attempts = AttemptLog(
             context.run.trace, context.trace_parent, failures=Exception, said=said_of
         )
-        self._attempts.first_failed(error)
+        if report.failed_before is None:
+            self._attempts.first_failed(error)
+        else:
+            self._number = report.failed_before["failed_attempts"]
+            self._attempts.went_before(self._number)
 
     async def outputs(self) -> Outputs:
         """Make further attempts, then do what the policy says.
@@ -175,9 +250,11 @@ class _Recovery:
         run, scope = self._context.run, self._context.scope
         ends = (scope.remaining_seconds(), run.deadline_in())
         error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, Exception):
+            self._failed(error)
         self._ruling = verdict(
             self._policy,
-            failed_attempts=state.attempt_number,
+            failed_attempts=self._number,
             jitter=run.jitter(),
             retry_after_seconds=getattr(error, "retry_after_seconds", None),
             seconds_left=min((left for left in ends if left is not None), default=math.inf),
@@ -197,8 +274,11 @@ class _Recovery:
     async def _make(self, work: BoundNode, context: FlowContext) -> Outputs:
         context.token.check()
         return await self._attempts.make(
-            lambda: _in_time(work, self._policy, self._inputs, context)
+            lambda: _in_time(work, self._policy, self._inputs, context, self._failed)
         )
+
+    def _failed(self, error: Exception) -> None:
+        _note_failed(self._context, self._report, self._number, error)
 
     async def _recovered(self, error: Exception) -> Outputs:
         """Return what takes the place of the output that a failed step owes.
@@ -225,14 +305,3 @@ class _Recovery:
             return await self._make(fallback, context)
         except Exception as failed:
             raise failed from error
-
-
-def _late_result(context: FlowContext) -> Callable[[object], None]:
-    """Return what records that abandoned work of a step came to an end after all."""
-
-    def record(_: object) -> None:
-        events = context.run.events
-        if events is not None:
-            events.emit(Event(type=LATE_RESULT, step_id=context.path, node_id=context.trace_parent))
-
-    return record

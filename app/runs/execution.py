@@ -66,6 +66,11 @@ class Execution:
         )
 
     @property
+    def ended(self) -> bool:
+        """True once its end was made up, with what was known of its cost by then."""
+        return self._ended
+
+    @property
     def active_seconds(self) -> float:
         """How long the run has been worked on, earlier executions included."""
         return self.scope.usage.time_elapsed_seconds
@@ -76,9 +81,14 @@ class Execution:
         return None if deadline is None else (deadline - datetime.now(UTC)).total_seconds()
 
     def context(
-        self, services: Mapping[type, Any], lanes: Lanes, *, grace_seconds: float
+        self,
+        services: Mapping[type, Any],
+        lanes: Lanes,
+        *,
+        grace_seconds: float,
+        over: Callable[[], None] = lambda: None,
     ) -> RunContext:
-        """Return what the run's steps share."""
+        """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
         draw = random.Random(f"{self.run.key.run_id}/{self.run.fence}")
 
         def jitter() -> float:
@@ -104,6 +114,7 @@ class Execution:
             grace_seconds=grace_seconds,
             jitter=jitter,
             deadline_in=self.deadline_in,
+            over=over,
         )
 
     def settlement(self, conclusion: Conclusion, *, delivered_at: datetime | None) -> Settlement:

@@ -261,29 +261,37 @@ class RunExecutor:
 
     async def _conclude(self, active: _Active, execution: Execution) -> Conclusion | None:
         """Execute the run; None if it goes on elsewhere."""
-        run, now = active.run, datetime.now(UTC)
+        run = active.run
         if run.wish is not None:
             self.stop(run.key, run.wish)
-        elif run.attempts > self._limits.max_attempts:
-            return stopped(run, _worker_lost(run), None, at=now)
         try:
-            graph = self._graph_of(run, execution)
+            graph = self._graph_of(active, execution)
         except GraphProblemsError as error:  # it was fine when it was accepted
-            return failed(run, error, None, at=now)
+            return failed(run, error, None, at=datetime.now(UTC))
+        if run.wish is None and run.attempts > self._limits.max_attempts:
+            return conclude(run, graph.abandoned(_worker_lost(run)), at=datetime.now(UTC))
         outcome = await self._supervised(active, execution, graph)
         if isinstance(outcome.stop, HandOver):
             return None
         return conclude(run, outcome, at=datetime.now(UTC))
 
-    def _graph_of(self, run: Run, execution: Execution) -> GraphExecution:
+    def _graph_of(self, active: _Active, execution: Execution) -> GraphExecution:
         """Build the execution of a run's graph.
 
         Raises:
             GraphProblemsError: the graph cannot be executed here.
         """
+
+        def over() -> None:
+            if execution.ended:  # until then its cost is the run's like any other
+                self._record_late(active, execution)
+
+        run = active.run
         services = {**self._services, RunFacts: facts_of(run)}
         lanes = Lanes(self._limits.max_parallel_steps)
-        context = execution.context(services, lanes, grace_seconds=self._supervisor.grace_seconds)
+        context = execution.context(
+            services, lanes, grace_seconds=self._supervisor.grace_seconds, over=over
+        )
         return GraphExecution(graph_for(run, self._catalog), run.request.inputs, context)
 
     async def _supervised(

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.control.budget import Budget
+from app.control.stops import Stop
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
@@ -156,6 +157,8 @@ def drive(
             outcome = execution.abandoned(abandoned.stop)
             world.ended_at = asyncio.get_running_loop().time()
             await asyncio.sleep(100)
+        except Stop as stop:  # it was stopped before it began
+            outcome = execution.abandoned(stop)
         else:
             world.ended_at = asyncio.get_running_loop().time()
         await asyncio.sleep(after_seconds)

@@ -104,3 +104,17 @@ def test_a_cancel_at_any_moment_leaks_nothing(seed: int) -> None:
         return lock.locked
 
     assert play(main, seed) is False
+
+
+@pytest.mark.req("000/P3")
+def test_a_lock_serves_one_event_loop_after_the_other() -> None:
+    """Also if it was waited for in both: whoever executes a graph twice may use two loops."""
+
+    async def main() -> list[float]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(hold(lock, 1)) for _ in range(3)]
+        return sorted(task.result() for task in tasks)
+
+    lock = NodeLock("n")
+
+    assert [play(main), play(main)] == [[1, 2, 3]] * 2

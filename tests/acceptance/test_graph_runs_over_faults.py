@@ -1,0 +1,312 @@
+"""Graphs over real sockets: killed in the middle, stopped in full flight, at their limits."""
+
+import asyncio
+import time
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.client import CaseworkerClient
+from app.engine.events import (
+    LIFECYCLE,
+    STEP_CANCELLED,
+    STEP_COMPLETED,
+    STEP_RESUMED,
+    STEP_STARTED,
+)
+from app.runs.run import RunKey
+from app.trace.invariants import violations
+from tests.support.event_log import require_sound_events, stored_events
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import edge
+from tests.support.service import ServiceProcess, finished, model_settings
+
+BEGUN_WITHIN_SECONDS = 0.25
+"""How long after the answer to a stop the last call may begin (spec, section 5)."""
+
+
+def asks(step_id: str, prompt: str, **more: Any) -> dict[str, Any]:
+    """A step that asks the small model."""
+    return {"id": step_id, "type": "llm", "data": {"prompt": prompt}, **more}
+
+
+def asks_each(step_id: str, prompt: str, *, max_parallel: int) -> dict[str, Any]:
+    """A step that asks the small model for every item of its input."""
+    inner = {"type": "llm", "data": {"prompt": prompt}}
+    return {"id": step_id, "type": "map", "data": {"step": inner, "max_parallel": max_parallel}}
+
+
+def flow(source: str, target: str, handle: str) -> dict[str, Any]:
+    return {**edge(source, target, channel="flow"), "target_handle": handle}
+
+
+def wide(count: int, prompt: str) -> dict[str, Any]:
+    """A graph of steps that ask side by side, on eight lanes."""
+    steps = [asks(f"s{number}", f"{prompt} {number}.") for number in range(count)]
+    return {"steps": steps, "edges": [], "max_parallel": 8}
+
+
+def told_of(database_url: str, run_id: str, path: str) -> list[str]:
+    _, events = stored_events(database_url)[RunKey("default", run_id)]
+    return [event.type for event in events if event.step_id == path and event.type in LIFECYCLE]
+
+
+async def answered(client: CaseworkerClient, run_id: str, count: int) -> None:
+    """Wait until so many answers of models are in the run's journal."""
+    async with asyncio.timeout(20):
+        while True:
+            nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
+            if sum(n["kind"] == "llm" and n["status"] == "success" for n in nodes) == count:
+                return
+            await asyncio.sleep(0.02)
+
+
+WIDE_AND_MAPPED = {
+    "steps": [
+        asks("alpha", "Say alpha."),
+        asks("beta", "Say beta."),
+        asks_each("each", "Item ${default}, number ${index}.", max_parallel=1),
+        asks("join", "Join ${alpha}, ${beta} and ${each}."),
+    ],
+    "edges": [flow(source, "join", source) for source in ("alpha", "beta", "each")],
+    "max_parallel": 3,
+}
+
+
+@pytest.mark.req("004/lifecycle", "000/P2", "card/executor", "card/persist")
+async def test_a_graph_whose_process_is_killed_goes_on_where_it_was(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """What was answered is not asked again; what was in flight is; steps start once."""
+    await provider.script("alpha.", [Step(text="A")])
+    await provider.script("beta.", [Step(hang=True), Step(text="B")])
+    await provider.script("Item three", [Step(hang=True), Step(text="3")])
+    inputs = {"default": ["one", "two", "three", "four"]}
+    settings = model_settings(provider.openai_url)
+    async with ServiceProcess(database_url, settings=settings) as service:
+        async with service.client() as client:
+            await client.run_graph(WIDE_AND_MAPPED, inputs=inputs, run_id="wide")
+            await provider.wait_for_arrivals(1, "Item three")
+            await provider.wait_for_arrivals(1, "beta.")
+            await answered(client, "wide", 3)
+        before = await provider.arrivals()
+        service.child.kill()
+
+        await service.start()
+        async with service.client() as client:
+            run = await finished(client, "wide")
+            snapshot = (await client.trace("wide"))["snapshot"]
+    asked = Counter(arrival.prompt.strip() for arrival in await provider.arrivals())
+
+    assert len(before) == 5
+    assert (run["status"], run["attempts"]) == ("completed", 2), run
+    assert run["result"]["outputs"]["each"] == {"default": ["ok", "ok", "3", "ok"]}
+    assert run["result"]["outputs"]["join"] == {"default": "ok"}
+    assert asked == {
+        "Say alpha.": 1,
+        "Say beta.": 2,
+        "Item one, number 0.": 1,
+        "Item two, number 1.": 1,
+        "Item three, number 2.": 2,
+        "Item four, number 3.": 1,
+        'Join A, B and ["ok","ok","3","ok"].': 1,
+    }
+    assert (run["usage"]["llm_calls_small"], run["usage"]["api_calls"]) == (7, 9)
+    assert run["usage"]["steps"] == 8
+    assert violations(snapshot) == []
+    require_sound_events(database_url)
+    again = [STEP_STARTED, STEP_RESUMED, STEP_COMPLETED]
+    assert [told_of(database_url, "wide", path) for path in ("beta", "each", "each/2")] == [
+        again
+    ] * 3
+    for path in ("alpha", "each/0", "each/1", "each/3", "join"):
+        assert told_of(database_url, "wide", path) == [STEP_STARTED, STEP_COMPLETED]
+
+
+@pytest.mark.req("000/E2", "004/lifecycle")
+async def test_an_attempt_that_was_over_is_not_made_again_after_a_kill(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Its time had run out; the step goes on with its second attempt, and has no third."""
+    await provider.script("never", [Step(hang=True)], repeat_last=True)
+    policy = {
+        "on_error": "skip",
+        "retry_count": 1,
+        "retry_delay_ms": 0,
+        "timeout_ms": 700,
+        "fallback_value": "instead",
+    }
+    inner = {"steps": [asks("deep", "You never answer.")], "edges": []}
+    step = {"id": "slow", "type": "subgraph", "data": {"graph": inner}, "policy": policy}
+    settings = model_settings(provider.openai_url)
+    async with ServiceProcess(database_url, settings=settings) as service:
+        async with service.client() as client:
+            await client.run_graph({"steps": [step], "edges": []}, run_id="late")
+        await provider.wait_for_arrivals(2, "never")
+        service.child.kill()
+
+        await service.start()
+        async with service.client() as client:
+            run = await finished(client, "late")
+
+    assert (run["status"], run["attempts"]) == ("completed", 2), run
+    assert run["result"]["outputs"] == {"slow": {"default": "instead"}}
+    assert run["result"]["steps"]["slow"]["recovered_by"] == "skip"
+    assert len(await provider.arrivals("never")) == 3
+    require_sound_events(database_url)
+    assert told_of(database_url, "late", "slow/deep") == [STEP_STARTED, STEP_CANCELLED]
+    assert told_of(database_url, "late", "slow~2/deep") == [
+        STEP_STARTED,
+        STEP_RESUMED,
+        STEP_CANCELLED,
+    ]
+
+
+@pytest.mark.req("card/delete", "000/C3", "000/B3")
+async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
+    client: CaseworkerClient, provider: FakeProvider
+) -> None:
+    """Four hang, four lanes ask one question after the other; what was answered is kept."""
+    await provider.script("Hang", [Step(hang=True)], repeat_last=True)
+    await provider.script("Quick", [Step(text="quick", delay_seconds=0.02)], repeat_last=True)
+    graph = {
+        "steps": [
+            *(asks(f"hang-{number}", f"Hang {number}.") for number in range(4)),
+            asks_each("quick", "Quick ${index}.", max_parallel=8),
+            asks("after", "Quick at last: ${quick}"),
+        ],
+        "edges": [flow("quick", "after", "quick")],
+        "max_parallel": 8,
+    }
+    inputs = {"default": list(range(1000))}
+    await client.run_graph(graph, inputs=inputs, run_id="flight")
+    await provider.wait_for_arrivals(4, "Hang")
+    earlier = len(await provider.wait_for_arrivals(40, "Quick"))
+
+    receipt = await client.cancel_run("flight", reason="enough")
+    answered_at = time.monotonic()
+    run = await finished(client, "flight")
+    await asyncio.sleep(max(0.0, answered_at + 2 * BEGUN_WITHIN_SECONDS - time.monotonic()))
+    arrivals = await provider.arrivals()
+    snapshot = (await client.trace("flight"))["snapshot"]
+
+    assert earlier < 900  # it was in full flight
+    assert (run["status"], run["stop"]["reason"]) == ("cancelled", "enough")
+    assert max(a.arrived_monotonic for a in arrivals) <= answered_at + BEGUN_WITHIN_SECONDS
+    assert {a.outcome for a in arrivals if "Hang" in a.prompt} == {"client_gone"}
+    assert {a.outcome for a in arrivals} == {"answered", "client_gone"}
+    ends = [a.ended_monotonic for a in arrivals if a.outcome == "client_gone"]
+    assert max(end for end in ends if end is not None) <= answered_at + BEGUN_WITHIN_SECONDS
+    assert sum(call["status"] == "running" for call in receipt["calls"]) >= 4
+    kept = run["result"]["outputs"]["quick"]["default"]
+    assert len(kept) == 1000
+    assert sum(answer == "quick" for answer in kept) >= 30
+    assert run["result"]["steps"] == {
+        **{f"hang-{number}": {"status": "cancelled"} for number in range(4)},
+        "quick": {"status": "cancelled"},
+        "after": {"status": "pending"},
+    }
+    assert violations(snapshot) == []
+    assert {node["status"] for node in snapshot["nodes"].values()} == {"success", "halt"}
+
+
+@pytest.mark.req("000/B1", "000/B3")
+@pytest.mark.parametrize("limited", ["max_api_calls", "max_llm_calls_small"])
+@pytest.mark.parametrize(("limit", "at_least"), [(0, 0), (5, 0), (10, 8)])
+async def test_eight_lanes_make_no_more_calls_than_are_allowed(
+    client: CaseworkerClient, provider: FakeProvider, limited: str, limit: int, at_least: int
+) -> None:
+    """The provider counts them; the first one too many halts the run, which keeps its answers."""
+    await provider.script("Question", [Step(text="yes", delay_seconds=0.2)], repeat_last=True)
+
+    run = await client.run_graph(wide(24, "Question"), budget={limited: limit}, wait_seconds=20)
+
+    arrivals = await provider.arrivals("Question")
+    assert at_least <= len(arrivals) <= limit
+    assert (run["status"], run["stop"]["kind"]) == ("halted", "budget")
+    assert (run["stop"]["dimension"], run["stop"]["limit"]) == (limited.removeprefix("max_"), limit)
+    assert len(arrivals) <= run["usage"]["api_calls"] <= limit
+    answers = list(run["result"]["outputs"].values())
+    assert len(answers) <= len(arrivals)
+    assert answers == [{"default": "yes"}] * len(answers)
+    assert answers or limit < 8
+
+
+async def test_without_a_limit_all_of_the_lanes_are_used(
+    client: CaseworkerClient, provider: FakeProvider
+) -> None:
+    """Or the limits would have been easy to keep."""
+    await provider.script("Question", [Step(text="yes", delay_seconds=0.3)], repeat_last=True)
+
+    run = await client.run_graph(wide(12, "Question"), wait_seconds=20)
+
+    arrivals = await provider.arrivals("Question")
+    first_end = min(a.ended_monotonic or 0 for a in arrivals)
+    assert run["status"] == "completed"
+    assert len(arrivals) == 12
+    assert sum(a.arrived_monotonic < first_end for a in arrivals) == 8
+
+
+@pytest.mark.req("000/E1", "000/E2")
+async def test_a_step_that_gets_no_answer_in_time_is_skipped(
+    client: CaseworkerClient, provider: FakeProvider
+) -> None:
+    """The call is cut off, and what comes behind the step works with its fallback value."""
+    await provider.script("Hang", [Step(hang=True)], repeat_last=True)
+    policy = {"on_error": "skip", "timeout_ms": 400, "fallback_value": "nobody"}
+    graph = {
+        "steps": [asks("slow", "Hang.", policy=policy), asks("next", "Greet ${who}.")],
+        "edges": [flow("slow", "next", "who")],
+    }
+    began = time.monotonic()
+
+    run = await client.run_graph(graph, wait_seconds=20)
+
+    assert run["status"] == "completed", run
+    assert 0.4 <= time.monotonic() - began < 5
+    assert run["result"]["outputs"] == {"slow": {"default": "nobody"}, "next": {"default": "ok"}}
+    assert run["result"]["steps"]["slow"] == {
+        "status": "completed",
+        "recovered_by": "skip",
+        "error": "No result within 400 ms.",
+    }
+    [cut] = await provider.wait_for_arrivals(1, "Hang", ended=True)
+    assert cut.outcome == "client_gone"
+    assert len(await provider.arrivals("Greet nobody.")) == 1
+
+
+@pytest.mark.req("000/E2", "002/13.4")
+async def test_a_step_is_tried_again_when_a_busy_provider_wants_to_be_asked(
+    client: CaseworkerClient, provider: FakeProvider
+) -> None:
+    """The call gives up after three attempts; the step's policy waits as long as it was told."""
+    busy = Step(status=429, headers={"retry-after": "1"})
+    await provider.script("Busy", [busy, busy, busy, Step(text="at last")])
+    policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}
+    graph = {"steps": [asks("patient", "Busy?", policy=policy)], "edges": []}
+
+    run = await client.run_graph(graph, wait_seconds=20)
+
+    times = [a.arrived_monotonic for a in await provider.arrivals("Busy")]
+    assert run["status"] == "completed", run
+    assert run["result"]["outputs"] == {"patient": {"default": "at last"}}
+    assert len(times) == 4
+    assert all(later - earlier >= 1 for earlier, later in pairwise(times))
+    assert (run["usage"]["llm_calls_small"], run["usage"]["api_calls"]) == (2, 4)
+    assert run["usage"]["steps"] == 1
+
+
+@pytest.mark.req("000/E2")
+async def test_a_busy_provider_fails_a_step_that_has_no_policy(
+    client: CaseworkerClient, provider: FakeProvider
+) -> None:
+    """So the test above shows what the policy does."""
+    await provider.script("Busy", [Step(status=429)] * 3 + [Step(text="at last")])
+
+    run = await client.run_graph({"steps": [asks("hasty", "Busy?")], "edges": []}, wait_seconds=20)
+
+    assert run["status"] == "failed"
+    assert len(await provider.arrivals("Busy")) == 3

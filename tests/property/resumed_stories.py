@@ -1,0 +1,182 @@
+"""Random graphs whose process is lost, or gives them up, in the middle; another one goes on.
+
+They are executed by the executor itself, with its journal, over a store in memory. Every step makes
+one call that reaches the outside. Which of its attempts fail is a matter of its path, not of
+chance, so that a run that nobody interrupts ends in one way only.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from app.control.budget import Budget
+from app.control.policy import ErrorPolicy
+from app.engine.context import FlowContext
+from app.engine.driver import GraphExecution
+from app.engine.results import ExecutionResult
+from app.runs.run import NewRun, Run, RunKind, RunRequest
+from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
+from tests.support.memory_runs import MemoryRuns
+from tests.support.seeded_loop import run
+from tests.unit.runs.world import KEY, Process, answering, call, database, loop
+
+LOOK_ON_SECONDS = 200
+
+
+@dataclass
+class Tale:
+    """One run of one plan, by as many processes as it takes."""
+
+    seed: int
+    plan: Plan
+    budget: Budget
+    calm: bool
+    """Whether its end depends on nothing but the plan."""
+    losses: int
+    """How many processes are interrupted."""
+    store: MemoryRuns = field(init=False)
+    processes: list[Process] = field(default_factory=list)
+    begun: list[tuple[str, int]] = field(default_factory=list)
+    """Every attempt: its path, and the process that made it."""
+    made: list[tuple[str, int]] = field(default_factory=list)
+    """Every call that reached the outside, by its key."""
+    stored: list[frozenset[str]] = field(default_factory=list)
+    """What was known to have ended when a process took the run, by process."""
+    interrupted: int = 0
+    draining: list[asyncio.Task[None]] = field(default_factory=list)
+    ended: bool = False
+    final: Run = field(init=False)
+
+    async def execute(
+        self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        number = context.state.setdefault("process", len(self.processes))
+        self.begun.append((context.path, number))
+        if data.inner is not None:
+            nested = GraphExecution.inside(context, data.inner.prepared(self), {})  # type: ignore[arg-type]
+            context.keep(lambda: {"default": "so far"})
+            inner = await nested.result()
+            outputs: dict[str, Any] = {handle: dict(inner) for handle in data.produces}
+        else:
+            await self._work(data, context, number)
+            outputs = dict.fromkeys(data.produces, context.path.split("~")[0])
+        if _attempt(context.path) <= data.fails_first:
+            raise StepFailedError(context.path)
+        return ExecutionResult(outputs)
+
+    async def _work(self, data: Doing, context: FlowContext, number: int) -> None:
+        key = f"{context.path}/call"
+        log: list[Any] = []
+        try:
+            answer = answering(key, log, seconds=data.seconds)
+            await call(context, "call", answer, key=key, request_hash="")
+        except asyncio.CancelledError:
+            if data.stubborn_seconds:
+                await asyncio.sleep(data.stubborn_seconds)
+            raise
+        finally:
+            self.made += [(key, number) for _ in log]
+
+    async def play(self) -> None:
+        """Play the run to its end, and look on for a while."""
+        self.store = database()
+        draw = random.Random(self.seed)
+        request = RunRequest(kind=RunKind.GRAPH, graph={}, budget=self.budget)
+        await self._process().post(NewRun(key=KEY, request=request, request_hash="h"))
+        while True:
+            await self.processes[-1].executor.ended(KEY)
+            found = await self.store.get(KEY)
+            assert found is not None
+            if found.finished:
+                break
+            assert self.interrupted == len(self.processes), "nobody has interrupted it"
+            calls = await self.store.calls(KEY)
+            ended = (each.call_key for each in calls if each.outcome in ("result", "failure"))
+            self.stored.append(frozenset(key for key in ended if key is not None))
+            assert await self._process().take() is not None
+            if self.interrupted < self.losses:
+                loop().call_later(draw.uniform(0, 10), self.strike)
+        self.ended, self.final = True, found
+        await asyncio.sleep(LOOK_ON_SECONDS)
+
+    def strike(self) -> None:
+        """End the process that executes the run, politely or not."""
+        if self.ended or not self.processes or self.interrupted == len(self.processes):
+            return
+        process = self.processes[-1]
+        if KEY not in process.executor.active:
+            return
+        self.interrupted += 1
+        if (self.seed + self.interrupted) % 2:
+            self.draining.append(asyncio.create_task(process.executor.drain(0)))
+        else:
+            self.store.lose(process.name)
+            process.executor.lose(KEY)
+
+    def _process(self) -> Process:
+        name = f"p{len(self.processes) + 1}"
+        process = Process(_none, self.store, name=name)
+        catalog: Any = SimpleNamespace(prepare=lambda graph, graph_id: self.plan.prepared(self))  # type: ignore[arg-type]
+        process.executor._catalog = catalog
+        self.processes.append(process)
+        return process
+
+
+async def _none(context: FlowContext) -> None:
+    raise AssertionError
+
+
+def _attempt(path: str) -> int:
+    """Return which attempt of its step a path belongs to."""
+    number = path.rpartition("/")[2].partition("~")[2]
+    return int(number) if number else 1
+
+
+def tale_of(seed: int) -> Tale:
+    """Draw a run from a seed."""
+    plan, draw = world_of(seed).plan, random.Random(seed)
+    calm = draw.random() < 0.6
+    budget = Budget(max_steps=draw.choice([None, None, draw.randint(0, 40)]))
+    return Tale(
+        seed=seed,
+        plan=_calm(plan) if calm else plan,
+        budget=Budget() if calm else budget,
+        calm=calm,
+        losses=draw.choice([1, 1, 2]),
+    )
+
+
+def _calm(plan: Plan) -> Plan:
+    """Return the same plan without limits of time and calls, where only policed steps fail."""
+    limits = {name: _without_limits(limit) for name, limit in plan.limits.items()}
+    doings = {
+        name: replace(
+            doing,
+            fails_first=doing.fails_first if "policy" in limits[name] else 0,
+            inner=None if doing.inner is None else _calm(doing.inner),
+        )
+        for name, doing in plan.doings.items()
+    }
+    return replace(plan, doings=doings, limits=limits)
+
+
+def _without_limits(limit: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "policy" not in limit:
+        return {}
+    policy: ErrorPolicy = limit["policy"]
+    return {"policy": replace(policy, on_error="skip", timeout_ms=None, fallback_value="instead")}
+
+
+def told(seed: int, *, before_step: int | None = None) -> tuple[Tale, tuple[str, ...], int]:
+    """Play the run of a seed; interrupt it before a step of the loop."""
+    tale = tale_of(seed)
+    story = run(
+        tale.play,
+        seed,
+        interrupt=None if before_step is None else tale.strike,
+        before_step=before_step or 0,
+    )
+    return tale, story.leftover, story.steps

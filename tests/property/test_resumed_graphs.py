@@ -1,0 +1,97 @@
+"""Random graphs that another process goes on with: nothing is lost, repeated or told twice."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from app.engine.events import STEP_RESUMED, STEP_STARTED
+from app.runs.run import RunStatus
+from app.trace.invariants import violations
+from tests.property.resumed_stories import Tale, tale_of, told
+from tests.support.event_log import event_problems
+from tests.unit.runs.world import KEY
+
+SEEDS = 200
+SHARDS = 4
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+@pytest.mark.req("004/lifecycle", "000/B1", "000/E2")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_promise_holds_for_a_graph_that_another_process_goes_on_with(shard: int) -> None:
+    """Nothing that was stored is done again, its log is sound, and it ends as it would have."""
+    for seed in range(shard, SEEDS, SHARDS):
+        whole, _, steps = told(seed)
+        draw = random.Random(seed)
+        for before in draw.sample(range(steps), min(3, steps)):
+            tale, leftover, _ = told(seed, before_step=before)
+            found = [*problems(tale, whole), *leftover]
+            assert found == [], f"seed {seed}, step {before}: {found}"
+
+
+def test_the_tales_are_worth_their_time() -> None:
+    """Most are interrupted, some twice; steps are resumed and replayed; all ends are among them."""
+    seen = Counter[str]()
+    for seed in range(0, SEEDS, 4):
+        _, _, steps = told(seed)
+        tale, _, _ = told(seed, before_step=random.Random(seed).randrange(steps))
+        seen[tale.final.status.value] += 1
+        seen[f"interrupted {tale.interrupted} times"] += 1
+        seen["replayed"] += any(tale.stored)
+        seen["nested"] += any("/" in path for path, _ in tale.begun)
+        seen["retried"] += any("~" in path for path, _ in tale.begun)
+        seen.update({event.type for event in tale.store.rows[KEY].events.values()})
+
+    assert seen["interrupted 1 times"] > 30
+    for kind in ("completed", "failed", "halted", "interrupted 2 times", "replayed", "nested"):
+        assert seen[kind] >= 5, seen
+    assert min(seen["retried"], seen[STEP_RESUMED], seen["step.skipped"]) >= 5, seen
+
+
+def problems(tale: Tale, whole: Tale) -> Iterator[str]:
+    """Return what was promised and not kept."""
+    row, run = tale.store.rows[KEY], tale.final
+    log = [row.events[seq] for seq in sorted(row.events)]
+    yield from event_problems(log, run.status)
+    for snapshot in row.snapshots:
+        yield from violations(snapshot)
+    yield from _repetitions(tale)
+    started = sum(event.type == STEP_STARTED for event in log)
+    if run.usage is None or run.usage["steps"] != started:
+        yield f"{run.usage} was charged, and {started} steps have started"
+    limit = tale.budget.max_steps
+    if limit is not None and started > limit:
+        yield f"{started} steps of {limit}"
+    if tale.calm and (run.status, run.result) != (whole.final.status, whole.final.result):
+        yield f"it ended as {run.status} with {run.result}, not with {whole.final.result}"
+
+
+def _repetitions(tale: Tale) -> Iterator[str]:
+    """Something was done again although it was stored that it had ended."""
+    for number, stored in enumerate(tale.stored, start=2):
+        for path, process in tale.begun:
+            if process >= number and f"step:{path}" in stored:
+                yield f"{path} was executed again by process {process}"
+        for key, process in tale.made:
+            if process >= number and key in stored:
+                yield f"{key} was called again by process {process}"
+    attempts = Counter(path for path, _ in tale.begun)
+    for path, count in attempts.items():
+        if count > 1 + tale.interrupted:
+            yield f"{path} was begun {count} times"
+
+
+def test_calm_tales_can_end_in_one_way_only() -> None:
+    """Or the comparison with the uninterrupted run would be empty."""
+    calm = [seed for seed in range(0, SEEDS, 4) if tale_of(seed).calm]
+
+    assert len(calm) >= 30
+    assert all(told(seed)[0].final.status is RunStatus.COMPLETED for seed in calm)

@@ -1,0 +1,79 @@
+"""What a node is handed and may ask for is what seed 004 names, and nothing beside it."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import app.kernel
+from app.engine.context import FlowContext
+from app.engine.runtime import Runtime
+from app.kernel.graph import Edge
+from tests.unit.engine.driving import Scripted, drive, flow, graph
+
+Inputs = Mapping[str, Any]
+
+
+@pytest.mark.req("004/context")
+def test_a_node_is_told_where_it_stands_and_what_it_may_use() -> None:
+    """Node, chat, run, state, runtime and services; the ids are those of its step and its run."""
+    seen: list[FlowContext] = []
+
+    async def looks(context: FlowContext, inputs: Inputs) -> Inputs:
+        context.state[context.node_id] = "was here"
+        seen.append(context)
+        return {"default": None}
+
+    drive(graph("AB", flow("A", "B")), Scripted(A=looks, B=looks))
+    one, other = seen
+
+    assert [context.node_id for context in seen] == ["A", "B"]
+    assert {context.run_id for context in seen} == {"run-1"}
+    assert one.chat_id is None
+    assert replace(one, run=replace(one.run, chat_id="chat-7")).chat_id == "chat-7"
+    assert one.state == other.state == {"A": "was here", "B": "was here"}
+    assert other.runtime.get_node(other.node_id).id == "B"
+    assert one.services is one.run.services
+
+
+@pytest.mark.req("004/runtime-api", "004/kernel")
+def test_the_runtime_has_the_capabilities_of_the_document_and_no_others() -> None:
+    """Whatever a domain needs comes in services."""
+    assert {name for name in vars(Runtime) if not name.startswith("_")} == {
+        "get_node",
+        "incoming_edges",
+        "outgoing_edges",
+        "resolve_links",
+        "materialize_output",
+        "cache_get",
+        "cache_set",
+    }
+
+
+@pytest.mark.req("004/guard", "004/channel")
+def test_an_edge_has_no_channel_unless_it_is_given_one() -> None:
+    """Nothing is implied."""
+    with pytest.raises(TypeError, match="channel"):
+        Edge(source="A", target="B")  # type: ignore[call-arg]
+
+
+@pytest.mark.req("004/guard")
+def test_the_kernel_branches_on_the_name_of_no_handle_and_of_no_type() -> None:
+    """Whatever a handle or a type is called, it is scheduled and routed alike."""
+    folder = Path(app.kernel.__path__[0])
+    compared = {
+        f"{path.name}:{node.lineno}"
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        and any(_is_text(side) for side in (node.left, *node.comparators))
+    }
+
+    assert compared == set()
+
+
+def _is_text(side: ast.expr) -> bool:
+    return isinstance(side, ast.Constant) and isinstance(side.value, str) and side.value != ""

@@ -1,0 +1,120 @@
+"""Runs of graphs with several steps, and what they leave in the store."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.engine.context import FlowContext
+from app.engine.results import ExecutionResult
+from app.kernel.validation import Handles
+from app.nodes.catalog import NodeCatalog
+from app.nodes.node_type import NodeType
+from app.nodes.reading import StepData
+from app.runs.executor import ExecutorLimits
+from app.runs.run import NewRun, RunKind, RunRequest, RunStatus
+from tests.unit.runs.works import deaf_attempt, told
+from tests.unit.runs.world import GRACE, KEY, Process, call, database
+
+
+class Nothing(StepData):
+    """What a step of these tests is configured with."""
+
+
+class Works:
+    """Does for each step what a test says."""
+
+    def __init__(self, **works: Any) -> None:
+        self.works = works
+        self.begun: list[str] = []
+
+    async def execute(
+        self, data: Any, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        self.begun.append(context.path)
+        work = self.works.get(context.node_id)
+        return ExecutionResult({"default": "done" if work is None else await work(context)})
+
+
+def process(node: Works, store: Any = None, **settings: Any) -> Process:
+    """A process whose graphs consist of steps of one type."""
+    made = Process(lambda _: None, store or database(), **settings)  # type: ignore[arg-type,return-value]
+    kind = NodeType(name="work", description="A test.", node=node, data=Nothing, handles=Handles())
+    made.executor._catalog = NodeCatalog((kind,))
+    return made
+
+
+def new_graph(*step_ids: str, policies: Mapping[str, Any] = {}, **graph: Any) -> NewRun:
+    steps = [
+        {"id": step_id, "type": "work", "data": {}}
+        | ({"policy": policies[step_id]} if step_id in policies else {})
+        for step_id in step_ids
+    ]
+    document = {"steps": steps, "edges": [], "max_parallel": 8, **graph}
+    request = RunRequest(kind=RunKind.GRAPH, graph=document)
+    return NewRun(key=KEY, request=request, request_hash="h")
+
+
+async def deaf_call(context: FlowContext) -> str:
+    await call(context, "deaf", deaf_attempt, key=f"{context.path}/deaf")
+    return "late"
+
+
+async def waits(context: FlowContext) -> str:
+    await asyncio.sleep(1000)
+    return "never"
+
+
+@pytest.mark.parametrize("case", ["drained", "timed out"])
+def test_the_cost_of_abandoned_work_is_added_wherever_it_was_abandoned(case: str) -> None:
+    """By the graph, among other steps, or by the timeout of its own step."""
+
+    async def story() -> None:
+        node = Works(A=deaf_call, B=waits)
+        policies = {"A": {"on_error": "skip", "timeout_ms": 1000}} if case == "timed out" else {}
+        one = process(node)
+        await one.post(new_graph("A", "B", policies=policies))
+        await asyncio.sleep(1 + GRACE + 2)
+        await one.service.cancel(KEY, by="ops")
+        run = await one.end_of()
+        assert run.status is RunStatus.CANCELLED
+        assert run.usage is not None
+        assert (run.usage["tokens"], run.usage["api_calls"]) == (100, 1)
+
+        await asyncio.sleep(60)
+        later = await one.service.get(KEY)
+        assert later.usage is not None
+        assert (later.usage["tokens"], later.usage["api_calls"]) == (55, 1)
+        log = [event.type for _, event in sorted(one.store.rows[KEY].events.items())]
+        assert log[-2:] == ["run.cancelled", "late_result"]
+        [late] = [r for r in await one.store.calls(KEY) if r.node["name"] == "deaf"]
+        assert (late.node["status"], late.node["tokens_in"]) == ("halt", 50)
+
+    told(story)
+
+
+@pytest.mark.req("000/B3")
+def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
+    """What its finished steps produced is in its result."""
+
+    async def story() -> None:
+        store, limits = database(), ExecutorLimits(max_attempts=2)
+        node = Works(B=waits)
+        await process(node, store, limits=limits).post(new_graph("A", "B"))
+        for loss in range(2):
+            await asyncio.sleep(5)
+            store.lose(f"p{loss + 1}")
+            again = process(node, store, name=f"p{loss + 2}", limits=limits)
+            await again.take()
+        run = await again.end_of()
+        assert run.status is RunStatus.FAILED
+        assert run.stop is not None
+        assert run.stop["kind"] == "worker_lost"
+        assert run.result == {
+            "outputs": {"A": {"default": "done"}},
+            "steps": {"A": {"status": "completed"}, "B": {"status": "pending"}},
+        }
+        assert node.begun == ["A", "B", "B"]
+
+    told(story)
