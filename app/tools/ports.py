@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from app.tools.artifacts import ArtifactSink
+
 ToolResult = dict[str, Any]
 """What a tool returns: JSON values only. A failure is ``{"error": message, "code": word}``."""
 
@@ -35,6 +37,8 @@ class ToolContext:
     """IANA name of the zone that dates without a zone are read in."""
     now: datetime
     """The aware time that relative dates start from; fixed for the length of a run."""
+    artifacts: ArtifactSink | None = None
+    """Where files are kept; None where a run cannot keep any."""
 
 
 class Tool(Protocol):

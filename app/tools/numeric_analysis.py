@@ -1,0 +1,207 @@
+"""The tool that works out figures from prices or numbers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import StatisticsError
+from typing import Any
+
+from app.tools.analysis.metrics import CORRELATION, LEAST_FOR_CORRELATION, METRICS, NAMES
+from app.tools.analysis.observations import (
+    TRADING_DAYS_A_YEAR,
+    Finding,
+    Observations,
+    Options,
+    common,
+)
+from app.tools.analysis.relations import correlation_of_returns
+from app.tools.analysis.rounding import rounded
+from app.tools.analysis.subjects import (
+    FIELDS,
+    MAX_VALUE,
+    MAX_VALUES,
+    PRICES,
+    Subject,
+    given,
+    priced,
+)
+from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from app.tools.stocks.inputs import END, START, SYMBOL, Inputs
+from app.tools.stocks.prices import PriceSource
+from app.tools.stocks.refusal import StockRefusedError, unfit
+
+MAX_WINDOW = 1000
+_VALUES = {
+    "type": "array",
+    "items": {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE},
+    "minItems": 1,
+    "maxItems": MAX_VALUES,
+}
+_SPEC = ToolSpec(
+    name="numeric_analysis",
+    description=(
+        "Works out one figure from the daily prices of a stock (symbol, and optionally start and"
+        " end; it fetches them itself) or from your own values in the order of time (and"
+        " optionally their dates). Metrics: total_return, annualized_return, daily_returns,"
+        " volatility, max_drawdown, best_day and worst_day, all in percent; moving_average"
+        " (window), mean, median, standard_deviation, min, max, change and trend, in the unit of"
+        " the values; correlation of two symbols (or of values and other_values). Returns value,"
+        " unit, the formula in words, the number of observations and the dates used. Uses adjusted"
+        " closing prices unless told otherwise; price raw is what was paid on the day."
+    ),
+    parameters={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["metric"],
+        "properties": {
+            "metric": {"type": "string", "enum": list(NAMES)},
+            "symbol": SYMBOL,
+            "symbols": {
+                "type": "array",
+                "items": SYMBOL,
+                "minItems": 2,
+                "maxItems": 2,
+                "description": "Two stocks, for correlation alone",
+            },
+            "start": START,
+            "end": END,
+            "field": {
+                "type": "string",
+                "enum": list(FIELDS),
+                "description": "What to look at; default close",
+            },
+            "price": {
+                "type": "string",
+                "enum": list(PRICES),
+                "description": "adjusted for splits and dividends (default), or raw as traded",
+            },
+            "values": {**_VALUES, "description": "Your own numbers, instead of a symbol"},
+            "other_values": {**_VALUES, "description": "The second series, for correlation alone"},
+            "dates": {
+                "type": "array",
+                "items": {"type": "string", "format": "date"},
+                "maxItems": MAX_VALUES,
+                "description": "The date of each of the values, ascending, YYYY-MM-DD",
+            },
+            "window": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_WINDOW,
+                "description": "Observations in a moving average; default 20",
+            },
+            "periods_per_year": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 366,
+                "description": "Observations in a year, for annualising; default 252 trading days",
+            },
+            "decimals": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": 10,
+                "description": "Round the results to so many decimals",
+            },
+        },
+    },
+    timeout_seconds=20.0,
+)
+_PRICE_ARGS = ("start", "end", "field", "price")
+
+
+class NumericAnalysis:
+    """One metric of one or two series; a Tool (seed 002, 5.3).
+
+    The result is ``{"metric", "value", "unit", "formula", "observations", "start", "end", "source",
+    "text", …}`` with the details of the metric. Returns, volatility and drawdowns are in percent,
+    everywhere; every metric is defined where it is computed.
+    """
+
+    def __init__(self, source: PriceSource) -> None:
+        self._source = source
+        self.spec = replace(_SPEC, external=source.external)
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Work out ``args["metric"]``; a refusal is a failure dict with its reason."""
+        inputs = Inputs(args)
+        try:
+            metric = inputs.choice("metric", NAMES, "")
+            decimals = inputs.whole("decimals", 0, 10, 0) if inputs.has("decimals") else None
+            if metric == CORRELATION:
+                result = await self._correlation(inputs)
+            else:
+                result = await self._single(inputs, metric)
+            return {"metric": metric, **_worded(rounded(result, decimals))}
+        except StockRefusedError as refusal:
+            return failure(str(refusal), refusal.code)
+        except (ArithmeticError, StatisticsError, ValueError):
+            return failure("The numbers are too far apart to work this out.", "too_large")
+
+    async def _single(self, inputs: Inputs, name: str) -> ToolResult:
+        metric = METRICS[name]
+        if inputs.has("values") == inputs.has("symbol"):
+            raise unfit(f"{name} needs either 'symbol' or 'values'")
+        options = Options(
+            window=inputs.whole("window", 1, MAX_WINDOW, 20),
+            periods_per_year=inputs.whole("periods_per_year", 1, 366, TRADING_DAYS_A_YEAR),
+        )
+        if inputs.has("values"):
+            inputs.only("metric", "decimals", "values", "dates", *metric.uses)
+            subject = given(inputs)
+        else:
+            inputs.only("metric", "decimals", "symbol", *_PRICE_ARGS, *metric.uses)
+            subject = await priced(inputs, inputs.symbol(), self._source)
+        least = max(metric.least, options.window if "window" in metric.uses else 0)
+        _enough(subject.observations, least, name)
+        finding = metric.compute(subject.observations, options)
+        return _result(metric.words, [subject], subject.observations, finding)
+
+    async def _correlation(self, inputs: Inputs) -> ToolResult:
+        if inputs.has("values"):
+            inputs.only("metric", "decimals", "values", "other_values", "dates")
+            subjects = [given(inputs), given(inputs, "other_values")]
+        else:
+            inputs.only("metric", "decimals", "symbols", *_PRICE_ARGS)
+            symbols = inputs.symbols(2, 2)
+            subjects = [await priced(inputs, symbol, self._source) for symbol in symbols]
+        one, other = common(*(subject.observations for subject in subjects))
+        _enough(one, LEAST_FOR_CORRELATION, CORRELATION)
+        finding = correlation_of_returns(one, other)
+        return _result("correlation of returns", subjects, one, finding)
+
+
+def _enough(observed: Observations, least: int, name: str) -> None:
+    if len(observed) < least:
+        raise StockRefusedError(
+            f"{name} needs at least {least} observations, and there are {len(observed)}.",
+            code="too_few_points",
+        )
+
+
+def _result(
+    words: str, subjects: list[Subject], observed: Observations, finding: Finding
+) -> ToolResult:
+    symbols = [subject.symbol for subject in subjects if subject.symbol is not None]
+    result: ToolResult = {
+        "value": finding.value,
+        "unit": finding.unit,
+        "of": " and ".join(subject.observations.name for subject in subjects),
+        "words": words,
+        "formula": finding.formula,
+        "observations": len(observed),
+    }
+    if symbols:
+        result |= {"symbols": symbols} if len(symbols) > 1 else {"symbol": symbols[0]}
+    if observed.days is not None:
+        result |= {"start": observed.days[0].isoformat(), "end": observed.days[-1].isoformat()}
+    result |= {"source": subjects[0].source, **finding.details}
+    notes = [finding.details.get("note"), *(subject.note for subject in subjects)]
+    told = " ".join(note for note in notes if note)
+    return {**result, "note": told} if told else result
+
+
+def _worded(result: ToolResult) -> ToolResult:
+    """Put the main finding into a sentence, after rounding."""
+    words, of, unit = result.pop("words"), result["of"], result["unit"]
+    period = f" from {result['start']} to {result['end']}" if "start" in result else ""
+    value = f"{result['value']:,}".removesuffix(".0")
+    on = f" on {result['date']}" if "date" in result else ""
+    return {**result, "text": f"{words} of {of}{period}: {value} {unit}{on}"}

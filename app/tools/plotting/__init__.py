@@ -1,0 +1,1 @@
+"""Pictures of prices, drawn in a process of their own."""

@@ -1,0 +1,105 @@
+"""What is drawn, as the process that draws it is told.
+
+Everything that needs judgement (which prices, which words, which candles) is settled here, so that
+the drawing process only draws.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+PIXELS_PER_INCH = 96
+"""What browsers count, so that a PNG and an SVG have the same size."""
+MIN_WIDTH, MAX_WIDTH, DEFAULT_WIDTH = 400, 2000, 900
+"""In pixels."""
+MIN_HEIGHT, MAX_HEIGHT, DEFAULT_HEIGHT = 260, 1400, 500
+"""In pixels."""
+MAX_POINTS = 25_000
+"""Values in one picture, of all its series together."""
+
+
+class Kind(StrEnum):
+    """What kind of picture it is."""
+
+    LINE = "line"
+    CANDLES = "candles"
+    DRAWDOWN = "drawdown"
+
+
+class Format(StrEnum):
+    """How the picture is written."""
+
+    PNG = "png"
+    SVG = "svg"
+
+    @property
+    def media_type(self) -> str:
+        """The IANA media type."""
+        return "image/png" if self is Format.PNG else "image/svg+xml"
+
+
+class TooManyPointsError(ValueError):
+    """A picture has more values than may be drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Named values, one for each day of the picture."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture; sizes in pixels."""
+
+    kind: Kind
+    format: Format
+    title: str
+    subtitle: str
+    unit: str
+    """What the vertical axis counts."""
+    caption: str
+    days: tuple[int, ...]
+    """Proleptic Gregorian ordinals, ascending."""
+    series: tuple[Series, ...]
+    """Candles have four: open, high, low and close."""
+    day_width: float = 1.0
+    """How many days one candle stands for."""
+    width: int = DEFAULT_WIDTH
+    height: int = DEFAULT_HEIGHT
+
+    def __post_init__(self) -> None:
+        """Refuse what could take long to draw, whoever asks.
+
+        Raises:
+            TooManyPointsError: it has more than MAX_POINTS values.
+            ValueError: its size is outside the limits, or a series is not as long as its days.
+        """
+        if len(self.days) * len(self.series) > MAX_POINTS:
+            raise TooManyPointsError(f"a picture may have {MAX_POINTS:,} values")
+        if not (MIN_WIDTH <= self.width <= MAX_WIDTH and MIN_HEIGHT <= self.height <= MAX_HEIGHT):
+            raise ValueError("the picture is too small or too large")
+        if not self.days or any(len(line.values) != len(self.days) for line in self.series):
+            raise ValueError("every series needs one value for each day")
+
+    def to_json(self) -> bytes:
+        """Return the picture as one line of JSON."""
+        return json.dumps(asdict(self), allow_nan=False).encode()
+
+    @classmethod
+    def from_json(cls, line: bytes) -> "Picture":
+        """Read what ``to_json`` wrote."""
+        read = json.loads(line)
+        return cls(
+            **{
+                **read,
+                "kind": Kind(read["kind"]),
+                "format": Format(read["format"]),
+                "days": tuple(read["days"]),
+                "series": tuple(
+                    Series(one["name"], tuple(one["values"])) for one in read["series"]
+                ),
+            }
+        )

@@ -1,0 +1,103 @@
+"""Daily prices, and the port through which the tools get them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import NamedTuple, Protocol
+
+from app.tools.stocks.refusal import StockRefusedError
+
+
+class DailyPrice(NamedTuple):
+    """What was traded on one day; prices are in the currency of their series."""
+
+    day: date
+    open: float
+    high: float
+    low: float
+    close: float
+    """As traded on that day."""
+    volume: int
+    """Shares."""
+    adjusted_close: float
+    """The close, adjusted for the splits and dividends that came later."""
+
+    @property
+    def adjustment(self) -> float:
+        """What a price of that day is multiplied with to adjust it."""
+        return self.adjusted_close / self.close
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSeries:
+    """The trading days of one symbol, the earliest first and at least one."""
+
+    symbol: str
+    source: str
+    """Who answered, such as ``packaged: …``; every result repeats it."""
+    currency: str
+    """ISO 4217, such as USD."""
+    days: tuple[DailyPrice, ...]
+
+    @property
+    def first(self) -> DailyPrice:
+        """The earliest day."""
+        return self.days[0]
+
+    @property
+    def last(self) -> DailyPrice:
+        """The latest day."""
+        return self.days[-1]
+
+
+class PriceSource(Protocol):
+    """Where daily prices come from: the packaged set, or a provider that is asked by key.
+
+    What a source raises is a StockRefusedError and nothing else; its message names no key.
+    """
+
+    @property
+    def external(self) -> bool:
+        """True when asking leaves this process."""
+        ...
+
+    async def daily(self, symbol: str, start: date | None, end: date | None) -> PriceSeries:
+        """Return the trading days of ``symbol`` from ``start`` to ``end``, both included.
+
+        Without ``start`` the series begins with the first day that the source knows, without
+        ``end`` it ends with the last one. Prices are finite and above zero.
+
+        Raises:
+            StockRefusedError: the symbol is unknown (``unknown_symbol``); the dates are not covered
+                (``out_of_range``); nothing was traded on them (``no_data``); the source cannot be
+                reached, or asks to wait (``source_unavailable``).
+        """
+        ...
+
+
+def unknown_symbol(symbol: str, known: Sequence[str]) -> StockRefusedError:
+    """Return the refusal of a symbol that is none of those ``known``."""
+    return StockRefusedError(
+        f"There are no prices for {symbol[:20]!r}; there are prices for {', '.join(known)}.",
+        code="unknown_symbol",
+    )
+
+
+def out_of_range(symbol: str, first: date, last: date) -> StockRefusedError:
+    """Return the refusal of dates that lie, at least in part, outside ``first`` to ``last``."""
+    return StockRefusedError(
+        f"The prices of {symbol} cover {first} to {last}: choose start and end inside, or leave"
+        " them out.",
+        code="out_of_range",
+    )
+
+
+def not_traded(
+    symbol: str, start: date, end: date, before: date | None, after: date | None
+) -> StockRefusedError:
+    """Return the refusal of dates without a trading day; it names those around them."""
+    asked = f"on {start:%A} {start}" if start == end else f"from {start} to {end}"
+    around = " and ".join(str(day) for day in (before, after) if day is not None)
+    return StockRefusedError(
+        f"{symbol} was not traded {asked}; the nearest trading days are {around}.", code="no_data"
+    )

@@ -1,0 +1,36 @@
+"""Pictures made up for tests."""
+
+from dataclasses import replace
+
+from app.tools.plotting.picture import Format, Kind, Picture, Series
+
+DAYS = tuple(range(734_000, 734_040))
+RISING = tuple(100.0 + day for day in range(40))
+
+LINE = Picture(
+    kind=Kind.LINE,
+    format=Format.PNG,
+    title="AAPL: closing price",
+    subtitle="Adjusted close",
+    unit="USD",
+    caption="Source: a test",
+    days=DAYS,
+    series=(Series("AAPL", RISING),),
+)
+COMPARISON = replace(
+    LINE, series=tuple(Series(name, RISING) for name in ("AAPL", "FB", "GOOG", "IBM", "MSFT"))
+)
+DRAWDOWN = replace(
+    LINE, kind=Kind.DRAWDOWN, series=(Series("AAPL", tuple(-float(day) for day in range(40))),)
+)
+CANDLES = replace(
+    LINE,
+    kind=Kind.CANDLES,
+    series=(
+        Series("open", RISING),
+        Series("high", tuple(value + 2 for value in RISING)),
+        Series("low", tuple(value - 2 for value in RISING)),
+        Series("close", tuple(value + (-1) ** day for day, value in enumerate(RISING))),
+    ),
+)
+EVERY_KIND = {"line": LINE, "comparison": COMPARISON, "drawdown": DRAWDOWN, "candles": CANDLES}

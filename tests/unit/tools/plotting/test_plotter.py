@@ -1,0 +1,207 @@
+"""The tool plotter."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from app.tools.artifacts import SavedArtifact
+from app.tools.plotter import Plotter
+from app.tools.plotting.composing import MAX_TITLE_CHARS, Wish, clean_title, composed
+from app.tools.plotting.picture import Format, Kind
+from app.tools.plotting.renderer import Renderer
+from tests.unit.tools.stock_support import PRICES, BrokenSource, MemorySink, closes, context
+
+PERIOD = {"start": "2012-01-01", "end": "2012-12-31"}
+
+
+async def plotted(renderer: Renderer, sink: Any, **args: Any) -> Any:
+    """Run the tool; whatever it returns is plain JSON."""
+    result = await Plotter(PRICES, renderer).run(args, context(sink))
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    return result
+
+
+def wish(kind: Kind, **other: Any) -> Wish:
+    """Return a wish for a picture of the usual size."""
+    usual = {"format": Format.PNG, "width": 900, "height": 500, "adjusted": True}
+    return Wish(kind=kind, **{**usual, **other})
+
+
+@pytest.mark.req("002/5.3", "002/9.4")
+@pytest.mark.parametrize("kind", Kind)
+async def test_a_picture_is_kept_and_referred_to_by_name(renderer: Renderer, kind: Kind) -> None:
+    """The result has its name and digest, and no bytes."""
+    sink = MemorySink()
+
+    result = await plotted(renderer, sink, kind=kind.value, symbol="Apple", **PERIOD)
+
+    name = f"plot-aapl-{kind}-1.png"
+    data = sink.files[name]
+    assert data.startswith(b"\x89PNG")
+    assert (result["artifact"], result["media_type"]) == (name, "image/png")
+    assert (result["width"], result["height"]) == (900, 500)
+    assert result["source"].startswith("packaged: ")
+    assert (result["start"], result["end"]) == ("2012-01-03", "2012-12-31")
+    assert result["size_bytes"] == len(data)
+    assert result["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.req("002/5.3")
+async def test_several_symbols_are_compared_from_one_hundred() -> None:
+    """On their common days, whatever they cost."""
+    series = [await PRICES.daily(symbol, None, None) for symbol in ("AAPL", "FB")]
+
+    picture = composed(series, wish(Kind.LINE))
+
+    first, last = closes("FB")[0], closes("FB")[-1]
+    assert picture.unit == "18 May 2012 = 100"
+    assert [line.values[0] for line in picture.series] == [100, 100]
+    assert picture.series[1].values[-1] == pytest.approx(100 * last / first)
+    assert len(picture.days) == 196
+    assert "AAPL, FB" in picture.title
+
+
+async def test_a_drawdown_is_drawn_below_zero_in_percent() -> None:
+    """Its deepest point is the maximum drawdown."""
+    series = await PRICES.daily("MSFT", None, None)
+
+    picture = composed([series], wish(Kind.DRAWDOWN))
+
+    top, deepest = 0.0, 0.0
+    for close in closes("MSFT"):
+        top = max(top, close)
+        deepest = min(deepest, 100 * (close / top - 1))
+    assert min(picture.series[0].values) == pytest.approx(deepest)
+    assert max(picture.series[0].values) == 0
+
+
+async def test_a_caption_names_the_source_and_a_subtitle_the_days() -> None:
+    """A picture that is passed on still tells where it comes from."""
+    picture = composed([await PRICES.daily("FB", None, None)], wish(Kind.CANDLES, adjusted=False))
+
+    assert picture.caption.startswith("Source: Quandl WIKI daily prices")
+    assert "18 May 2012" in picture.subtitle
+    assert "1 Mar 2013" in picture.subtitle
+    assert "weekly" in picture.subtitle
+    assert picture.unit == "USD"
+
+
+async def test_the_same_request_makes_the_same_file(renderer: Renderer) -> None:
+    """Made again after a crash, it is kept once."""
+    sink = MemorySink()
+
+    one = await plotted(renderer, sink, kind="line", symbol="IBM", format="svg", **PERIOD)
+    two = await plotted(renderer, sink, kind="line", symbol="ibm", format="svg", **PERIOD)
+
+    assert one == two
+    assert list(sink.files) == ["plot-ibm-line-1.svg"]
+
+
+async def test_a_title_is_shown_and_never_part_of_the_name(renderer: Renderer) -> None:
+    """Names are made by the server."""
+    sink = MemorySink()
+
+    result = await plotted(
+        renderer, sink, kind="line", symbol="IBM", title="../../etc/passwd\n$x$", **PERIOD
+    )
+
+    assert list(sink.files) == ["plot-ibm-line-1.png"]
+    assert result["title"] == "../../etc/passwd $x$"
+
+
+@pytest.mark.parametrize(
+    ("title", "clean"),
+    [
+        ("  Apple\n in\t2012 ", "Apple in 2012"),
+        ("a\x00b\x1b[31mc", "a b [31mc"),
+        ("\N{RIGHT-TO-LEFT OVERRIDE}evil", "evil"),
+        ("\ud800x", "x"),
+        ("x" * 500, "x" * MAX_TITLE_CHARS),
+        ("\n", ""),
+    ],
+)
+def test_a_title_is_one_line_of_visible_characters(title: str, clean: str) -> None:
+    """Control, format and broken characters are gone, and it has an end."""
+    assert clean_title(title) == clean
+
+
+@pytest.mark.req("002/23.3")
+@pytest.mark.parametrize("form", Format)
+async def test_a_picture_beyond_the_cap_is_refused_and_not_kept(
+    renderer: Renderer, form: Format
+) -> None:
+    """The cap is the sink's, and the message tells it."""
+    sink = MemorySink(max_bytes=2000)
+
+    result = await plotted(renderer, sink, kind="line", symbol="IBM", format=form.value)
+
+    assert result["code"] == "too_large"
+    assert "2,000" in result["error"]
+    assert sink.files == {}
+
+
+@pytest.mark.req("002/13.1")
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        ({"kind": "pie", "symbol": "IBM"}, "invalid_arguments", "candles"),
+        ({"kind": "line"}, "invalid_arguments", "'symbol' or 'symbols'"),
+        ({"kind": "line", "symbol": "IBM", "symbols": ["IBM"]}, "invalid_arguments", "either"),
+        ({"kind": "candles", "symbols": ["IBM", "FB"]}, "invalid_arguments", "1"),
+        ({"kind": "line", "symbols": ["IBM", "ibm"]}, "invalid_arguments", "twice"),
+        ({"kind": "line", "symbols": list("abcdef")}, "invalid_arguments", "1 to 5"),
+        ({"kind": "line", "symbol": "TSLA"}, "unknown_symbol", "MSFT"),
+        ({"kind": "line", "symbol": "FB", "start": "2000-01-01"}, "out_of_range", "2012-05-18"),
+        (
+            {"kind": "line", "symbol": "IBM", "start": "2012-01-03", "end": "2012-01-03"},
+            "too_few_points",
+            "at least 2",
+        ),
+        ({"kind": "line", "symbol": "IBM", "width": 5000}, "invalid_arguments", "2000"),
+        ({"kind": "line", "symbol": "IBM", "format": "exe"}, "invalid_arguments", "svg"),
+        ({"kind": "line", "symbol": "IBM", "file": "x.png"}, "invalid_arguments", "file"),
+        ({"kind": "line", "symbol": "IBM", "title": 7}, "invalid_arguments", "title"),
+    ],
+)
+async def test_a_failure_is_a_dict_that_says_what_to_ask(
+    renderer: Renderer, args: dict[str, Any], code: str, told: str
+) -> None:
+    """And nothing is kept."""
+    sink = MemorySink()
+
+    result = await plotted(renderer, sink, **args)
+
+    assert (result.get("code"), told in result.get("error", "")) == (code, True), result
+    assert sink.files == {}
+
+
+@pytest.mark.req("002/5.5")
+async def test_without_a_place_for_files_nothing_is_drawn(renderer: Renderer) -> None:
+    """The agent is told, and no time is spent."""
+    result = await plotted(renderer, None, kind="line", symbol="IBM")
+
+    assert result["code"] == "no_artifacts"
+
+
+class FullSink(MemorySink):
+    """A sink whose database is away."""
+
+    async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
+        """Fail as databases do."""
+        raise ConnectionError("postgresql://user:canary-password@db lost")
+
+
+@pytest.mark.req("002/5.5", "002/13.1")
+async def test_a_sink_or_a_source_that_breaks_is_an_error_without_its_message(
+    renderer: Renderer,
+) -> None:
+    """The message may hold an address or a key."""
+    lost = await plotted(renderer, FullSink(), kind="line", symbol="IBM", **PERIOD)
+    tool = Plotter(BrokenSource(), renderer)
+    away = await tool.run({"kind": "line", "symbol": "IBM"}, context(MemorySink()))
+
+    assert (lost["code"], away["code"]) == ("not_kept", "source_unavailable")
+    assert "canary" not in json.dumps([lost, away])
+    assert tool.spec.external

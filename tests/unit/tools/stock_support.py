@@ -1,0 +1,72 @@
+"""What the tests of the stock tools share: the packaged prices, read apart from the product."""
+
+import csv
+import gzip
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import app.tools.stocks
+from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
+from app.tools.ports import ToolContext
+from app.tools.stocks.packaged import PackagedPrices
+from app.tools.stocks.prices import PriceSeries
+
+DATA = Path(app.tools.stocks.__path__[0], "data", "stocks.csv.gz")
+PRICES = PackagedPrices()
+
+
+def csv_rows(symbol: str, start: str = "0", end: str = "9") -> list[dict[str, str]]:
+    """Return the rows of the packaged file, read with nothing of the product."""
+    with gzip.open(DATA, "rt", encoding="ascii") as file:
+        rows = [row for row in csv.DictReader(file) if row["Ticker"] == symbol]
+    return [row for row in rows if start <= row["Date"] <= end]
+
+
+def closes(symbol: str, start: str = "0", end: str = "9") -> list[float]:
+    """Return the adjusted closes of the packaged file."""
+    return [float(row["Adj Close"]) for row in csv_rows(symbol, start, end)]
+
+
+@dataclass
+class MemorySink:
+    """Keeps files in memory, the same bytes once."""
+
+    max_bytes: int = 5_000_000
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
+        """Keep a file; see ArtifactSink."""
+        if len(data) > self.max_bytes:
+            raise ArtifactTooLargeError(self.max_bytes)
+        known = [name for name, kept in self.files.items() if kept == data]
+        name = known[0] if known else artifact_name(name_stem, len(self.files) + 1, media_type)
+        self.files[name] = data
+        return SavedArtifact(
+            name=name,
+            media_type=media_type,
+            size_bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+
+
+class BrokenSource:
+    """A live source whose connection fails, with a key in the message."""
+
+    external = True
+
+    async def daily(self, symbol: str, start: date | None, end: date | None) -> PriceSeries:
+        """Fail as libraries do."""
+        raise OSError("connect to https://prices.example/?key=canary-key failed")
+
+
+def context(sink: Any = None) -> ToolContext:
+    """Return the context of a run."""
+    return ToolContext(
+        run_id="run-1",
+        timezone="UTC",
+        now=datetime(2025, 1, 15, tzinfo=UTC),
+        artifacts=sink,
+    )

@@ -1,0 +1,46 @@
+"""Names of files that tools make."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.tools.artifacts import artifact_name, artifact_uri, stem_of
+
+
+def test_a_name_is_made_of_stem_number_and_media_type() -> None:
+    """And its URI is a path of the service."""
+    name = artifact_name("plot-aapl-line", 1, "image/png")
+
+    assert name == "plot-aapl-line-1.png"
+    assert artifact_uri("run-1", name) == "/runs/run-1/artifacts/plot-aapl-line-1.png"
+
+
+@pytest.mark.parametrize(
+    ("stem", "number", "media_type"),
+    [
+        ("../etc", 1, "image/png"),
+        ("a/b", 1, "image/png"),
+        ("Plot", 1, "image/png"),
+        ("a--b", 1, "image/png"),
+        ("", 1, "image/png"),
+        ("a" * 61, 1, "image/png"),
+        ("a\n", 1, "image/png"),
+        ("a", 0, "image/png"),
+        ("a", 1, "text/html"),
+    ],
+)
+def test_what_is_no_plain_name_is_refused(stem: str, number: int, media_type: str) -> None:
+    """A file name must not lead anywhere."""
+    with pytest.raises(ValueError, match="artifact"):
+        artifact_name(stem, number, media_type)
+
+
+@given(words=st.lists(st.text(max_size=40), max_size=6))
+def test_any_words_make_a_plain_stem(words: list[str]) -> None:
+    """Whatever a caller sends, the name is made here."""
+    stem = stem_of("plot", *words)
+
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", stem)
+    artifact_name(stem, 1, "image/png")
