@@ -10,7 +10,7 @@ them; what ignores that for its grace period is abandoned, and its result is dro
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from app.control.stops import HandOver, Stop
 from app.engine.context import FlowContext, Outputs
 from app.engine.materializer import GraphRuntime, Materializer
+from app.engine.noting import Note
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
 from app.engine.run_context import RunContext
@@ -76,6 +77,8 @@ class GraphExecution:
         self._ended: deque[str] = deque()
         self._lanes_used = 0
         self._woken: asyncio.Future[None] | None = None
+        if run.notes is not None:
+            run.notes.append(self)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed, or never was."""
@@ -123,6 +126,13 @@ class GraphExecution:
         finally:
             self._run.lanes.forget(self._wake)
         return self._outcome
+
+    def notes(self) -> Iterator[Note]:
+        """Yield what a trace must know of the steps that have ended."""
+        for step_id, report in self._reports.items():
+            note = self._stepping.note_of(self._prepared.steps[step_id], report)
+            if note is not None:
+                yield note
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
         """Return what the steps produced from which flow edges lead to one, by step."""
@@ -274,9 +284,7 @@ class GraphExecution:
         self._run.over()
 
     def _abandon(self, step_id: str) -> None:
-        self._stepping.abandon(
-            self._prepared.steps[step_id], self._reports[step_id], self._inputs_of(step_id)
-        )
+        self._stepping.abandon(self._prepared.steps[step_id], self._reports[step_id])
 
     def _take(self, orders: list[Order]) -> None:
         for order in orders:

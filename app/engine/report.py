@@ -46,10 +46,12 @@ class StepReport:
     """``skip`` or ``fallback``, if its policy has made a failure good."""
     source: Callable[[], Outputs] | None = None
     """Gives the partial outputs of a step that is executed."""
+    inputs: Outputs = field(default_factory=dict)
+    """What it was given; this and the times are noted only for whoever traces the execution."""
     started_ns: int = 0
-    """A reading of ``time.perf_counter_ns``, where the details of steps are gathered."""
-    recorded: bool = False
-    """True once those of this step were."""
+    """In nanoseconds of the monotonic clock, as is the end."""
+    ended_ns: int = 0
+    """0 while it has not ended."""
     charge: Charge = field(default_factory=dict)
     """What this execution of the run was charged for executing it."""
     failed_before: Mapping[str, Any] | None = None

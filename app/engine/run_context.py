@@ -11,7 +11,6 @@ from app.engine.events import EventSink
 from app.engine.lanes import Lanes
 from app.engine.ports import Journal
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.step_trace import StepRecord
 
 DEFAULT_GRACE_SECONDS = 5.0
 
@@ -45,5 +44,6 @@ class RunContext:
     """The steps of which a start was told and no end yet: their CallNodes by their paths."""
     over: Callable[[], None] = lambda: None
     """Called when work that was abandoned has come to its end."""
-    records: list[StepRecord] | None = None
-    """Where the details of steps are gathered; None gathers none."""
+    notes: list[Any] | None = None
+    """Where executions of graphs say that their steps can be looked at (see ``noting.py``); None
+    notes nothing of them."""

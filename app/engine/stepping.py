@@ -4,7 +4,6 @@ A step that an earlier execution of the run has finished is not executed again: 
 from the journal. One that was cut off is executed again and counts as the same step.
 """
 
-import time
 from dataclasses import replace
 
 from app.control.budget import Dimension
@@ -23,15 +22,14 @@ from app.engine.events import (
     STEP_STARTED,
     Event,
 )
+from app.engine.noting import Note
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
 from app.engine.report import StepReport, class_of, failure_of, said_of
 from app.engine.run_context import RunContext
 from app.engine.timing import seconds_of
 from app.engine.working import once, under_policy
-from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.lifecycle import NEXT, StepStatus
-from app.trace.step_trace import StepRecord
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
 
@@ -47,9 +45,10 @@ class Stepping:
         "_nodes",
         "_parent",
         "_prefix",
-        "_records",
+        "_readings",
         "_run",
         "_scope",
+        "_timed",
         "_token",
         "_trace",
     )
@@ -58,7 +57,8 @@ class Stepping:
         """Execute steps below the CallNode ``parent``; ``prefix`` begins their paths."""
         self._run = run
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
-        self._events, self._records = run.events, run.records
+        self._events, self._timed = run.events, run.notes is not None
+        self._readings = run.trace.readings
         self._abandonment = run.calls.abandonment
         self._parent = parent
         self._scope = scope
@@ -83,8 +83,6 @@ class Stepping:
                 return
         self._token.check()
         self._abandonment.check(path)
-        if self._records is not None:
-            report.started_ns = time.perf_counter_ns()
         try:
             if self._journal is not None:
                 await self._pass_barrier(self._journal)
@@ -95,6 +93,8 @@ class Stepping:
                 report.failed_before = recorded.value
             node = self._begin(step, path, running=True)
             report.status = StepStatus.RUNNING
+            if self._timed:
+                report.inputs, report.started_ns = inputs, self._readings[0]
             if self._journal is not None or self._events is not None:
                 self._tell_begun(report, path, node, recorded)
             context = FlowContext(
@@ -111,11 +111,17 @@ class Stepping:
             self._cut_off(step, report, path, stop)
             raise
         finally:
-            if self._records is not None:
-                self._record(step, report, inputs, path)
+            if self._timed:
+                report.ended_ns = report.ended_ns or self._readings[0]
             if self._journal is not None:
                 self._journal.touch()
         self._token.check()
+
+    def note_of(self, step: PreparedStep, report: StepReport) -> Note | None:
+        """Return what a trace must know of a step; None if it has not ended."""
+        if not report.ended_ns:
+            return None
+        return self._prefix + step.step.id, self._nodes[step.step.id], step, report
 
     def recorded(self, step_id: str) -> Recorded | None:
         """Return what an earlier execution of the run has recorded of a step."""
@@ -212,12 +218,12 @@ class Stepping:
         """Let nothing more begin inside a step, which is cancelled now."""
         self._abandonment.begin(inside_step(self._prefix + step_id))
 
-    def abandon(self, step: PreparedStep, report: StepReport, inputs: Outputs) -> None:
+    def abandon(self, step: PreparedStep, report: StepReport) -> None:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
         path = self._prefix + step.step.id
         report.become(StepStatus.CANCELLED, report.so_far())
         self._trace.mark_halt(self._node_of(step, path), ABANDONED)
-        self._record(step, report, inputs, path)
+        report.ended_ns = self._readings[0]
         abandon_inside(self._run, inside_step(path))
         tell_cut_off(self._run, path, ABANDONED)
 
@@ -237,27 +243,6 @@ class Stepping:
         """Take notice that a step that was cut off has come to its end, in whatever way."""
         self._abandonment.end(inside_step(self._prefix + step_id))
 
-    def _record(self, step: PreparedStep, report: StepReport, inputs: Outputs, path: str) -> None:
-        """Note what a step did; of one that was abandoned that was done when it was."""
-        if self._records is None or report.recorded:
-            return
-        report.recorded = True
-        error = None if report.error is None else said_of(report.error)
-        self._records.append(
-            StepRecord(
-                path,
-                self._node_of(step, path),
-                step.work.node_id or step.step.id,
-                step.step.type,
-                inputs or step.work.data,
-                _shown(report.outputs),
-                error,
-                report.started_ns,
-                time.perf_counter_ns(),
-                report.recovered_by,
-            )
-        )
-
 
 def _ended_well(report: StepReport, path: str, outputs: Outputs) -> Entry:
     """Return what is journaled of a step that has outputs; its policy may have seen to that."""
@@ -273,13 +258,6 @@ def _note(journal: Journal, node: str, end: Entry) -> None:
         journal.note(node, end)
     except ValueError:
         journal.note(node, replace(end, value={**end.value, "outputs": {}}))
-
-
-def _shown(outputs: Outputs) -> object:
-    """Return outputs as a trace shows them: the one value, or the values by handle."""
-    if not outputs:
-        return None
-    return outputs[DEFAULT_HANDLE] if outputs.keys() == {DEFAULT_HANDLE} else outputs
 
 
 async def _policed(

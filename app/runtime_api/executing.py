@@ -1,7 +1,6 @@
 """Executes a prepared graph for a caller in Python: its limits, its stop and its trace joined."""
 
 import random
-import time
 from datetime import UTC, datetime
 
 from app.control.stops import Stop
@@ -11,6 +10,7 @@ from app.engine.context import ExecutionContext
 from app.engine.driver import GraphExecution
 from app.engine.fleeting import FleetingJournal
 from app.engine.lanes import DEFAULT_CEILING, Lanes
+from app.engine.noting import StepNotes
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, said_of
 from app.engine.run_context import RunContext
@@ -28,14 +28,17 @@ async def execute(
 ) -> GraphRun:
     """Execute a graph and return how it ended, whatever happened in it."""
     pool = BlockingPool(prepared.graph.max_parallel)
-    run = _run_context(prepared, context, pool, grace_seconds)
-    if context.trace is not None and run.records is not None:
-        started_ns = time.perf_counter_ns()
-        context.trace.follow(RecordedSteps(run.trace, run.records, datetime.now(UTC), started_ns))
+    notes = None if context.trace is None else StepNotes()
+    run = _run_context(prepared, context, pool, grace_seconds, notes)
+    if context.trace is not None and notes is not None:
+        started_ns = run.trace.readings[0]
+        context.trace.follow(RecordedSteps(run.trace, notes, datetime.now(UTC), started_ns))
     try:
         outcome = await _supervised(GraphExecution(prepared, {}, run), run)
     finally:
         pool.close()
+        if notes is not None:
+            notes.release()
     ran = ended(outcome, run.trace)
     _close(run, ran, context)
     return ran
@@ -56,6 +59,7 @@ def _run_context(
     context: ExecutionContext,
     pool: BlockingPool,
     grace_seconds: float,
+    notes: StepNotes | None,
 ) -> RunContext:
     calls = ExecutionGraph()
     root = calls.create_root(prepared.graph.id)
@@ -72,7 +76,7 @@ def _run_context(
         lanes=Lanes(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
         jitter=_jitter,
-        records=None if context.trace is None else [],
+        notes=None if notes is None else notes.executions,
     )
 
 

@@ -7,8 +7,15 @@ Clock = Callable[[], int]
 """Tells the time in UTC epoch milliseconds; called by any thread."""
 
 
-def steady_clock() -> Clock:
+Readings = list[int]
+"""Of one element: what a clock has read last, in nanoseconds of the monotonic clock."""
+
+
+def steady_clock(readings: Readings) -> Clock:
     """Return a clock that is set to UTC once and then only moves forward.
+
+    It leaves in ``readings`` what it has read, so that whoever wants to know a moment more finely
+    need not look at the time once more.
 
     The time of day may be corrected at any moment; differences of two readings of this clock are
     durations all the same (spec 7), because it advances with the monotonic clock.
@@ -17,6 +24,7 @@ def steady_clock() -> Clock:
     monotonic_ns = time.monotonic_ns
 
     def now_ms() -> int:
-        return (anchor_ns + monotonic_ns()) // 1_000_000
+        readings[0] = reading = monotonic_ns()
+        return (anchor_ns + reading) // 1_000_000
 
     return now_ms

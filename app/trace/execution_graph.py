@@ -4,13 +4,14 @@ Every LLM call, tool call and system operation is a node below the call that mad
 """
 
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Self
 
 from app.trace.call_tree import CallTree
 from app.trace.charges import Cost
-from app.trace.clock import Clock, steady_clock
+from app.trace.clock import Clock, Readings, steady_clock
 from app.trace.invariants import well_formed
 from app.trace.json_copy import Metadata, copy_object
 from app.trace.node import (
@@ -37,11 +38,14 @@ class ExecutionGraph:
     # The three hot methods call acquire and release: on CPython 3.11 ``with`` costs twice as much,
     # a tenth of a node's whole life.
 
-    __slots__ = ("_lock", "_tree", "chain_id", "now_ms")
+    __slots__ = ("_lock", "_tree", "chain_id", "now_ms", "readings")
 
     def __init__(self, chain_id: str | None = None, *, now_ms: Clock | None = None) -> None:
         self.chain_id = chain_id or str(uuid.uuid4())
-        self.now_ms = now_ms or steady_clock()
+        self.readings: Readings = [time.monotonic_ns()]
+        """When a node was last begun or ended, in nanoseconds of the monotonic clock; with a clock
+        of its caller's, when the graph was made."""
+        self.now_ms = now_ms or steady_clock(self.readings)
         """The clock of all timestamps here; ask it for the times given to ``add_ended``."""
         self._lock = threading.RLock()
         self._tree = CallTree()

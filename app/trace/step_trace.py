@@ -51,7 +51,7 @@ class StepTrace:
 class StepRecord:
     """What is noted of a step when it ends. Not frozen: that would triple the price of making one.
 
-    Times are readings of ``time.perf_counter_ns``.
+    Times are readings of the monotonic clock, in nanoseconds.
     """
 
     step_id: str

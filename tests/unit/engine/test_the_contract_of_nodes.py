@@ -11,8 +11,8 @@ import pytest
 import app.kernel
 from app.engine.context import FlowContext
 from app.engine.runtime import Runtime
-from app.kernel.graph import Edge
-from tests.unit.engine.driving import Scripted, drive, flow, graph
+from app.kernel.graph import Channel, Edge
+from tests.unit.engine.driving import Scripted, drive, flow, graph, link
 
 Inputs = Mapping[str, Any]
 
@@ -53,6 +53,36 @@ def test_the_runtime_has_the_capabilities_of_the_document_and_no_others() -> Non
     }
 
 
+@pytest.mark.req("004/runtime-api")
+def test_the_edges_of_a_step_are_found_by_direction_channel_and_handle() -> None:
+    """In the order of the graph; without a filter, all of them."""
+    found: dict[str, list[str]] = {}
+
+    async def looks(context: FlowContext, inputs: Inputs) -> Inputs:
+        runtime = context.runtime
+        found["out"] = [e.target for e in runtime.outgoing_edges("A")]
+        found["out flow"] = [e.target for e in runtime.outgoing_edges("A", channel=Channel.FLOW)]
+        found["out link"] = [e.target for e in runtime.outgoing_edges("A", channel=Channel.LINK)]
+        found["out yes"] = [e.target for e in runtime.outgoing_edges("A", source_handle="yes")]
+        found["in"] = [e.source for e in runtime.incoming_edges("C")]
+        found["in link"] = [e.source for e in runtime.incoming_edges("C", channel=Channel.LINK)]
+        found["in to"] = [e.source for e in runtime.incoming_edges("C", target_handle="to")]
+        return {}
+
+    edges = (flow("A", "B", "yes"), link("A", "C"), flow("A", "C", "no"), flow("B", "C", into="to"))
+    drive(graph("ABC", *edges), Scripted(A=looks))
+
+    assert found == {
+        "out": ["B", "C", "C"],
+        "out flow": ["B", "C"],
+        "out link": ["C"],
+        "out yes": ["B"],
+        "in": ["A", "A", "B"],
+        "in link": ["A"],
+        "in to": ["B"],
+    }
+
+
 @pytest.mark.req("004/guard", "004/channel")
 def test_an_edge_has_no_channel_unless_it_is_given_one() -> None:
     """Nothing is implied."""
@@ -68,12 +98,13 @@ def test_the_kernel_branches_on_the_name_of_no_handle_and_of_no_type() -> None:
         f"{path.name}:{node.lineno}"
         for path in folder.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Compare)
-        and any(_is_text(side) for side in (node.left, *node.comparators))
+        if isinstance(node, ast.Compare) and _asks_for_a_name([node.left, *node.comparators])
     }
 
     assert compared == set()
 
 
-def _is_text(side: ast.expr) -> bool:
-    return isinstance(side, ast.Constant) and isinstance(side.value, str) and side.value != ""
+def _asks_for_a_name(sides: list[ast.expr]) -> bool:
+    texts = [side for side in sides if isinstance(side, ast.Constant) and side.value]
+    names = [ast.unparse(side) for side in sides if side not in texts]
+    return bool(texts) and any("handle" in name or "type" in name for name in names)

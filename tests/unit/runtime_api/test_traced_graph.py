@@ -1,10 +1,12 @@
 """An ExecutionTrace passed to a graph: what seed 000 wants to see of it."""
 
 import json
+import time
 from datetime import UTC, datetime
 
 import pytest
 
+from app.engine import noting
 from app.runtime_api import (
     Budget,
     BudgetExceededError,
@@ -16,6 +18,7 @@ from app.runtime_api import (
     FunctionNode,
     Graph,
 )
+from app.trace.step_trace import StepRecord
 
 
 def trace() -> ExecutionTrace:
@@ -115,3 +118,37 @@ async def test_nested_graphs_and_attempts_stand_in_the_trace() -> None:
     node = ran.calls.snapshot()["nodes"][steps["a/x"].metadata["trace_node"]]
     assert (node["name"], node["retries_used"]) == ("a/x", 1)
     assert ran.calls.snapshot()["aggregates"]["total_retries"] == 1
+
+
+@pytest.mark.req("000/perf", "000/D12")
+async def test_tracing_makes_nothing_and_reads_no_clock_while_steps_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it costs is measured by ``make bench ARGS=tracing``; this is why it is so little."""
+    made: list[str] = []
+    read: list[int] = []
+
+    class CountedRecord(StepRecord):
+        __slots__ = ()
+
+        def __init__(self, step_id: str, *others: object) -> None:
+            made.append(step_id)
+            super().__init__(step_id, *others)  # type: ignore[arg-type]
+
+    def counted_ns() -> int:
+        read.append(1)
+        return 1
+
+    monkeypatch.setattr(noting, "StepRecord", CountedRecord)
+    monkeypatch.setattr(time, "monotonic_ns", counted_ns)
+    reads = []
+    for context in (ExecutionContext(), ExecutionContext(trace=trace())):
+        read.clear()
+        await two_steps().execute(context)
+        reads.append(len(read))
+    assert made == []
+    assert reads[0] == reads[1] > 0
+
+    assert context.trace is not None
+    assert [step.step_id for step in context.trace.steps] == ["a", "b"]
+    assert made == ["a", "b"]
