@@ -99,6 +99,22 @@ class CaseworkerClient:
         answer = await self._send("GET", f"/runs/{run_id}/trace", params={"format": "explain"})
         return answer.text
 
+    async def artifacts(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the files that a run has made so far, without their bytes."""
+        listed = await self._json("GET", f"/runs/{run_id}/artifacts")
+        found: list[dict[str, Any]] = listed["artifacts"]
+        return found
+
+    async def artifact(self, run_id: str, name: str) -> bytes:
+        """Return the bytes of a file that a run has made."""
+        answer = await self._send("GET", f"/runs/{run_id}/artifacts/{quote(name, safe='')}")
+        return answer.content
+
+    async def service_version(self) -> str:
+        """Return which version of the service answers."""
+        document = await self._json("GET", "/openapi.json")
+        return str(document["info"]["version"])
+
     async def register_graph(
         self, name: str, graph: Mapping[str, Any], *, description: str | None = None
     ) -> dict[str, Any]:

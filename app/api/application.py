@@ -13,7 +13,18 @@ from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
 from app.api.graph_admission import GraphAdmission
 from app.api.request_envelope import RequestEnvelope
-from app.api.routes import catalog, docs, events, graphs, health, posting, runs, stops, traces
+from app.api.routes import (
+    artifacts,
+    catalog,
+    docs,
+    events,
+    graphs,
+    health,
+    posting,
+    runs,
+    stops,
+    traces,
+)
 from app.api.services import ApiLimits, ApiServices
 from app.runs.definitions import GraphDefinitions
 
@@ -39,7 +50,7 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
-    parts = (posting, runs, stops, traces, events, graphs, catalog, health, docs)
+    parts = (posting, runs, stops, traces, events, artifacts, graphs, catalog, health, docs)
     app = FastAPI(
         title="Caseworker",
         version=version,

@@ -17,6 +17,7 @@ from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
 from app.api.services import ApiLimits, ApiServices
 from app.api.violations import NO_OBJECT, violations_of
+from app.runs.artifact_reading import ArtifactReading
 from app.runs.definitions import GraphDefinitions
 from app.runs.run import RunKey
 from app.runs.service import RunService
@@ -109,6 +110,11 @@ class Call(Request):
     def runs(self) -> RunService:
         """What callers can ask of runs."""
         return self.services.runs
+
+    @property
+    def artifacts(self) -> ArtifactReading:
+        """What callers can ask of the files of runs."""
+        return self.services.artifacts
 
     @property
     def admission(self) -> Admission:

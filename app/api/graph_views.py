@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict
 
+from app.api.violations import words_of
 from app.kernel.validation import Problem, Severity
 from app.runs.graphs import GraphDefinition, GraphPage, GraphVersion, Registered
 
@@ -42,7 +43,7 @@ class ProblemView:
     @classmethod
     def of(cls, problem: Problem) -> Self:
         """Return the view of a problem."""
-        return cls(place=problem.place, message=problem.message, severity=problem.severity)
+        return cls(place=problem.place, message=words_of(problem), severity=problem.severity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,12 @@ GRAPH_NOT_FOUND = ProblemType(
     title="There is no such graph",
     detail="Check the name and the version; GET /graphs lists the graphs there are.",
 )
+ARTIFACT_NOT_FOUND = ProblemType(
+    slug="artifact-not-found",
+    status=404,
+    title="The run has no such file",
+    detail="Check the name; GET /runs/{run_id}/artifacts lists the files of a run.",
+)
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
     status=405,
@@ -148,6 +154,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     ROUTE_NOT_FOUND,
     RUN_NOT_FOUND,
     GRAPH_NOT_FOUND,
+    ARTIFACT_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     RUN_CONFLICT,
     GRAPH_IN_USE,

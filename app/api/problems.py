@@ -19,6 +19,7 @@ from app.api.allowed_methods import allowed_methods
 from app.api.problem_types import ProblemType
 from app.api.violations import Violation, graph_violations, violations_of
 from app.runs.errors import (
+    ArtifactNotFoundError,
     GraphInUseError,
     GraphNotFoundError,
     GraphRefusedError,
@@ -41,6 +42,7 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         InvalidRunError: types.INVALID_REQUEST,
         GraphRefusedError: types.INVALID_REQUEST,
         GraphNotFoundError: types.GRAPH_NOT_FOUND,
+        ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
         GraphInUseError: types.GRAPH_IN_USE,
         TooManyIntentsError: types.TOO_MANY_INTENTS,
         QueueFullError: types.QUEUE_FULL,

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problem_types import INTERNAL
 from app.api.problems import ProblemError, problem_response
+from app.observability.redaction import holds_key
 
 log = structlog.get_logger(__name__)
 
@@ -18,8 +19,8 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 class RequestEnvelope:
     """Gives every request an id and every failure a problem document.
 
-    The id is the caller's ``X-Request-ID`` if that is sane, else a new one. It is on the response
-    and on every log line of the request, and of the run that the request began.
+    The id is the caller's ``X-Request-ID`` if that is sane and no key, else a new one. It is on the
+    response and on every log line of the request, and of the run that the request began.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -53,15 +54,13 @@ class RequestEnvelope:
 
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
-    return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _SANE_ID.fullmatch(given) and not holds_key(given) else uuid.uuid4().hex
 
 
 def _with_common(
     headers: "tuple[tuple[bytes, bytes], ...] | list[tuple[bytes, bytes]]", request_id: str
 ) -> list[tuple[bytes, bytes]]:
-    return [
-        *headers,
-        (b"x-request-id", request_id.encode()),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-    ]
+    common = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+    if all(name != b"cache-control" for name, _ in headers):
+        common.append((b"cache-control", b"no-store"))
+    return [*headers, *common]

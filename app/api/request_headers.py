@@ -3,6 +3,7 @@
 They are read by hand: as parameters of the route they would cost a tenth of the whole request.
 """
 
+import hashlib
 import re
 from typing import Any
 
@@ -36,7 +37,10 @@ POST_HEADERS: list[dict[str, Any]] = [
 
 
 def idempotency_key(headers: Headers) -> str | None:
-    """Return the key under which the request may be repeated.
+    """Return what stands for the key under which the request may be repeated.
+
+    The key itself is not kept: callers put into it what they please, and all that is ever asked of
+    it is whether it is the same. What stands for it is its SHA-256.
 
     Raises:
         ProblemError: it is not 1 to 255 printable ASCII characters.
@@ -45,7 +49,7 @@ def idempotency_key(headers: Headers) -> str | None:
     if key is not None and (len(key) > MAX_KEY_CHARS or not _VALID_KEY.fullmatch(key)):
         message = f"An idempotency key is 1 to {MAX_KEY_CHARS} printable ASCII characters."
         raise ProblemError(INVALID_REQUEST, violations=[Violation("Idempotency-Key", message)])
-    return key
+    return None if key is None else hashlib.sha256(key.encode("ascii")).hexdigest()
 
 
 def wait_seconds(headers: Headers, *, longest: int) -> int | None:

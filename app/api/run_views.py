@@ -24,6 +24,8 @@ class Links:
     trace: str
     events: str
     """What happens in the run, while it happens and afterwards."""
+    artifacts: str
+    """The files that the run has made."""
     cancel: str
     """POST stops the run; so does DELETE on ``self``."""
 
@@ -32,7 +34,11 @@ class Links:
         """Return the links of a run, below the path that the service is served under."""
         here = f"{root}/runs/{run_id}"  # a run id needs no quoting
         return cls(
-            self=here, trace=f"{here}/trace", events=f"{here}/events", cancel=f"{here}/cancel"
+            self=here,
+            trace=f"{here}/trace",
+            events=f"{here}/events",
+            artifacts=f"{here}/artifacts",
+            cancel=f"{here}/cancel",
         )
 
 

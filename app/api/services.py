@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
+from app.runs.artifact_reading import ArtifactReading
 from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
 from app.runs.service import RunService
 from app.tools.dispatch import ToolDispatch
@@ -44,6 +45,7 @@ class ApiServices:
     """What the routes ask."""
 
     runs: RunService
+    artifacts: ArtifactReading
     tools: ToolDispatch
     models: ModelGateway
     readiness: Readiness

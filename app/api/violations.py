@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from app.kernel.validation import Problem
+from app.observability.redaction import redact_text
 
 OWN: Final = "caseworker"
 """The type of validation errors whose messages are ours."""
@@ -50,6 +51,14 @@ _WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
 _PLAIN_NAME = re.compile(f"{_WORD}(?:_{_WORD}){{0,4}}", re.ASCII)
 """Words joined by underscores; tokens and keys, which mix letters and digits, do not fit."""
 
+_QUOTED = re.compile("'[^']*'")
+_ORDINARY = re.compile("'[A-Za-z_-]{0,15}[0-9]{0,4}'", re.ASCII)
+"""Too short to be a secret; most names are, and looking closer at all of them would take long."""
+_ODD = ('"', "\\", "...")
+"""Where names have quotes of their own or were cut, it cannot be told where they end."""
+_TORN = re.compile(r"(?<![^\s'\"])[^\s'\"]{1,100}?\.\.\.")
+"""A word that was cut, which no rule can recognise any more."""
+
 _INDEX = re.compile("[0-9]{1,9}", re.ASCII)
 
 
@@ -76,9 +85,17 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
 def graph_violations(problems: Sequence[Problem]) -> list[Violation]:
     """Return what is wrong with the graph in a body."""
     return [
-        Violation(field_of(("graph", *_path_of(problem.place))), problem.message)
+        Violation(field_of(("graph", *_path_of(problem.place))), words_of(problem))
         for problem in problems[:MAX_GRAPH_VIOLATIONS]
     ]
+
+
+def words_of(problem: Problem) -> str:
+    """Return what a problem of a graph says, without secrets in the names that it quotes."""
+    message = problem.message
+    if any(odd in message for odd in _ODD):
+        return redact_text(_TORN.sub("...", message))
+    return _QUOTED.sub(_name, message)
 
 
 def field_of(path: Sequence[str | int]) -> str:
@@ -97,6 +114,11 @@ def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
 def _path_of(place: str) -> list[str | int]:
     parts = place.split(".") if place else []
     return [int(part) if _INDEX.fullmatch(part) else part for part in parts]
+
+
+def _name(quoted: re.Match[str]) -> str:
+    name = quoted.group()
+    return name if _ORDINARY.fullmatch(name) else redact_text(name)
 
 
 def _part(part: str | int) -> str:

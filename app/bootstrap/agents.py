@@ -1,10 +1,12 @@
 """What runs are executed with: models, tools and nodes."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
-from decimal import Decimal
 
+from app.bootstrap.toolbox import Toolbox
 from app.control.retry import RetryPolicy
+from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.ports import ModelProvider
 from app.llm.pricing import FixedPrices, Prices, TokenPrice
@@ -21,22 +23,14 @@ from app.nodes.subgraph import subgraph_type
 from app.nodes.tool import tool_type
 from app.nodes.tool_names import ToolNames
 from app.nodes.toolset import toolset_type
-from app.settings.models import ModelSettings
+from app.settings.models import ModelSettings, TierSettings
 from app.settings.schema import Settings
 from app.tools.arguments import ArgumentChecks
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool
 from app.tools.registry import ToolRegistry
-from app.tools.respond import Respond
-
-
-def builtin_tools() -> tuple[Tool, ...]:
-    """Return the tools that come with the service; all of them are deterministic."""
-    return (Calculator(), Calendar(), Respond())
 
 
 def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
@@ -59,24 +53,25 @@ def build_models(settings: Settings) -> ModelGateway:
     )
     small, big = settings.models.small, settings.models.big
     tiers = {Tier.SMALL: _tier(small), Tier.BIG: _tier(big)}
-    return ModelGateway(tiers, _prices((small, big)), retry)
+    prices = _prices((small, *small.fallbacks, big, *big.fallbacks))
+    return ModelGateway(tiers, prices, retry)
 
 
 def build_catalog(
     settings: Settings,
     models: ModelGateway,
     tools: ToolDispatch,
-    builtin: tuple[Tool, ...],
+    toolbox: Toolbox,
     functions: Iterable[FunctionNode] = (),
 ) -> NodeCatalog:
     """Return the types of step that graphs are made of; ``functions`` are those they may name."""
     defaults = _case_defaults(settings)
     known = ToolNames(spec.name for spec in tools.usable())
-    checks = ArgumentChecks(ToolRegistry(builtin))
+    checks = ArgumentChecks(ToolRegistry(toolbox.tools))
     case = CaseNode(
         models=models,
         tools=tools,
-        recomputation=DeterministicTools(builtin),
+        recomputation=DeterministicTools(toolbox.deterministic),
         dates=DateReader(),
         defaults=defaults,
         clock=lambda: datetime.now(UTC),
@@ -108,16 +103,34 @@ def _case_defaults(settings: Settings) -> CaseDefaults:
             escalate_when=EscalateWhen(settings.flags.escalate_when),
         ),
         pass_metric=settings.verifier_thresholds.pass_metric,
+        wrap_up_reserve=settings.budget.wrap_up_reserve,
     )
 
 
-def _tier(chosen: ModelSettings) -> TierModel:
+def _tier(chosen: TierSettings) -> TierModel:
+    return replace(_model(chosen), fallbacks=tuple(map(_model, chosen.fallbacks)))
+
+
+def _model(chosen: ModelSettings) -> TierModel:
     return TierModel(
         provider=_provider(chosen),
         model=chosen.chosen_model,
         temperature=chosen.temperature,
         max_output_tokens=chosen.max_output_tokens,
         timeout_seconds=chosen.timeout_seconds,
+        structured_output=StructuredOutput(chosen.structured_output),
+        price=_stated_price(chosen),
+    )
+
+
+def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
+    """Return what the configuration says a model costs, wherever it is asked."""
+    if chosen.price_per_million_in_usd is None or chosen.price_per_million_out_usd is None:
+        return None
+    return TokenPrice(
+        usd_per_million_in=chosen.price_per_million_in_usd,
+        usd_per_million_out=chosen.price_per_million_out_usd,
+        usd_per_million_cached=chosen.price_per_million_cached_usd,
     )
 
 
@@ -139,18 +152,10 @@ def _provider(chosen: ModelSettings) -> ModelProvider:
             return anthropic_provider(base_url=chosen.base_url, api_key=key)
 
 
-def _prices(tiers: tuple[ModelSettings, ...]) -> Prices:
-    """Return what models cost: what the configuration states, then the list prices."""
-    stated: dict[tuple[str, str], TokenPrice] = {
-        (tier.chosen_provider, tier.chosen_model): TokenPrice(
-            usd_per_million_in=Decimal(str(tier.price_per_million_in_usd)),
-            usd_per_million_out=Decimal(str(tier.price_per_million_out_usd)),
-        )
-        for tier in tiers
-        if tier.price_per_million_in_usd is not None
-    }
-    fixed = FixedPrices(stated, free_providers={"offline"})
-    if all(tier.chosen_provider == "offline" for tier in tiers):
+def _prices(models: tuple[ModelSettings, ...]) -> Prices:
+    """Return what the models cost for which the configuration states no price."""
+    fixed = FixedPrices(free_providers={"offline"})
+    if all(model.chosen_provider == "offline" for model in models):
         return fixed
     from app.adapters.providers.prices import ListPrices
 

@@ -3,9 +3,15 @@
 Most of the service is imported only once the settings are known to fit: it takes a second or two.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from app.bootstrap.configuration import begin_logging, read_settings
+from app.client import CaseworkerClient
+from app.observability.logs import configure_logging
+
+T = TypeVar("T")
 
 
 def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaitable[None]]) -> None:
@@ -62,3 +68,28 @@ def upgrade_database() -> None:
 
     with database(loaded.settings, migrate=True):
         return
+
+
+def run_with_client(use: Callable[[CaseworkerClient], Awaitable[T]], *, url: str | None) -> T:
+    """Return what ``use`` makes of a client of the service at ``url``.
+
+    Without a URL the service runs in this process, with the configured database; it logs warnings
+    alone, so that what the command prints can be read.
+
+    Raises:
+        StartupError: the service cannot start in this process.
+    """
+    configure_logging(level="warning")
+    if url is not None:
+        return asyncio.run(_use_remote(use, url))
+    settings = read_settings().settings
+    from app.bootstrap.in_process import use_in_process
+    from app.bootstrap.startup import database
+
+    with database(settings, migrate=False) as database_url:
+        return use_in_process(use, settings, database_url)
+
+
+async def _use_remote(use: Callable[[CaseworkerClient], Awaitable[T]], url: str) -> T:
+    async with CaseworkerClient(url) as client:
+        return await use(client)

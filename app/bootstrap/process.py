@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.definitions import PostgresGraphs
 from app.adapters.postgres.engines import Engines, PoolSizes, answers, open_engines
 from app.adapters.postgres.journal import PostgresJournal
@@ -22,11 +23,15 @@ from app.adapters.postgres.workers import PostgresWorkers
 from app.adapters.queue.dispatch import QueueDispatch
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
-from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
+from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import installed_functions
+from app.bootstrap.toolbox import build_toolbox
 from app.engine.settling import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.blocking import BlockingPool
+from app.runs.artifact_keeping import ArtifactKeeping
+from app.runs.artifact_reading import ArtifactReading
+from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat
 from app.runs.loops import Loops
@@ -52,13 +57,15 @@ class Process:
         self._store = PostgresRuns(
             self._engines, self._journal, self._dispatch, _store_limits(settings)
         )
-        self._builtin = builtin_tools()
-        self.tools = build_tools(settings, self._builtin)
+        self._toolbox = build_toolbox(settings.tools)
+        self.tools = build_tools(settings, self._toolbox.tools)
         self.models = build_models(settings)
         self.graphs = PostgresGraphs(self._engines)
+        self._artifacts = PostgresArtifacts(self._engines)
+        self.artifacts = ArtifactReading(self._artifacts)
         self._pool = BlockingPool()
         self.catalog = build_catalog(
-            settings, self.models, self.tools, self._builtin, installed_functions()
+            settings, self.models, self.tools, self._toolbox, installed_functions()
         )
         self._executor = self._build_executor() if executes else None
         self._heartbeat = self._build_heartbeat()
@@ -100,6 +107,7 @@ class Process:
         await self._engines.dispose()
         await self.models.aclose()
         self._pool.close()
+        self._toolbox.close()
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:
@@ -134,6 +142,7 @@ class Process:
                 snapshot_interval_seconds=self.settings.trace.snapshot_interval_seconds,
                 max_parallel_steps=worker.max_parallel_steps,
             ),
+            artifacts=ArtifactKeeping(self._artifacts, artifact_limits(self.settings)),
         )
 
     def _build_heartbeat(self) -> Heartbeat | None:
@@ -182,4 +191,13 @@ def _store_limits(settings: Settings) -> StoreLimits:
         max_early_intents=settings.cancellation.max_early_intents,
         max_queued=settings.admission.max_queued,
         accept_timeout_seconds=settings.server.request_timeout_seconds,
+    )
+
+
+def artifact_limits(settings: Settings) -> ArtifactLimits:
+    """Return how much the runs of a process may keep."""
+    return ArtifactLimits(
+        max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
+        max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,
+        max_per_run=settings.artifacts.max_per_run,
     )

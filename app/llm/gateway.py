@@ -1,54 +1,81 @@
-"""How agents ask models: by tier, through the run's call gateway, metered."""
+"""How agents ask models: by tier, through the run's call gateway, metered.
 
-import hashlib
-import json
+A *logical call* is one question to a tier and counts once. It may take several exchanges: a model
+that does not know how to be held to JSON is asked again in a simpler form, and when a model cannot
+answer at all, the next one of its tier is asked. Each exchange is a call of its own, with its own
+retries, estimate and price, so the trace shows who was asked and what that cost. What the process
+has learned about a model never changes what a journal holds: a run that is executed again begins
+where its own record ends.
+"""
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from enum import StrEnum
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from app.control.budget import Dimension
+from app.control.budget import Amount, Dimension
 from app.control.retry import RetryPolicy
-from app.control.stops import Stop, StopCause, StopKind
-from app.engine.call import AttemptError, Call, Reply, Spent
+from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
-from app.llm.messages import Message, ModelReply, ModelRequest, TokenUsage
-from app.llm.ports import ModelError, ModelProvider
-from app.llm.pricing import Prices, PriceUnknownError, estimate_tokens
+from app.llm.exchange import Exchange, Exchanges
+from app.llm.forms import ReplyForm, forms_for, in_form
+from app.llm.messages import Message, ModelRequest
+from app.llm.ports import ModelFault
+from app.llm.pricing import Prices
+from app.llm.tiers import Completion, Tier, TierModel
 
-
-class Tier(StrEnum):
-    """Which of the two configured models is asked."""
-
-    SMALL = "small"
-    BIG = "big"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierModel:
-    """The model of a tier and how it is asked."""
-
-    provider: ModelProvider
-    model: str
-    temperature: float | None = None
-    max_output_tokens: int = 1024
-    timeout_seconds: float = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """What a model answered and what it cost, retries included or replayed from the journal."""
-
-    text: str
-    provider: str
-    model: str
-    tokens_in: int
-    tokens_out: int
-    cost_usd: Decimal
-
+__all__ = ["Completion", "ModelGateway", "Tier", "TierModel"]
 
 _LOGICAL_CALL = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
+
+_SIMPLER_FORM = frozenset({ModelFault.FORM_UNSUPPORTED, ModelFault.SCHEMA_REFUSED})
+"""Failures of one form that a simpler one need not have."""
+
+_EXHAUSTED = _SIMPLER_FORM | {ModelFault.UNAVAILABLE, ModelFault.MISCONFIGURED, "TimeoutError"}
+"""Failures of one model that another one need not have."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _LogicalCall:
+    """One question to a tier, and how far it has come."""
+
+    context: FlowContext
+    tier: Tier
+    name: str
+    key: str
+    messages: tuple[Message, ...]
+    json_schema: Mapping[str, Any] | None
+    seed: int | None
+    max_output_tokens: int | None
+    once: Mapping[Dimension, Amount]
+    """Still to be charged; nothing once the first exchange was made."""
+    attempts: int = 0
+
+    def exchange(self, chosen: TierModel, number: int, form: ReplyForm) -> Exchange:
+        """Return the question to one model, the ``number``-th of its tier, in one form."""
+        request = ModelRequest(
+            messages=self.messages,
+            json_schema=self.json_schema,
+            max_output_tokens=min(
+                chosen.max_output_tokens, self.max_output_tokens or chosen.max_output_tokens
+            ),
+            temperature=chosen.temperature,
+            seed=self.seed,
+            timeout_seconds=chosen.timeout_seconds,
+        )
+        metadata = {"tier": self.tier.value, "provider": chosen.provider.name}
+        if self.json_schema is not None:
+            metadata["structured_output"] = form.value
+        fallback = f"/fallback/{number}" if number else ""
+        simpler = "" if form is ReplyForm.SCHEMA else f"/{form.value}"
+        return Exchange(
+            model=chosen,
+            form=form,
+            request=in_form(request, form),
+            name=self.name,
+            key=f"{self.key}{fallback}{simpler}",
+            metadata={**metadata, "fallback": number} if number else metadata,
+        )
 
 
 class ModelGateway:
@@ -56,18 +83,18 @@ class ModelGateway:
 
     def __init__(self, tiers: Mapping[Tier, TierModel], prices: Prices, retry: RetryPolicy) -> None:
         self._tiers = tiers
-        self._prices = prices
-        self._retry = retry
+        self._exchanges = Exchanges(prices, retry)
+        self._learned: dict[tuple[int, str], ReplyForm] = {}
+        """The best form that an endpoint was found to have, by provider and model."""
 
     def model_of(self, tier: Tier) -> TierModel:
-        """Return the configuration of a tier."""
+        """Return the first model of a tier; it names those that stand in for it."""
         return self._tiers[tier]
 
     async def aclose(self) -> None:
         """Close the providers' connections."""
-        for provider in {
-            id(chosen.provider): chosen.provider for chosen in self._tiers.values()
-        }.values():
+        models = (model for tier in self._tiers.values() for model in tier.chain)
+        for provider in {id(model.provider): model.provider for model in models}.values():
             await provider.aclose()
 
     async def complete(
@@ -82,133 +109,84 @@ class ModelGateway:
         seed: int | None = None,
         max_output_tokens: int | None = None,
     ) -> Completion:
-        """Ask the model of a tier; ``max_output_tokens`` can only narrow what is configured.
+        """Ask the models of a tier; ``max_output_tokens`` can only narrow what is configured.
 
         ``name`` is what the trace calls it; ``key`` is its path inside the step, the same whenever
         the run is executed again.
 
         Raises:
-            CallFailedError: the provider failed, its retries included.
+            CallFailedError: no model of the tier has answered, retries included; it tells of the
+                last failure and of all attempts.
             Stop: a limit or somebody's wish keeps it from being asked, or ended it.
         """
-        chosen = self._tiers[tier]
-        request = ModelRequest(
+        asked = _LogicalCall(
+            context=context,
+            tier=tier,
+            name=name,
+            key=f"{context.path}/{key}",
             messages=tuple(messages),
             json_schema=json_schema,
-            max_output_tokens=min(
-                chosen.max_output_tokens, max_output_tokens or chosen.max_output_tokens
-            ),
-            temperature=chosen.temperature,
             seed=seed,
-            timeout_seconds=chosen.timeout_seconds,
-        )
-        call = self._call(context, tier, chosen, request, name, f"{context.path}/{key}")
-
-        async def attempt() -> Reply:
-            return await self._attempt(chosen, request, call.estimate)
-
-        value = await context.calls.perform(
-            call, attempt, parent=context.trace_parent, scope=context.scope
-        )
-        return Completion(
-            text=value["text"],
-            provider=chosen.provider.name,
-            model=value["model"],
-            tokens_in=value["tokens_in"],
-            tokens_out=value["tokens_out"],
-            cost_usd=Decimal(value["cost_usd"]),
-        )
-
-    def _call(
-        self,
-        context: FlowContext,
-        tier: Tier,
-        chosen: TierModel,
-        request: ModelRequest,
-        name: str,
-        key: str,
-    ) -> Call:
-        return Call(
-            key=key,
-            kind="llm",
-            name=name,
-            model=chosen.model,
-            request_hash=_hash(chosen, request),
+            max_output_tokens=max_output_tokens,
             once={_LOGICAL_CALL[tier]: 1},
-            per_attempt={Dimension.API_CALLS: 1},
-            estimate=self._estimate(context, chosen, request),
-            external=chosen.provider.external,
-            retry=self._retry,
-            timeout_seconds=chosen.timeout_seconds,
-            metadata={"tier": tier.value, "provider": chosen.provider.name},
         )
-
-    def _estimate(self, context: FlowContext, chosen: TierModel, request: ModelRequest) -> Spent:
-        """Estimate an attempt from above; refuse it where a cost limit meets an unknown price."""
-        if not chosen.provider.external:
-            return Spent()
-        tokens = estimate_tokens(request)
-        spent = Spent(tokens_in=tokens.tokens_in, tokens_out=tokens.tokens_out)
         try:
-            return replace(spent, cost_usd=self._price(chosen, spent))
-        except PriceUnknownError as unknown:
-            if not context.scope.limits_of(Dimension.COST_USD):
-                return spent
-            raise Stop(
-                StopCause(
-                    kind=StopKind.BUDGET,
-                    dimension=Dimension.COST_USD,
-                    scope=context.scope.name,
-                    reason=f"The run limits its cost, and {unknown}",
-                )
+            return await self._ask_in_turn(asked)
+        except CallFailedError as failed:
+            raise CallFailedError(
+                str(failed),
+                error_class=failed.error_class,
+                attempts=asked.attempts,
+                retry_after_seconds=failed.retry_after_seconds,
             ) from None
 
-    async def _attempt(self, chosen: TierModel, request: ModelRequest, estimate: Spent) -> Reply:
+    async def _ask_in_turn(self, asked: _LogicalCall) -> Completion:
+        """Ask the models of the tier until one of them answers."""
+        *earlier, last = enumerate(self._tiers[asked.tier].chain)
+        for number, chosen in earlier:
+            try:
+                return await self._ask(asked, chosen, number)
+            except CallFailedError as failed:
+                if failed.error_class not in _EXHAUSTED:
+                    raise
+        return await self._ask(asked, last[1], last[0])
+
+    async def _ask(self, asked: _LogicalCall, chosen: TierModel, number: int) -> Completion:
+        """Ask one model, in a simpler form where it does not know a better one."""
+        exchanges = self._exchanges_with(asked, chosen, number)
+        for exchange, simpler in pairwise(exchanges):
+            try:
+                return await self._perform(asked, exchange)
+            except CallFailedError as failed:
+                if failed.error_class not in _SIMPLER_FORM:
+                    raise
+                if failed.error_class == ModelFault.FORM_UNSUPPORTED:
+                    self._learned[_endpoint(chosen)] = simpler.form
+        return await self._perform(asked, exchanges[-1])
+
+    async def _perform(self, asked: _LogicalCall, exchange: Exchange) -> Completion:
+        once, asked.once = asked.once, {}
         try:
-            reply = await chosen.provider.complete(chosen.model, request)
-        except ModelError as error:
-            refused = error.status is not None and error.status >= 400
-            raise AttemptError(
-                str(error),
-                error_class=type(error).__name__,
-                retryable=error.retryable,
-                retry_after_seconds=error.retry_after_seconds,
-                spent=Spent() if refused else None,
-            ) from error
-        spent = self._spent(chosen, reply) or estimate
-        value = {
-            "text": reply.text,
-            "model": reply.model,
-            "tokens_in": spent.tokens_in,
-            "tokens_out": spent.tokens_out,
-            "cost_usd": str(spent.cost_usd),
-        }
-        return Reply(value, spent)
+            return await self._exchanges.perform(exchange, asked.context, once=once)
+        except CallFailedError as failed:
+            asked.attempts += failed.attempts
+            raise
 
-    def _spent(self, chosen: TierModel, reply: ModelReply) -> Spent | None:
-        if reply.usage is None:
-            return None
-        spent = Spent(tokens_in=reply.usage.tokens_in, tokens_out=reply.usage.tokens_out)
-        if not chosen.provider.external:
-            return spent
-        try:
-            cost = self._prices.cost_usd(chosen.provider.name, chosen.model, reply.usage)
-        except PriceUnknownError:
-            return spent
-        return replace(spent, cost_usd=cost)
-
-    def _price(self, chosen: TierModel, spent: Spent) -> Decimal:
-        usage = TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out)
-        return self._prices.cost_usd(chosen.provider.name, chosen.model, usage)
+    def _exchanges_with(
+        self, asked: _LogicalCall, chosen: TierModel, number: int
+    ) -> list[Exchange]:
+        """Return how a model can be asked, from where its run or this process has come to."""
+        forms: tuple[ReplyForm, ...] = (ReplyForm.SCHEMA,)
+        if asked.json_schema is not None:
+            forms = forms_for(chosen.structured_output, asked.json_schema)
+        exchanges = [asked.exchange(chosen, number, form) for form in forms]
+        recorded = [at for at, one in enumerate(exchanges) if one.began_before(asked.context)]
+        if recorded:
+            return exchanges[recorded[-1] :]
+        best = self._learned.get(_endpoint(chosen), ReplyForm.SCHEMA)
+        known = [one for one in exchanges if one.form.simplicity >= best.simplicity]
+        return known or exchanges
 
 
-def _hash(chosen: TierModel, request: ModelRequest) -> str:
-    asked = {
-        "provider": chosen.provider.name,
-        "model": chosen.model,
-        "messages": [[message.role, message.content] for message in request.messages],
-        "schema": request.json_schema,
-        "seed": request.seed,
-        "max_output_tokens": request.max_output_tokens,
-    }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+def _endpoint(chosen: TierModel) -> tuple[int, str]:
+    return id(chosen.provider), chosen.model

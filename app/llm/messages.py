@@ -21,7 +21,9 @@ class ModelRequest:
 
     messages: tuple[Message, ...]
     json_schema: Mapping[str, Any] | None = None
-    """The JSON Schema that the reply should follow; None asks for free text."""
+    """The JSON Schema that the provider holds the reply to; None asks for text."""
+    json_object: bool = False
+    """Whether the provider's JSON mode is asked for, which knows no schema."""
     max_output_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None

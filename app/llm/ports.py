@@ -1,8 +1,27 @@
 """What the service needs of a model provider."""
 
+from enum import StrEnum
 from typing import Protocol
 
 from app.llm.messages import ModelReply, ModelRequest
+
+
+class ModelFault(StrEnum):
+    """What is the matter with an attempt that failed; the value is its class in traces."""
+
+    UNAVAILABLE = "ModelUnavailable"
+    """The network, the time or the provider failed; the same attempt may succeed later."""
+    MISCONFIGURED = "ModelMisconfigured"
+    """The key, the account, the model or the endpoint is not what the configuration says."""
+    FORM_UNSUPPORTED = "StructuredOutputUnsupported"
+    """The endpoint does not know the parameter that asks for JSON."""
+    SCHEMA_REFUSED = "SchemaRefused"
+    """The endpoint knows the parameter and refuses this schema."""
+    REFUSED = "ModelRequestRefused"
+    """The request itself is at fault, and would be for every model."""
+
+
+_MISCONFIGURED = frozenset({401, 402, 403, 404, *range(300, 400)})
 
 
 class ModelError(Exception):
@@ -19,14 +38,23 @@ class ModelError(Exception):
         retryable: bool,
         status: int | None = None,
         retry_after_seconds: float | None = None,
+        fault: ModelFault | None = None,
     ) -> None:
+        """Tell of a failure; ``fault`` follows from the rest unless it is given."""
         super().__init__(message)
         self.retryable = retryable
         """True for network errors, timeouts and HTTP 408, 409, 429 and 5xx."""
+        self.fault = fault or _fault(retryable, status)
         self.status = status
         """The HTTP status, where there was one."""
         self.retry_after_seconds = retry_after_seconds
         """What the provider asked us to wait (``Retry-After``, seconds or HTTP date)."""
+
+
+def _fault(retryable: bool, status: int | None) -> ModelFault:
+    if retryable:
+        return ModelFault.UNAVAILABLE
+    return ModelFault.MISCONFIGURED if status in _MISCONFIGURED else ModelFault.REFUSED
 
 
 class ModelProvider(Protocol):

@@ -10,6 +10,10 @@ class RunNotFoundError(LookupError):
     """There is no such run, or it belongs to somebody else."""
 
 
+class ArtifactNotFoundError(LookupError):
+    """The run has no such file, or not any more."""
+
+
 class RunConflictError(Exception):
     """The run id, or the pair of run id and idempotency key, belongs to another request."""
 

@@ -31,6 +31,7 @@ from app.engine.settling import AbandonedError, Supervisor
 from app.engine.timing import seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.run_facts import RunFacts
+from app.runs.artifact_keeping import ArtifactKeeping
 from app.runs.execution import Execution
 from app.runs.journal import LostRunError
 from app.runs.plan import facts_of, graph_for
@@ -38,6 +39,7 @@ from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
 from app.runs.report import Conclusion, conclude, failed, stopped
 from app.runs.run import CallRecord, Run, RunKey, RunStatus, StopWish, as_ended
+from app.tools.keeping import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
 
@@ -80,9 +82,13 @@ class RunExecutor:
         supervisor: Supervisor,
         services: Mapping[type, Any],
         limits: ExecutorLimits,
+        artifacts: ArtifactKeeping | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to execute runs; ``clock`` tells the seconds that limits are measured with."""
+        """Prepare to execute runs; ``clock`` tells the seconds that limits are measured with.
+
+        Without ``artifacts`` no run can keep a file.
+        """
         self.worker_id = worker_id
         self._store = store
         self._journals = journals
@@ -90,6 +96,7 @@ class RunExecutor:
         self._supervisor = supervisor
         self._services = services
         self._limits = limits
+        self._artifacts = artifacts
         self._clock = clock
         self._active: dict[RunKey, _Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -288,6 +295,8 @@ class RunExecutor:
 
         run = active.run
         services = {**self._services, RunFacts: facts_of(run)}
+        if self._artifacts is not None:
+            services[ArtifactKeeper] = self._artifacts.keeper_of(run, execution.token)
         lanes = Lanes(self._limits.max_parallel_steps)
         context = execution.context(
             services, lanes, grace_seconds=self._supervisor.grace_seconds, over=over

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from app.engine.settling import settle
+from app.observability.redaction import redact_text
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
 from app.runs.following import Following
@@ -69,10 +70,14 @@ class RunService:
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> Receipt:
         """Store a wish to stop; it is kept even if the run does not exist yet.
 
+        Its ``reason`` is for people who read the trace, so it is kept without secrets and personal
+        data.
+
         Raises:
             TooManyIntentsError: too many wishes wait for runs that do not exist.
         """
-        cancelled = await self._store.cancel(key, StopWish(requested_by=by, reason=reason))
+        said = None if reason is None else redact_text(reason)
+        cancelled = await self._store.cancel(key, StopWish(requested_by=by, reason=said))
         run, wish = cancelled.run, cancelled.wish
         if run is None:
             return Receipt(

@@ -80,3 +80,6 @@ class ToolSettings(Section):
     """Names of the tools that may be used; null is all of them."""
     deny: Names = ()
     """Names of tools that may not be used, whatever else is said."""
+    plugins: Names = ()
+    """Tools to add, by dotted name such as my_package.tools:Weather. Packages can also add tools
+    by entry points in the group caseworker.tools."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from app.settings.fallbacks import API_KEY_VARIABLE
 from app.settings.keys import Key, Path, SectionOfKeys
 from app.settings.problems import SettingsError, bad_value
 
@@ -62,7 +63,7 @@ def read_environment(
 
 
 def shared_value(environ: Mapping[str, str], variable: str) -> Override | None:
-    """Return one of the shared variables, if it is set."""
+    """Return a variable that is no key's own, such as a shared one, if it is set."""
     for name in (PREFIX + variable, variable):
         if text := environ.get(name, "").strip():
             return Override(name, text)
@@ -95,7 +96,7 @@ def _refuse_unknown(given: Mapping[str, str], keys: Mapping[str, Key]) -> list[s
     known = {CONFIG_VARIABLE.removeprefix(PREFIX), *keys, *SHARED_VARIABLES}
     for name in sorted(given):
         bare = name.removeprefix(PREFIX)
-        if bare == name or bare in known:
+        if bare == name or bare in known or API_KEY_VARIABLE.fullmatch(bare):
             continue
         if not (_LINK_NAME.search(name) or _LINK_VALUE.match(given[name])):
             raise SettingsError(f"{name}: unknown setting{_suggestion(bare, known)}")
@@ -111,6 +112,7 @@ def _near_misses(given: Mapping[str, str], keys: Mapping[str, Key]) -> list[str]
         f"{name}: not a setting; did you mean {near[0]}?"
         for name in sorted(given)
         if name not in known
+        and not API_KEY_VARIABLE.fullmatch(name.removeprefix(PREFIX))
         and len(name) >= _SHORTEST_NEAR_MISS_CHARS
         and (near := get_close_matches(name, known, n=1, cutoff=_NEAR_MISS))
         and near[0] not in given

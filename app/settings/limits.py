@@ -1,6 +1,16 @@
 """Settings of what a run may spend and how it retries."""
 
-from app.settings.values import Amount, Count, Factor, Positive, Seconds, Section, Share, Usd
+from app.settings.values import (
+    Amount,
+    Count,
+    Factor,
+    Megabytes,
+    Positive,
+    Seconds,
+    Section,
+    Share,
+    Usd,
+)
 
 
 class LimitSettings(Section):
@@ -37,6 +47,9 @@ class BudgetSettings(LimitSettings):
     """Tool attempts."""
     max_seconds: Amount | None = 60.0
     """Seconds from the first time a worker takes the run; waiting in a queue does not count."""
+    wrap_up_reserve: Count = 1
+    """Calls of the small model, out of its limit, that a case which would halt without them keeps
+    for its final answer; a limit below 2 keeps none."""
 
 
 class AdmissionSettings(LimitSettings):
@@ -76,6 +89,17 @@ class CancellationSettings(Section):
     """How long such a wish waits for its run."""
     max_early_intents: Count = 1000
     """How many such wishes a tenant may have waiting; more are answered 429."""
+
+
+class ArtifactSettings(Section):
+    """The files that runs make, such as pictures."""
+
+    max_artifact_mb: Megabytes = 5
+    """Largest file, in MiB; a tool that makes a larger one is told so."""
+    max_run_mb: Positive = 50
+    """All files of a run together, in MiB; at least max_artifact_mb."""
+    max_per_run: Positive = 100
+    """Files of a run."""
 
 
 class EventSettings(Section):

@@ -13,6 +13,7 @@ from app.settings.environment import (
     read_environment,
     shared_value,
 )
+from app.settings.fallbacks import api_key_variable, check_fallbacks, refuse_written_keys
 from app.settings.keys import Path as KeyPath
 from app.settings.keys import SectionOfKeys, keys_of
 from app.settings.problems import SettingsError, bad_value
@@ -20,6 +21,7 @@ from app.settings.schema import ContradictionError, Settings
 from app.settings.yaml_file import read_yaml
 
 _DEFAULT_FILE = "config.yaml"
+_TIERS = ("small", "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,17 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     schema = keys_of(Settings)
     source, place = _source(environ, cwd)
     written = read_yaml(source, place, schema) if source else {}
+    for tier in _TIERS:
+        refuse_written_keys(_fallbacks(written, tier), tier, f"{place}: {_dotted(tier)}")
     overrides, warnings = read_environment(environ, schema)
     for path, override in overrides.items():
         _put(written, path, override.value)
     overrides |= _share_among_tiers(written, environ)
+    for tier in _TIERS:
+        _complete_fallbacks(_fallbacks(written, tier), tier, environ)
+        given = overrides.get(("models", tier, "fallbacks"))
+        where = f"{place}: {_dotted(tier)}" if given is None else given.variable
+        check_fallbacks(_fallbacks(written, tier), where)
     return LoadedSettings(
         settings=_validate(written, overrides, place, schema),
         warnings=tuple(warnings),
@@ -72,7 +81,7 @@ def _share_among_tiers(
 ) -> dict[KeyPath, Override]:
     """Give both tiers the provider's usual variables, where nothing closer is set."""
     shared: dict[KeyPath, Override] = {}
-    for tier in ("small", "big"):
+    for tier in _TIERS:
         model = written.get("models", {}).get(tier, {})
         for name, variable in _usual_variables(model.get("provider")).items():
             if model.get(name) is None and (override := shared_value(environ, variable)):
@@ -80,6 +89,31 @@ def _share_among_tiers(
     for path, override in shared.items():
         _put(written, path, override.value)
     return shared
+
+
+def _complete_fallbacks(fallbacks: Any, tier: str, environ: Mapping[str, str]) -> None:
+    """Give each fallback its own key, or its provider's usual one.
+
+    The usual key goes to the provider itself alone: a fallback at an endpoint of its own would
+    otherwise be sent the key of another server.
+    """
+    for number, item in enumerate(fallbacks if isinstance(fallbacks, list) else [], start=1):
+        if not isinstance(item, dict) or item.get("api_key") is not None:
+            continue
+        own = shared_value(environ, api_key_variable(tier, number))
+        usual = _usual_variables(item.get("provider")).get("api_key")
+        if own is None and usual is not None and item.get("base_url") is None:
+            own = shared_value(environ, usual)
+        if own is not None:
+            item["api_key"] = own.value
+
+
+def _fallbacks(written: Mapping[str, Any], tier: str) -> Any:
+    return written.get("models", {}).get(tier, {}).get("fallbacks")
+
+
+def _dotted(tier: str) -> str:
+    return f"models.{tier}.fallbacks"
 
 
 def _usual_variables(provider: Any) -> dict[str, str]:

@@ -27,9 +27,9 @@ ApiKey = Annotated[SecretStr, Field(min_length=1, json_schema_extra={"environmen
 
 
 class ModelSettings(Section):
-    """One tier of models."""
+    """A model and how it is asked."""
 
-    openai_model: ClassVar[str]
+    openai_model: ClassVar[str | None] = None
     """The model that the provider openai uses unless another is named."""
 
     provider: Provider | None = None
@@ -48,10 +48,17 @@ class ModelSettings(Section):
     """Longest reply, in tokens; part of what a call reserves before it is made."""
     timeout_seconds: Seconds = 30.0
     """How long one attempt may take."""
+    structured_output: Literal["auto", "schema", "json", "text"] = "auto"
+    """How the model is made to reply with JSON: held to a schema, in JSON mode, or asked in words.
+    `auto` takes the best that the endpoint accepts; choose `text` for one that accepts what it then
+    ignores."""
     price_per_million_in_usd: Usd | None = None
     """Price of a million input tokens; null is the public list price."""
     price_per_million_out_usd: Usd | None = None
     """Price of a million output tokens; null is the public list price."""
+    price_per_million_cached_usd: Usd | None = None
+    """Price of a million input tokens from the provider's cache, beside the two prices above; null
+    is no discount on them."""
 
     @property
     def chosen_provider(self) -> Provider:
@@ -62,10 +69,10 @@ class ModelSettings(Section):
 
     @property
     def chosen_model(self) -> str:
-        """The model that these settings come to."""
+        """The model that these settings come to; empty if they name none."""
         if self.model:
             return self.model
-        return self.openai_model if self.chosen_provider == "openai" else "offline"
+        return {"openai": self.openai_model, "offline": "offline"}.get(self.chosen_provider) or ""
 
     def problem(self) -> tuple[str, str] | None:
         """Return the key that does not fit the others and what it must be, if there is one."""
@@ -76,21 +83,43 @@ class ModelSettings(Section):
             )
         if self.chosen_provider == "anthropic" and not self.api_key:
             return "provider", "anthropic needs ANTHROPIC_API_KEY in the environment"
-        if self.chosen_provider == "anthropic" and not self.model:
-            return "model", "must name a model, since the provider is anthropic"
+        if not self.chosen_model:
+            return "model", f"must name a model, since the provider is {self.chosen_provider}"
         prices = (self.price_per_million_in_usd, self.price_per_million_out_usd)
         if prices.count(None) == 1:
             return "price_per_million_in_usd", "must be given together with ..._out_usd"
+        if self.price_per_million_cached_usd is not None and None in prices:
+            return "price_per_million_cached_usd", "must be given together with the other prices"
         return None
 
 
-class SmallModelSettings(ModelSettings):
+class FallbackSettings(ModelSettings):
+    """A model that stands in for another one of its tier."""
+
+
+Fallbacks = Annotated[
+    tuple[FallbackSettings, ...],
+    Field(json_schema_extra={"expected": "a list of models, each with the keys of a tier"}),
+]
+
+
+class TierSettings(ModelSettings):
+    """The model of a tier, and those that stand in for it."""
+
+    fallbacks: Fallbacks = ()
+    """Models that are asked, in this order, when the one above cannot answer: its retries are used
+    up, or its key, account or name is refused. Each has the keys above, such as
+    `{provider: openai, model: qwen3, base_url: "http://127.0.0.1:11434/v1"}`. In the environment
+    the list is written as JSON; the key of the first one is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
+
+
+class SmallModelSettings(TierSettings):
     """The small tier, where every case begins."""
 
     openai_model = "gpt-5-nano"
 
 
-class BigModelSettings(ModelSettings):
+class BigModelSettings(TierSettings):
     """The big tier, for what the small one could not do."""
 
     openai_model = "gpt-5"

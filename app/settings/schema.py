@@ -8,6 +8,7 @@ from app.settings.cases import ActSettings, FlagSettings, ToolSettings, Verifier
 from app.settings.execution import TraceSettings, WorkerSettings
 from app.settings.limits import (
     AdmissionSettings,
+    ArtifactSettings,
     BudgetSettings,
     CancellationSettings,
     EventSettings,
@@ -51,6 +52,7 @@ class Settings(Section):
     worker: WorkerSettings = WorkerSettings()
     admission: AdmissionSettings = AdmissionSettings()
     auth: AuthSettings = AuthSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     logging: LoggingSettings = LoggingSettings()
@@ -65,6 +67,10 @@ class Settings(Section):
         if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
             raise ContradictionError(
                 "worker.stale_after_seconds", "must be at least twice worker.heartbeat_seconds"
+            )
+        if self.artifacts.max_run_mb < self.artifacts.max_artifact_mb:
+            raise ContradictionError(
+                "artifacts.max_run_mb", "must be at least artifacts.max_artifact_mb"
             )
         return self
 

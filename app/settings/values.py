@@ -29,6 +29,8 @@ _Number = BeforeValidator(_no_truth)
 
 Count = Annotated[int, Field(ge=0, le=2**53), _Number]
 Positive = Annotated[int, Field(ge=1, le=2**53), _Number]
+Megabytes = Annotated[int, Field(ge=1, le=64), _Number]
+"""Of what is held in memory as a whole."""
 Seed = Annotated[int, Field(ge=0, lt=2**31), _Number]
 Port = Annotated[int, Field(ge=0, le=65535), _Number]
 Switch = Annotated[int, Field(ge=0, le=1), _Number]

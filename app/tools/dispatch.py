@@ -6,14 +6,24 @@ The allowlist is enforced here, where a tool is run, and not in a prompt.
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from app.control.budget import Dimension
 from app.control.retry import RetryPolicy
-from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply
+from app.engine.call import (
+    Attempt,
+    AttemptError,
+    Call,
+    CallFailedError,
+    OutcomeUnknownError,
+    Reply,
+)
 from app.engine.context import FlowContext
-from app.observability.redaction import redact_value
+from app.observability.redaction import redact_text, redact_value
 from app.tools.arguments import ArgumentChecks
+from app.tools.artifacts import ArtifactTooLargeError
+from app.tools.keeping import ArtifactKeeper, CallSink, with_references
 from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolRegistry
@@ -22,6 +32,12 @@ Payloads = Literal["redacted", "none", "full"]
 """What a trace shows of a tool's arguments."""
 
 ONE_ATTEMPT = RetryPolicy(max_retries=0)
+
+TOO_LARGE = "too_large"
+"""The code of a tool whose file may not be kept."""
+
+MAX_ERROR_CHARS = 1000
+MAX_CODE_CHARS = 60
 
 
 class ToolDispatch:
@@ -61,21 +77,13 @@ class ToolDispatch:
         if problem is not None:
             return failure(problem, "invalid_arguments")
         call = _call(tool.spec, args, f"{context.path}/{key}", self._shown(args))
+        keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
 
         async def attempt() -> Reply:
-            return await _attempt(tool, args, tool_context)
+            sink = None if keeper is None else keeper.sink_of(call.key)
+            return await _attempt(tool, args, tool_context, sink)
 
-        try:
-            result: ToolResult = await context.calls.perform(
-                call, attempt, parent=context.trace_parent, scope=context.scope
-            )
-        except OutcomeUnknownError:
-            return failure(
-                "Outcome unknown: the tool had begun when its worker was lost.", "outcome_unknown"
-            )
-        except CallFailedError as failed:
-            return failure(str(failed), _code(failed))
-        return result
+        return await _performed(context, call, attempt)
 
     def _shown(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         match self._payloads:
@@ -103,18 +111,45 @@ def _call(spec: ToolSpec, args: Mapping[str, Any], key: str, metadata: Mapping[s
     )
 
 
-async def _attempt(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Reply:
+async def _performed(context: FlowContext, call: Call, attempt: Attempt) -> ToolResult:
+    try:
+        result: ToolResult = await context.calls.perform(
+            call, attempt, parent=context.trace_parent, scope=context.scope
+        )
+    except OutcomeUnknownError:
+        return failure(
+            "Outcome unknown: the tool had begun when its worker was lost.", "outcome_unknown"
+        )
+    except CallFailedError as failed:
+        return failure(str(failed), _code(failed))
+    return result
+
+
+async def _attempt(
+    tool: Tool, args: Mapping[str, Any], context: ToolContext, sink: CallSink | None
+) -> Reply:
+    if sink is None:
+        return Reply(await _result_of(tool, args, context))
+    result = await _result_of(tool, args, replace(context, artifacts=sink))
+    return Reply(with_references(result, sink.saved, context.run_id))
+
+
+async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
     """Run the tool; a result with an error is a failed attempt, so that the trace shows it."""
     try:
         result = await tool.run(args, context)
+    except ArtifactTooLargeError as refusal:
+        raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
     except Exception as error:
         raise AttemptError(
             "The tool broke.", error_class=type(error).__name__, retryable=False
         ) from error
     if "error" in result:
-        code = str(result.get("code", "error"))
-        raise AttemptError(str(result["error"]), error_class=code, retryable=False)
-    return Reply(result)
+        # It may quote what the tool was given or got; it is shown by the trace and in events.
+        said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
+        code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
+        raise AttemptError(said, error_class=code, retryable=False)
+    return result
 
 
 def _code(failed: CallFailedError) -> str:

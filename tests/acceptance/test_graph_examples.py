@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
+from app.bootstrap.agents import build_catalog, build_models, build_tools
+from app.bootstrap.toolbox import build_toolbox
 from app.settings.schema import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -34,8 +35,8 @@ def test_the_example_in_python_runs_without_a_database() -> None:
 def test_the_example_over_http_is_a_valid_graph() -> None:
     """Without even a warning."""
     settings = Settings()
-    tools = builtin_tools()
-    dispatch = build_tools(settings, tools)
-    catalog = build_catalog(settings, build_models(settings), dispatch, tools)
+    toolbox = build_toolbox(settings.tools)
+    dispatch = build_tools(settings, toolbox.tools)
+    catalog = build_catalog(settings, build_models(settings), dispatch, toolbox)
 
     assert catalog.check(json.loads((EXAMPLES / "review.json").read_text())) == ()

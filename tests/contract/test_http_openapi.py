@@ -21,6 +21,7 @@ from schemathesis.core.result import Ok
 
 from app.api.problem_types import CATALOGUE
 from app.api.services import ApiLimits
+from tests.support.artifacts import files_of_a_run, new_artifact
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
@@ -51,6 +52,9 @@ def test_every_route_of_the_contract_is_documented() -> None:
         "POST /runs/{run_id}/cancel",
         "GET /runs/{run_id}/trace",
         "GET /runs/{run_id}/events",
+        "GET /runs/{run_id}/artifacts",
+        "GET /runs/{run_id}/artifacts/{name}",
+        "HEAD /runs/{run_id}/artifacts/{name}",
         "POST /graphs",
         "POST /graphs/validate",
         "GET /graphs",
@@ -187,6 +191,24 @@ async def test_what_is_answered_about_a_run_has_the_documented_form() -> None:
             "GET /runs/{run_id}/events": await client.get(
                 "/runs/a/events", headers={"Accept": "application/json"}
             ),
+            "GET /runs/{run_id}/artifacts": await client.get("/runs/a/artifacts"),
+        }
+
+    for label, answer in answers.items():
+        assert answer.is_success
+        OPERATIONS[label].validate_response(answer)
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "application/json", "text/html"])
+async def test_what_is_answered_about_a_file_has_the_documented_form(media_type: str) -> None:
+    """The list, the bytes, whatever they are, and what is said of them."""
+    files = await files_of_a_run(new_artifact("a.bin", b'{"a": 1}', media_type=media_type))
+    one = "/runs/case-1/artifacts/a.bin"
+    async with client_of(memory_api(files.runs, artifacts=files.store)) as client:
+        answers = {
+            "GET /runs/{run_id}/artifacts": await client.get("/runs/case-1/artifacts"),
+            "GET /runs/{run_id}/artifacts/{name}": await client.get(one),
+            "HEAD /runs/{run_id}/artifacts/{name}": await client.head(one),
         }
 
     for label, answer in answers.items():

@@ -12,28 +12,14 @@ import traceback
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
 
 import pytest
 
-from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
 from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.llm.messages import Message, ModelRequest, Role, TokenUsage
 from app.llm.ports import ModelError, ModelProvider
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
-
-OPEN_SCHEMA = {
-    "type": "object",
-    "properties": {"actions": {"type": "array", "items": {"type": "object"}}},
-    "required": ["actions"],
-}
-CLOSED_SCHEMA = {
-    "type": "object",
-    "properties": {"answer": {"type": "string"}},
-    "required": ["answer"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -138,39 +124,6 @@ async def test_seed_and_limits_reach_the_provider(fake: FakeProvider) -> None:
     # a model that reasons has another name for the limit and refuses a temperature
     assert (public["seed"], public["max_completion_tokens"]) == (7, 99)
     assert not public.keys() & {"temperature", "max_tokens"}
-
-
-@pytest.mark.parametrize(("schema", "strict"), [(CLOSED_SCHEMA, True), (OPEN_SCHEMA, False)])
-async def test_openai_is_given_the_schema_and_held_to_it_where_that_is_possible(
-    fake: FakeProvider, schema: dict[str, Any], strict: bool
-) -> None:
-    """An open object would be closed by strictness, so its schema is advice."""
-    provider = openai_provider(base_url=fake.openai_url)
-    line = Line(fake, provider, FLAVOURS[0])
-
-    await line.ask(json_schema=schema)
-    await provider.aclose()
-
-    asked = (await line.sent())["response_format"]["json_schema"]
-    assert asked["strict"] is strict
-    assert asked["schema"]["required"] == schema["required"]
-    assert ("additionalProperties" in json.dumps(asked["schema"])) is strict
-
-
-async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(
-    fake: FakeProvider,
-) -> None:
-    """The tool is forced, its schema is ours, and the text of the reply is the document."""
-    provider = anthropic_provider(base_url=fake.url, api_key=KEY)
-    line = Line(fake, provider, FLAVOURS[1])
-
-    reply = await line.ask(json_schema=OPEN_SCHEMA)
-    await provider.aclose()
-
-    assert json.loads(reply.text) == DEFAULT_PLAN
-    sent = await line.sent()
-    assert sent["tools"][0]["input_schema"] == OPEN_SCHEMA
-    assert sent["tool_choice"]["type"] in ("any", "tool")
 
 
 @pytest.mark.req("002/4.3", "002/21.1")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
+from app.bootstrap.agents import build_catalog, build_models, build_tools
+from app.bootstrap.toolbox import build_toolbox
 from app.runs.definitions import GraphDefinitions
 from app.runs.errors import GraphRefusedError
 from app.runs.graphs import GraphLimits
@@ -33,9 +34,10 @@ def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def graphs() -> GraphDefinitions:
-    settings, builtin = Settings(), builtin_tools()
-    tools = build_tools(settings, builtin)
-    catalog = build_catalog(settings, build_models(settings), tools, builtin)
+    settings = Settings()
+    toolbox = build_toolbox(settings.tools)
+    tools = build_tools(settings, toolbox.tools)
+    catalog = build_catalog(settings, build_models(settings), tools, toolbox)
     return GraphDefinitions(MemoryGraphs(), catalog, GraphLimits())
 
 

@@ -18,6 +18,8 @@ from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.nodes.tool_names import ToolNames
 from app.nodes.toolset import toolset_type
+from app.runs.artifact_reading import ArtifactReading
+from app.runs.artifacts import ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService
 from app.tools.calculator import Calculator
@@ -25,6 +27,7 @@ from app.tools.dispatch import ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.registry import ToolRegistry
 from tests.support.graph_checks import ShapeChecks
+from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_graphs import MemoryGraphs
 from tests.support.memory_runs import MemoryRuns
 
@@ -66,15 +69,18 @@ def memory_api(
     limits: ApiLimits | None = None,
     *,
     runs: RunService | None = None,
+    artifacts: ArtifactStore | None = None,
     readiness: FixedReadiness | None = None,
     tools: ToolPolicy | None = None,
     graphs: GraphStore | None = None,
     graph_checks: GraphChecks | None = None,
 ) -> FastAPI:
     """Build the real application over runs in memory that nobody executes."""
+    store = store or MemoryRuns()
     tier = TierModel(provider=SilentProvider(), model="small-model")
     services = ApiServices(
-        runs=runs or RunService(store or MemoryRuns(), executor=None),
+        runs=runs or RunService(store, executor=None),
+        artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),
         tools=ToolDispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, NoPrices(), RetryPolicy()),
         readiness=readiness or FixedReadiness(),

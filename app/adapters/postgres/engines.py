@@ -43,6 +43,7 @@ class Pool:
             max_overflow=-1,
             pool_pre_ping=ping,
             json_serializer=dump,
+            hide_parameters=True,  # an error would quote rows
         )
 
     @asynccontextmanager

@@ -10,9 +10,11 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -215,3 +217,25 @@ graphs = Table(
     ),
 )
 """The row of a deleted version stays, empty, so that its number is not used again."""
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("name", Text(collation="C"), primary_key=True),
+    Column("slot", Text, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    _instant("created_at", nullable=False, server_default=text("clock_timestamp()")),
+    ForeignKeyConstraint(
+        ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], ondelete="CASCADE"
+    ),
+    UniqueConstraint("tenant_id", "run_id", "slot", name="artifacts_one_a_slot"),
+    CheckConstraint("name ~ '^[a-z0-9][a-z0-9._-]{0,99}$'", name="artifacts_name_fits_a_path"),
+    CheckConstraint("size_bytes = octet_length(data)", name="artifacts_whole"),
+    CheckConstraint("sha256 ~ '^[0-9a-f]{64}$'", name="artifacts_digest_in_hex"),
+)
+"""The bytes are stored as they are, so that a piece can be read without the rest of them."""

@@ -89,6 +89,8 @@ class CaseDefaults:
     act: ActLimits = field(default_factory=ActLimits)
     pass_metric: float = 1.0
     """The share of the verifier's checks that must hold, from 0 to 1."""
+    wrap_up_reserve: int = 1
+    """Calls of the small tier that a case keeps for its final answer where it would halt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ class Evidence:
     """What the tool returned; a failure is a dict with ``error``."""
     warning: str | None = None
     """Set for an action that was refused and never ran."""
+    files: tuple[str, ...] = ()
+    """The names of the files that the action has made."""
 
     @property
     def refused(self) -> bool:

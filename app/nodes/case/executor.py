@@ -1,12 +1,15 @@
 """L: runs the actions of a plan, one after the other."""
 
+from collections.abc import Mapping
+
 from app.control.budget import Dimension
 from app.nodes.case.evidence import UNKNOWN_TOOL
 from app.nodes.case.log import summary
 from app.nodes.case.plan import Action, Plan
 from app.nodes.case.ports import Tools
+from app.nodes.case.references import MISSING_RESULT, UnfilledPlaceError, fill
 from app.nodes.case.work import CaseWork
-from app.tools.ports import ToolResult
+from app.tools.ports import ToolResult, failure
 
 _NOT_RUN = frozenset({UNKNOWN_TOOL, "invalid_arguments"})
 """Codes of refusals by the dispatch; what they stand for was no tool call."""
@@ -26,10 +29,12 @@ class Executor:
         Raises:
             Stop: a limit or somebody's wish ends the run; the evidence so far is kept.
         """
-        for number, action in enumerate(plan.actions, start=1):
-            if action.tool not in self._known:
+        results: dict[int, ToolResult] = {}
+        for number, planned in enumerate(plan.actions, start=1):
+            if planned.tool not in self._known:
                 continue  # refused by the planner, which has put a warning into the evidence
-            result = await self._run(action, number)
+            action, result = await self._act(planned, number, results)
+            results[number] = result
             self._work.state.add_evidence(action, result)
             self._work.log.add(
                 "tool",
@@ -38,6 +43,16 @@ class Executor:
                 output_summary=summary(result),
                 failed="error" in result,
             )
+
+    async def _act(
+        self, planned: Action, number: int, results: Mapping[int, ToolResult]
+    ) -> tuple[Action, ToolResult]:
+        """Run an action with ``results`` in its places; without them it cannot be run."""
+        try:
+            action = Action(planned.tool, fill(planned.args, results))
+        except UnfilledPlaceError as problem:
+            return planned, failure(str(problem), MISSING_RESULT)
+        return action, await self._run(action, number)
 
     async def _run(self, action: Action, number: int) -> ToolResult:
         work = self._work

@@ -33,6 +33,8 @@ def _out_of(dimension: Dimension, work: CaseWork) -> Stop:
     scopes = [scope for scope in work.context.scope.lineage() if dimension in scope.budget.limits()]
     scope = min(scopes, key=lambda around: around.budget.limits()[dimension])
     described = scope.usage.describe(dimension, scope.budget.limits()[dimension])
+    if dimension is Dimension.LLM_CALLS_SMALL and work.kept_back:
+        described += f", {work.kept_back} of them kept for the final answer"
     return BudgetExceededError(
         scope.usage,
         scope.budget,

@@ -20,6 +20,7 @@ from app.nodes.case.result import result_of
 from app.nodes.case.state import CaseState, ModelName
 from app.nodes.case.verification import Verification
 from app.nodes.case.work import CaseWork
+from app.nodes.case.wrap_up import WrapUp
 from app.nodes.node_type import NONE, NodeType
 from app.nodes.run_facts import RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
@@ -91,6 +92,7 @@ class CaseNode:
             state=state,
             context=context,
             log=CaseLog(context.run_id, state, self._clock),
+            wrap_up_reserve=self._defaults.wrap_up_reserve,
             tools=tuple(
                 spec for spec in self._tools.usable() if linked is None or spec.name in linked
             ),
@@ -106,6 +108,7 @@ class CaseNode:
             Planner(work, self._models),
             Executor(work, self._tools),
             Verification(work, self._recomputation, comparison),
+            WrapUp(work, self._models),
         )
 
     def _named(self, tier: Tier) -> ModelName:

@@ -2,6 +2,8 @@
 
 The reply is one JSON object and nothing else; a code fence or a word of prose around it is refused,
 and the reprompt says so. That costs one call where guessing could execute what nobody planned.
+What a model that can be asked for JSON in words alone puts around it is cut off before, where the
+model is asked.
 """
 
 import json
@@ -9,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from app.nodes.case.references import UnfilledPlaceError, require_earlier
 
 MAX_ACTIONS = 3
 MAX_REPLY_CHARS = 20_000
@@ -87,14 +91,19 @@ def parse_plan(reply: str) -> Plan | Cannot:
         raise PlanSchemaError("actions must be a list.")
     if not 1 <= len(actions) <= MAX_ACTIONS:
         raise PlanSchemaError(f"actions must hold 1 to {MAX_ACTIONS} items, not {len(actions)}.")
-    return Plan(tuple(_action(item, f"actions[{index}]") for index, item in enumerate(actions)))
+    return Plan(tuple(_action(item, number) for number, item in enumerate(actions, start=1)))
 
 
-def _action(item: Any, place: str) -> Action:
+def _action(item: Any, number: int) -> Action:
+    place = f"actions[{number - 1}]"
     if not isinstance(item, dict) or item.keys() != {"tool", "args"}:
         raise PlanSchemaError(f"{place} must be an object with exactly the keys tool and args.")
     if not isinstance(item["args"], dict):
         raise PlanSchemaError(f"{place}.args must be an object.")
+    try:
+        require_earlier(item["args"], number)
+    except UnfilledPlaceError as problem:
+        raise PlanSchemaError(f"{place}.args: {problem}.") from None
     return Action(_text(item["tool"], f"{place}.tool"), item["args"])
 
 

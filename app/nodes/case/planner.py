@@ -48,7 +48,7 @@ class Planner:
         draft = await self._ask("plan", state.previous_plan, state.failure)
         complaint = self._complaint(draft)
         if complaint is not None:
-            if self._work.calls_left(state.tier) == 0:
+            if self._work.planning_calls_left(state.tier) == 0:
                 used = Trouble(TroubleKind.CALLS_USED, complaint)
                 return draft if isinstance(draft, Plan) else used
             previous = draft if isinstance(draft, Plan) else state.previous_plan
@@ -103,6 +103,8 @@ class Planner:
         usage = {
             "input": completion.tokens_in,
             "output": completion.tokens_out,
+            "cached_input": completion.tokens_cached,
+            "reasoning": completion.tokens_reasoning,
             "cost_usd": float(completion.cost_usd),
         }
         self._work.log.add(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from app.llm.gateway import Tier
-from app.nodes.case.state import CaseState, TierUsage
+from app.nodes.case.state import CaseState, ModelName, TierUsage
 
 
 def result_of(state: CaseState) -> dict[str, Any]:
@@ -17,12 +17,21 @@ def result_of(state: CaseState) -> dict[str, Any]:
         "artifacts": list(state.artifacts),
         "counters": _counters(state),
         "models": {
-            tier.value: {"provider": named.provider, "model": named.model}
+            tier.value: {**_named(named), "used": _used(state.usage[tier])}
             for tier, named in state.models.items()
         },
     }
     answer = state.answer
     return result if answer is None else {"answer": answer, **result}
+
+
+def _named(model: ModelName) -> dict[str, Any]:
+    return {"provider": model.provider, "model": model.model}
+
+
+def _used(usage: TierUsage) -> list[dict[str, Any]]:
+    """Return the models that have answered for a tier, fallbacks included."""
+    return [{**_named(model), "calls": calls} for model, calls in usage.answers.items()]
 
 
 def _counters(state: CaseState) -> dict[str, Any]:
@@ -42,5 +51,7 @@ def _tokens(usages: Iterable[TierUsage]) -> dict[str, int | float]:
     return {
         "input": sum(usage.tokens_in for usage in counted),
         "output": sum(usage.tokens_out for usage in counted),
+        "cached_input": sum(usage.tokens_cached for usage in counted),
+        "reasoning": sum(usage.tokens_reasoning for usage in counted),
         "cost_usd": float(sum(usage.cost_usd for usage in counted)),
     }

@@ -1,6 +1,6 @@
 """Where the work on a case stands."""
 
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -11,6 +11,7 @@ from app.nodes.case.case import FinishReason
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.gate import TroubleKind
 from app.nodes.case.plan import Action, Plan
+from app.tools.keeping import ARTIFACTS, references_in
 from app.tools.ports import ToolResult
 
 
@@ -30,13 +31,22 @@ class TierUsage:
     """Logical calls, reprompts and failed ones included."""
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_cached: int = 0
+    """The part of ``tokens_in`` that came from a provider's cache."""
+    tokens_reasoning: int = 0
+    """The part of ``tokens_out`` that went into reasoning."""
     cost_usd: Decimal = Decimal(0)
+    answers: Counter[ModelName] = field(default_factory=Counter)
+    """How often each model has answered, in the order of their first answers."""
 
     def add(self, completion: Completion) -> None:
         """Count the tokens and the cost of an answer."""
         self.tokens_in += completion.tokens_in
         self.tokens_out += completion.tokens_out
+        self.tokens_cached += completion.tokens_cached
+        self.tokens_reasoning += completion.tokens_reasoning
         self.cost_usd += completion.cost_usd
+        self.answers[ModelName(completion.provider, completion.model)] += 1
 
     @property
     def tokens(self) -> int:
@@ -64,8 +74,8 @@ class CaseState:
     models: dict[Tier, ModelName]
     tier: Tier = Tier.SMALL
     evidence: list[Evidence] = field(default_factory=list)
-    artifacts: list[Any] = field(default_factory=list)
-    """What tool results list under ``artifacts``: objects with a name and a URI."""
+    artifacts: list[dict[str, Any]] = field(default_factory=list)
+    """The files that tools have made: objects with a name, a URL and more (seed 002, 9.4)."""
     logs: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[Tier, TierUsage] = field(default_factory=_by_tier)
     tool_calls: int = 0
@@ -82,12 +92,14 @@ class CaseState:
     """What was wrong last, for the next planner."""
     verified: bool = False
     finish_reason: FinishReason | None = None
+    wrapped_up: str | None = None
+    """What a model made of the evidence where that is no answer by itself."""
 
     @property
     def answer(self) -> str | None:
         """The best answer that the evidence holds so far."""
         answer = compose(self.evidence)
-        return None if answer is None else answer.text
+        return self.wrapped_up if answer is None else answer.text
 
     @property
     def path(self) -> str:
@@ -104,18 +116,24 @@ class CaseState:
     def add_evidence(
         self, action: Action, result: ToolResult, *, warning: str | None = None
     ) -> Evidence:
-        """Append what an action brought (seed 002, 5.4)."""
+        """Append what an action brought (seed 002, 5.4).
+
+        The evidence names the files that were made; all that is known of them is beside it.
+        """
+        made = references_in(result)
+        self.artifacts.extend(made)
+        files = tuple(file["name"] for file in made)
         found = Evidence(
             number=len(self.evidence) + 1,
             tier=self.tier,
             act_step=self.passes[self.tier],
             tool=action.tool,
             args=action.args,
-            result=result,
+            result={**result, ARTIFACTS: list(files)} if files else result,
             warning=warning,
+            files=files,
         )
         self.evidence.append(found)
-        self.artifacts.extend(_artifacts(result))
         return found
 
     def measure(self, metric: float, *, min_improvement: float) -> None:
@@ -128,8 +146,3 @@ class CaseState:
         """Hand the case to the big tier, evidence and all (seed 002, 11.4)."""
         self.tier = Tier.BIG
         self.trouble = None
-
-
-def _artifacts(result: Mapping[str, Any]) -> list[Any]:
-    listed = result.get("artifacts")
-    return listed if isinstance(listed, list) else []

@@ -34,8 +34,9 @@ class Verification:
         self._log(verdict)
 
     async def _work_out_again(self) -> None:
+        """Work out what was not yet; files are not made a second time."""
         for found in self._work.state.evidence:
-            if found.number in self._again or found.refused or found.failed:
+            if found.number in self._again or found.refused or found.failed or found.files:
                 continue
             self._again[found.number] = await self._recomputation.again(
                 found.tool, found.args, self._work.tool_context

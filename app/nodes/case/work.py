@@ -6,7 +6,7 @@ from app.control.budget import Amount, Dimension
 from app.control.ledger import Scope
 from app.engine.context import FlowContext
 from app.llm.gateway import Tier
-from app.nodes.case.case import Case
+from app.nodes.case.case import Case, EscalateWhen
 from app.nodes.case.log import CaseLog
 from app.nodes.case.state import CaseState
 from app.tools.ports import ToolContext, ToolSpec
@@ -29,6 +29,8 @@ class CaseWork:
     log: CaseLog
     tools: tuple[ToolSpec, ...]
     tool_context: ToolContext
+    wrap_up_reserve: int = 1
+    """Calls of the small tier that are kept for the final answer, where there is need of any."""
     limits: dict[Dimension, Amount] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,6 +40,33 @@ class CaseWork:
         """Return how often a tier may still be asked; None is unlimited."""
         limit = self.limits.get(CALLS_OF[tier])
         return None if limit is None else max(0, int(limit) - self.state.usage[tier].calls)
+
+    def planning_calls_left(self, tier: Tier) -> int | None:
+        """Return how often a tier may still be asked for a plan; None is unlimited."""
+        left = self.calls_left(tier)
+        if left is None or tier is not Tier.SMALL:
+            return left
+        return max(0, left - self.kept_back)
+
+    @property
+    def kept_back(self) -> int:
+        """The small tier's calls that planning leaves alone (spec, section 3).
+
+        None unless the end of planning would be the end of the case, and its evidence is no answer
+        by itself; and none of a limit below 2.
+        """
+        limit = self.limits.get(CALLS_OF[Tier.SMALL])
+        escalates = self.case.act.escalate_when is EscalateWhen.FAIL_OR_BUDGET
+        if limit is None or limit < 2 or (escalates and self.calls_left(Tier.BIG) != 0):
+            return 0
+        return self.wrap_up_reserve if self.wants_wrap_up else 0
+
+    @property
+    def wants_wrap_up(self) -> bool:
+        """True where tools have found something that is no answer by itself."""
+        evidence = self.state.evidence
+        found = any(not (piece.failed or piece.refused) for piece in evidence)
+        return self.wrap_up_reserve > 0 and found and self.state.answer is None
 
     def spent(self) -> Dimension | None:
         """Return a limit of the whole run of which nothing is left for another pass.

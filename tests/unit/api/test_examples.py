@@ -9,7 +9,8 @@ from app.api.examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
 from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
 from app.api.run_body import CaseBody, GraphRunBody
 from app.api.services import ApiLimits
-from app.bootstrap.agents import build_catalog, build_models, build_tools, builtin_tools
+from app.bootstrap.agents import build_catalog, build_models, build_tools
+from app.bootstrap.toolbox import build_toolbox
 from app.runs.graphs import GraphChecks
 from app.settings.schema import Settings
 
@@ -17,9 +18,10 @@ from app.settings.schema import Settings
 @pytest.fixture(scope="module")
 def catalog() -> GraphChecks:
     """The real one, with which the service is built."""
-    settings, builtin = Settings(), builtin_tools()
-    tools = build_tools(settings, builtin)
-    return build_catalog(settings, build_models(settings), tools, builtin)
+    settings = Settings()
+    toolbox = build_toolbox(settings.tools)
+    tools = build_tools(settings, toolbox.tools)
+    return build_catalog(settings, build_models(settings), tools, toolbox)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -27,7 +29,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
     """Cases and graphs; nothing of a graph is even odd."""
     value: Any = RUNS[name]["value"]
     if value.get("kind") != "graph":
-        tools = build_tools(Settings(), builtin_tools())
+        tools = build_tools(Settings(), build_toolbox(Settings().tools).tools)
         Admission(ApiLimits(), tools).new_run(CaseBody.model_validate(value), "t", None)
         return
     graph = GraphRunBody.model_validate(value).graph

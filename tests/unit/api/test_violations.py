@@ -9,7 +9,15 @@ from pydantic_core.core_schema import ErrorType
 
 from app.api import violations
 from app.api.run_body import CaseBody
-from app.api.violations import MAX_VIOLATIONS, Violation, field_of, violations_of
+from app.api.violations import (
+    MAX_VIOLATIONS,
+    Violation,
+    field_of,
+    graph_violations,
+    violations_of,
+    words_of,
+)
+from app.kernel.validation import Problem
 
 CANARY = "canary-5e1f"
 
@@ -83,3 +91,28 @@ def test_an_unknown_kind_of_error_is_said_plainly() -> None:
     error = {"type": "brand_new", "loc": ("body", "input"), "msg": CANARY, "input": CANARY}
 
     assert violations_of([error]) == [Violation("input", "This value is not accepted here.")]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("There is no step 'total'. Name one.", "There is no step 'total'. Name one."),
+        ("Use one of these: case, function.", "Use one of these: case, function."),
+        (
+            "The id 'closing_prices_of_2012_v2' is taken.",
+            "The id 'closing_prices_of_2012_v2' is taken.",
+        ),
+        ("Type 'sk-proj-abcdEFGH12345678'.", "Type '[secret]'."),
+        ("No step 'ada@example.org' and no 'b'.", "No step '[email]' and no 'b'."),
+        ("No step 'for ada.lovelace@exa.... Add it.", "No step 'for .... Add it."),
+        ('No step "it\'s ada@example.org".', 'No step "it\'s [email]".'),
+    ],
+)
+def test_names_that_a_problem_of_a_graph_quotes_are_shown_without_secrets(
+    message: str, told: str
+) -> None:
+    """A name that was cut may end in half a secret; that half is left out."""
+    problem = Problem("steps.0.id", message)
+
+    assert words_of(problem) == told
+    assert graph_violations([problem]) == [Violation("graph.steps.0.id", told)]

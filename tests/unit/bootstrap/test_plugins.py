@@ -1,14 +1,18 @@
 """Functions that other packages add to the service."""
 
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
 from app.bootstrap.errors import StartupError
-from app.bootstrap.plugins import FUNCTIONS, functions_of
+from app.bootstrap.plugins import FUNCTIONS, functions_of, named_tools
+from app.bootstrap.toolbox import build_toolbox
 from app.engine.context import ExecutionContext
 from app.nodes.function import FunctionNode
+from app.settings.cases import ToolSettings
+from app.tools.ports import ToolContext, ToolResult, ToolSpec
 
 HERE = "tests.unit.bootstrap.test_plugins"
 
@@ -58,3 +62,43 @@ def test_one_that_is_broken_stops_the_start(value: str, said: str) -> None:
     """Rather than failing every graph that names it."""
     with pytest.raises(StartupError, match=said):
         functions_of([point("x", value)])
+
+
+class Weather:
+    """A tool that somebody else wrote."""
+
+    spec = ToolSpec(name="weather", description="Says rain.", parameters={"type": "object"})
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        return {"value": "rain"}
+
+
+ready_tool = Weather()
+
+
+@pytest.mark.parametrize("name", ["Weather", "ready_tool", "make_weather"])
+def test_a_tool_is_added_by_its_dotted_name(name: str) -> None:
+    """A tool, a class of one, or a function that makes one."""
+    [tool] = named_tools([f"{HERE}:{name}"])
+
+    assert tool.spec.name == "weather"
+    tools = build_toolbox(ToolSettings(plugins=(f"{HERE}:{name}",)), others=()).tools
+    assert [each.spec.name for each in tools][-1] == "weather"
+
+
+def make_weather() -> Weather:
+    return Weather()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (f"{HERE}:absent", "cannot be loaded: AttributeError"),
+        (f"{HERE}:no_function", "is none"),
+        (f"{HERE}:plain", "cannot be made: TypeError"),
+    ],
+)
+def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
+    """With the name that was configured."""
+    with pytest.raises(StartupError, match=f"tool .*{said}"):
+        named_tools([value])

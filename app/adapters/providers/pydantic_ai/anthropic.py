@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+import httpx2
 from anthropic import AsyncAnthropic
 from anthropic.types.beta import BetaMessage, BetaUsage
 from pydantic_ai.messages import ModelResponse
@@ -33,13 +34,15 @@ def anthropic_provider(
     api_key: str | None = None,
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    http: httpx2.AsyncClient | None = None,
 ) -> PydanticAIProvider:
     """The provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
 
-    The key is exactly the one given; none of the environment is sent to another server.
+    The key is exactly the one given; none of the environment is sent to another server. The
+    provider closes ``http``, which is by default a client of its own.
     """
     logging.getLogger("anthropic").setLevel(logging.INFO)  # below that it writes out prompts
-    http = http_client()
+    http = http or http_client()
     client = AsyncAnthropic(
         base_url=base_url or DEFAULT_BASE_URL,
         api_key=api_key or _NO_KEY,

@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.profiles import ModelProfile, merge_profile
@@ -31,12 +32,14 @@ def openai_provider(
     api_key: str | None = None,
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    http: httpx2.AsyncClient | None = None,
 ) -> PydanticAIProvider:
     """The provider ``openai``: OpenAI itself, or the server at ``base_url``.
 
-    The key is exactly the one given; none of the environment is sent to another server.
+    The key is exactly the one given; none of the environment is sent to another server. The
+    provider closes ``http``, which is by default a client of its own.
     """
-    http = http_client()
+    http = http or http_client()
     url = base_url or DEFAULT_BASE_URL
     client = AsyncOpenAI(base_url=url, api_key=api_key or _NO_KEY, http_client=http, max_retries=0)
     endpoint = _endpoint(client, url)
@@ -60,9 +63,14 @@ def _compatible_profile(model: str) -> ModelProfile:
     """What to expect of a model behind a server that is not OpenAI's.
 
     All of them know ``max_tokens``, not all its successor; OpenAI's reasoning models, which such a
-    server may pass on to, know the successor only.
+    server may pass on to, know the successor only. Which ways to ask for JSON it has is the
+    server's affair and not the model's: whoever asks finds out.
     """
     profile = OpenAICompatibleProvider.model_profile(model) or ModelProfile()
     reasons = bool(profile.get("openai_supports_reasoning", False))
-    limit = OpenAIModelProfile(openai_chat_supports_max_completion_tokens=reasons)
-    return merge_profile(profile, limit)
+    expected = OpenAIModelProfile(
+        openai_chat_supports_max_completion_tokens=reasons,
+        supports_json_schema_output=True,
+        supports_json_object_output=True,
+    )
+    return merge_profile(profile, expected)

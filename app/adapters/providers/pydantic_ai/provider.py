@@ -13,6 +13,7 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from app.adapters.providers.pydantic_ai.failures import model_error
 from app.adapters.providers.pydantic_ai.translation import (
     StructuredOutput,
+    json_mode,
     messages_of,
     reply_of,
     settings_of,
@@ -97,12 +98,13 @@ class PydanticAIProvider:
                 )
             return reply_of(response, model)
         except Exception as error:
-            return model_error(error, self._name)
+            structured = request.json_object or request.json_schema is not None
+            return model_error(error, self._name, structured=structured)
 
     def _parameters(self, model: Model[Any], request: ModelRequest) -> ModelRequestParameters:
-        if request.json_schema is None:
-            return ModelRequestParameters()
-        return self._structured_output(request.json_schema, model.profile)
+        if request.json_schema is not None:
+            return self._structured_output(request.json_schema, model.profile)
+        return json_mode() if request.json_object else ModelRequestParameters()
 
 
 def _warm_up(build_model: Callable[[str], Model[Any]]) -> None:

@@ -88,6 +88,15 @@ def tool_output(schema: Schema, _profile: ModelProfile) -> ModelRequestParameter
     )
 
 
+def json_mode() -> ModelRequestParameters:
+    """Ask for any JSON object, where the protocol can; the prompt says which."""
+    return ModelRequestParameters(
+        output_mode="prompted",
+        output_object=_output_object({"type": "object"}),
+        prompted_output_template=False,
+    )
+
+
 def _prompted_output(schema: Schema) -> ModelRequestParameters:
     return ModelRequestParameters(output_mode="prompted", output_object=_output_object(schema))
 

@@ -1,12 +1,17 @@
 """The small tier's loop, from the question to the result."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 from app.control.budget import Budget
+from app.llm.messages import TokenUsage
+from app.llm.ports import ModelError
 from tests.unit.nodes.case.world import (
+    PRICE,
     BrokenTool,
+    ScriptedModel,
     calculate,
     decisions,
     events,
@@ -40,8 +45,8 @@ async def test_the_result_counts_calls_steps_tokens_and_cost() -> None:
     result = result_of(await here.run())
 
     used = here.scope.usage.to_dict()
-    spent = {"input": 100, "output": 20, "cost_usd": 0.12}
-    nothing = {"input": 0, "output": 0, "cost_usd": 0.0}
+    nothing = {"input": 0, "output": 0, "cached_input": 0, "reasoning": 0, "cost_usd": 0.0}
+    spent = nothing | {"input": 100, "output": 20, "cost_usd": 0.12}
     assert result["counters"] == {
         "llm_calls_small": used["llm_calls_small"],
         "llm_calls_big": 0,
@@ -53,12 +58,13 @@ async def test_the_result_counts_calls_steps_tokens_and_cost() -> None:
 
 
 async def test_every_result_names_the_models_of_both_tiers() -> None:
-    """Also the one that was not needed."""
+    """Also the one that was not needed; those that have answered are counted."""
     result = result_of(await world([plan(calculate("1 + 1"))]).run())
 
+    small = {"provider": "scripted", "model": "small-1"}
     assert result["models"] == {
-        "small": {"provider": "scripted", "model": "small-1"},
-        "big": {"provider": "scripted", "model": "big-1"},
+        "small": {**small, "used": [{**small, "calls": 1}]},
+        "big": {"provider": "scripted", "model": "big-1", "used": []},
     }
 
 
@@ -234,7 +240,43 @@ async def test_what_both_tiers_used_is_summed() -> None:
 
     tokens = result["counters"]["tokens"]
     assert tokens["small"] == tokens["big"]
-    assert tokens["total"] == {"input": 200, "output": 40, "cost_usd": 0.24}
+    assert tokens["total"] == {
+        "input": 200,
+        "output": 40,
+        "cached_input": 0,
+        "reasoning": 0,
+        "cost_usd": 0.24,
+    }
+
+
+@pytest.mark.req("002/20.2", "002/20.3", "002/20.4")
+async def test_cached_input_and_reasoning_are_counted_and_priced_as_such() -> None:
+    """They are parts of the input and of the output; a cached token has its own price."""
+    here = world([plan(calculate("6 * 7"))], external=True)
+    here.small.usage = TokenUsage(
+        tokens_in=100, tokens_out=20, tokens_cached=60, tokens_reasoning=15
+    )
+    here.price = replace(PRICE, usd_per_million_cached=Decimal(100))
+
+    result = result_of(await here.run())
+
+    spent = {"input": 100, "output": 20, "cached_input": 60, "reasoning": 15, "cost_usd": 0.066}
+    assert result["counters"]["tokens"]["small"] == spent
+    assert result["counters"]["tokens"]["total"] == spent
+    assert next(e["token_usage"] for e in result["logs"] if "token_usage" in e) == spent
+
+
+async def test_a_tier_whose_model_fails_is_answered_for_by_its_fallback() -> None:
+    """The result names who has answered; the call counts once."""
+    here = world(
+        [ModelError("Down.", retryable=True)], fallback=ScriptedModel([plan(calculate("6 * 7"))])
+    )
+
+    result = result_of(await here.run())
+
+    stand_in = {"provider": "scripted", "model": "fallback-1"}
+    assert result["models"]["small"] == {**stand_in, "used": [{**stand_in, "calls": 1}]}
+    assert (result["verified"], result["counters"]["llm_calls_small"]) == (True, 1)
 
 
 async def test_a_limit_of_tool_calls_stops_the_run_and_keeps_what_was_found() -> None:

@@ -1,6 +1,7 @@
 """The planner's prompt."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_a_long_result_is_cut_so_that_it_cannot_fill_the_prompt() -> None:
     shown = json.loads(user.content)["evidence"][0]["result"]
     assert len(shown["beginning"]) == MAX_RESULT_CHARS
     assert shown["omitted_chars"] > MAX_RESULT_CHARS
+
+
+def test_long_arguments_are_cut_like_a_long_result() -> None:
+    """The result of an earlier action may have been put into them."""
+    found = replace(evidence({"value": "4"}), args={"values": [1.5] * MAX_RESULT_CHARS})
+
+    _, user = prompt(CASE, [], [found])
+
+    shown = json.loads(user.content)["evidence"][0]
+    assert shown["args"]["omitted_chars"] > MAX_RESULT_CHARS
+    assert shown["result"] == {"value": "4"}
 
 
 def test_the_system_message_calls_evidence_data_and_shows_replies_that_are_valid() -> None:

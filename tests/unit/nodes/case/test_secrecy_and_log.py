@@ -66,7 +66,13 @@ async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
     logs = result_of(await world([plan(calculate("6 * 7"))]).run())["logs"]
 
     _, planned, acted, verified, ruled = logs
-    assert planned["token_usage"] == {"input": 100, "output": 20, "cost_usd": 0.0}
+    assert planned["token_usage"] == {
+        "input": 100,
+        "output": 20,
+        "cached_input": 0,
+        "reasoning": 0,
+        "cost_usd": 0.0,
+    }
     assert (acted["tool"], acted["args"]) == ("calculator", {"expression": "6 * 7"})
     assert '"value": "42"' in acted["output_summary"]
     assert verified["metric"] == 1.0

@@ -30,17 +30,38 @@ def test_a_metric_that_falls_is_a_stalled_round() -> None:
     assert (state.best_metric, state.stalled_rounds) == (0.75, 1)
 
 
-@pytest.mark.req("002/5.4")
-def test_what_a_result_lists_as_artifacts_is_appended_to_the_artifacts() -> None:
-    """Beside the evidence, by reference."""
+@pytest.mark.req("002/5.4", "002/9.4")
+def test_the_files_of_a_result_are_appended_to_the_artifacts() -> None:
+    """The evidence names them; everything else that is known of them is beside it."""
     state = CaseState(models={})
-    plot = {"name": "plot.png", "uri": "/runs/r/artifacts/plot.png"}
+    plot = {
+        "name": "plot-1.png",
+        "media_type": "image/png",
+        "size_bytes": 9,
+        "sha256": "ab",
+        "url": "/runs/r/artifacts/plot-1.png",
+    }
+    result = {"text": "a plot", "artifacts": [plot]}
 
-    state.add_evidence(Action("plotter", {}), {"artifacts": [plot]})
+    found = state.add_evidence(Action("plotter", {}), result)
     state.add_evidence(Action("calculator", {}), {"value": "2"})
 
     assert state.artifacts == [plot]
+    assert found.result == {"text": "a plot", "artifacts": ["plot-1.png"]}
+    assert found.files == ("plot-1.png",)
+    assert result["artifacts"] == [plot]
     assert [found.number for found in state.evidence] == [1, 2]
+
+
+@pytest.mark.parametrize("said", ["coins", ["a coin"], [{"name": "plot.png"}], [], None, {}])
+def test_what_else_is_called_artifacts_in_a_result_is_none_of_ours(said: object) -> None:
+    """It stays in the evidence as it is."""
+    state = CaseState(models={})
+
+    found = state.add_evidence(Action("museum", {}), {"artifacts": said})
+
+    assert (state.artifacts, found.files) == ([], ())
+    assert found.result == {"artifacts": said}
 
 
 @pytest.mark.req("002/11.4", "002/7.4")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -80,6 +80,9 @@ class ScriptedModel:
     external: bool = False
     name: str = "scripted"
     requests: list[ModelRequest] = field(default_factory=list)
+    usage: TokenUsage = field(
+        default_factory=lambda: TokenUsage(tokens_in=TOKENS_IN, tokens_out=TOKENS_OUT)
+    )
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         self.requests.append(request)
@@ -87,8 +90,7 @@ class ScriptedModel:
         if isinstance(reply, Exception):
             raise reply
         text = reply if isinstance(reply, str) else await reply()
-        usage = TokenUsage(tokens_in=TOKENS_IN, tokens_out=TOKENS_OUT)
-        return ModelReply(text=text, model=model, usage=usage)
+        return ModelReply(text=text, model=model, usage=self.usage)
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -189,6 +191,11 @@ class World:
 
     small: ScriptedModel
     big: ScriptedModel
+    fallback: ScriptedModel | None = None
+    """Stands in for the small tier's model."""
+    price: TokenPrice = PRICE
+    models: ModelGateway | None = None
+    """Asked in the place of all of these."""
     budget: Budget = field(default_factory=Budget)
     around: Budget | None = None
     """The budget of a scope around the run's."""
@@ -266,22 +273,25 @@ class World:
 
     def _node(self) -> CaseNode:
         registry = ToolRegistry([Calculator(), Respond(), *self.more_tools])
-        models = {Tier.SMALL: self.small, Tier.BIG: self.big}
-        gateway = ModelGateway(
-            {
-                tier: TierModel(provider=model, model=f"{tier.value}-1")
-                for tier, model in models.items()
-            },
-            FixedPrices({("scripted", f"{tier.value}-1"): PRICE for tier in Tier}),
-            RetryPolicy(max_retries=0),
-        )
         return CaseNode(
-            models=gateway,
+            models=self.models or self._gateway(),
             tools=ToolDispatch(registry, ToolPolicy(deny=self.deny)),
             recomputation=DeterministicTools(self.recomputed),
             dates=DateReader(),
             defaults=self.defaults,
             clock=lambda: datetime.now(UTC),
+        )
+
+    def _gateway(self) -> ModelGateway:
+        def model(provider: ScriptedModel, name: str) -> TierModel:
+            return TierModel(provider=provider, model=f"{name}-1", price=self.price)
+
+        stand_ins = () if self.fallback is None else (model(self.fallback, "fallback"),)
+        small = replace(model(self.small, "small"), fallbacks=stand_ins)
+        return ModelGateway(
+            {Tier.SMALL: small, Tier.BIG: model(self.big, "big")},
+            FixedPrices(),
+            RetryPolicy(max_retries=0),
         )
 
 

@@ -1,0 +1,227 @@
+"""What the store of files promises, asked of every implementation."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from app.adapters.postgres.artifacts import PostgresArtifacts
+from app.runs.artifacts import ArtifactStore, Kept, NewArtifact, StoredArtifact
+from app.runs.ports import JournalStore, RunStore
+from app.runs.run import Run, RunKey, RunStatus, StopWish
+from tests.support.artifacts import LIMITS, new_artifact
+from tests.support.memory_artifacts import MemoryArtifacts
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import end_of, new_run, open_stores
+
+KEY = RunKey("default", "case-1")
+BIG = bytes(range(256)) * 3000
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The files of one implementation, and the runs beside them."""
+
+    files: ArtifactStore
+    runs: RunStore
+    journal: JournalStore
+
+    async def claimed(self, run_id: str = "case-1", *, tenant: str = "default") -> Run:
+        return (await self.runs.accept(new_run(run_id, tenant=tenant), worker_id="w1")).run
+
+    async def lost(self, run: Run) -> Run:
+        """The same run, owned by somebody else by now."""
+        await self.runs.release(run, active_seconds=0, calls=(), counted=True)
+        taken = await self.runs.claim(run.key, "w2")
+        assert taken is not None
+        return taken
+
+    async def save(self, run: Run, new: NewArtifact) -> Kept:
+        return await self.files.save(run.key, run.fence, new, LIMITS)
+
+    async def names(self, key: RunKey = KEY) -> list[str]:
+        return [stored.name for stored in await self.files.find(key) or ()]
+
+    async def one(self, name: str, key: RunKey = KEY) -> StoredArtifact:
+        found = await self.files.find(key, name)
+        assert found is not None
+        (stored,) = found
+        return stored
+
+    async def bytes_of(self, stored: StoredArtifact, key: RunKey = KEY) -> bytes | None:
+        return await self.files.read(key, stored, offset=0, size=stored.size_bytes)
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
+    """Empty stores."""
+    if request.param == "memory":
+        runs = MemoryRuns()
+        yield Stores(MemoryArtifacts(runs), runs, runs)
+        return
+    async with open_stores(request.getfixturevalue("database_url")) as opened:
+        yield Stores(PostgresArtifacts(opened.engines), opened.runs, opened.journal)
+
+
+@pytest.mark.req("002/9.4")
+async def test_what_is_kept_comes_back_as_it_was(stores: Stores) -> None:
+    """Whole or piece by piece, and with all that is said of it."""
+    run = await stores.claimed()
+    new = new_artifact("plot-1.png", BIG)
+
+    kept = await stores.save(run, new)
+    stored = await stores.one("plot-1.png")
+
+    assert kept is Kept.KEPT
+    assert (stored.media_type, stored.size_bytes, stored.sha256) == (
+        "image/png",
+        len(BIG),
+        new.sha256,
+    )
+    assert stored.created_at >= run.created_at
+    assert await stores.bytes_of(stored) == BIG
+    pieces = [await stores.files.read(KEY, stored, offset=at, size=500_000) for at in (0, 500_000)]
+    assert pieces == [BIG[:500_000], BIG[500_000:]]
+
+
+async def test_files_are_listed_in_the_order_in_which_they_were_made(stores: Stores) -> None:
+    """An empty one counts; a run without files has none, and no run is not that."""
+    run = await stores.claimed()
+    assert await stores.files.find(KEY) == []
+    for name in ("b.png", "a.png", "c.svg"):
+        await stores.save(run, new_artifact(name, b""))
+
+    assert await stores.names() == ["b.png", "a.png", "c.svg"]
+    assert await stores.files.find(KEY, "d.png") == []
+    assert await stores.files.find(RunKey("default", "nobody")) is None
+    assert await stores.files.find(RunKey("default", "nobody"), "a.png") is None
+
+
+async def test_a_wish_to_stop_a_run_that_does_not_exist_is_no_run(stores: Stores) -> None:
+    """Although it has a row."""
+    await stores.runs.cancel(KEY, StopWish(requested_by="tester", reason=None))
+
+    assert await stores.files.find(KEY) is None
+
+
+async def test_a_file_that_is_kept_again_is_the_same_file(stores: Stores) -> None:
+    """A call that is made again may change nothing, even under another owner."""
+    run = await stores.claimed()
+    new = new_artifact("plot-1.png", BIG)
+    await stores.save(run, new)
+    before = await stores.one("plot-1.png")
+
+    again = await stores.save(await stores.lost(run), new)
+
+    assert again is Kept.KEPT
+    assert await stores.one("plot-1.png") == before
+
+
+async def test_another_file_takes_the_place_of_one_that_a_lost_try_has_made(
+    stores: Stores,
+) -> None:
+    """Under its own name; nothing is left of the other one, not even to who is just reading it."""
+    run = await stores.claimed()
+    await stores.save(run, new_artifact("plot-aapl-1.png", b"old", slot="call-1"))
+    old = await stores.one("plot-aapl-1.png")
+
+    await stores.save(run, new_artifact("plot-aapl-1.png", b"newer", slot="call-1"))
+    newer = await stores.one("plot-aapl-1.png")
+    await stores.save(run, new_artifact("plot-msft-1.svg", b"newest", slot="call-1"))
+
+    assert (newer.size_bytes, newer.sha256) == (5, new_artifact("x", b"newer").sha256)
+    assert await stores.names() == ["plot-msft-1.svg"]
+    assert await stores.bytes_of(await stores.one("plot-msft-1.svg")) == b"newest"
+    assert await stores.bytes_of(old) is None
+    assert await stores.bytes_of(newer) is None
+
+
+async def test_only_the_owner_keeps_files(stores: Stores) -> None:
+    """Not under an older fence, not while the run waits for an owner, not without a run."""
+    run = await stores.claimed()
+    owner = await stores.lost(run)
+    frozen = await stores.save(run, new_artifact("a.png"))
+    await stores.runs.release(owner, active_seconds=0, calls=(), counted=True)
+    queued = await stores.save(owner, new_artifact("a.png"))
+    nobody = await stores.save(replace(run, key=RunKey("default", "x")), new_artifact("a.png"))
+
+    assert [frozen, queued, nobody] == [Kept.LOST, Kept.LOST, Kept.LOST]
+    assert await stores.names() == []
+
+
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED])
+async def test_a_run_that_has_ended_keeps_what_it_has_and_no_more(
+    stores: Stores, status: RunStatus
+) -> None:
+    """Its files can still be read."""
+    run = await stores.claimed()
+    await stores.save(run, new_artifact("a.png"))
+    await stores.journal.settle(end_of(run, status))
+
+    late = await stores.save(run, new_artifact("b.png"))
+    changed = await stores.save(run, new_artifact("a.png", b"other bytes"))
+
+    assert (late, changed) == (Kept.LOST, Kept.LOST)
+    assert await stores.names() == ["a.png"]
+    assert await stores.bytes_of(await stores.one("a.png")) == b"bytes"
+
+
+@pytest.mark.req("002/23.3")
+async def test_a_run_keeps_no_more_files_than_it_may(stores: Stores) -> None:
+    """One that takes the place of another is no more."""
+    run = await stores.claimed()
+    for number in (1, 2, 3):
+        await stores.save(run, new_artifact(f"{number}.png"))
+
+    assert await stores.save(run, new_artifact("4.png")) is Kept.FULL
+    assert await stores.save(run, new_artifact("1.png")) is Kept.KEPT
+    assert await stores.save(run, new_artifact("1.png", b"another")) is Kept.KEPT
+    assert await stores.names() == ["2.png", "3.png", "1.png"]
+
+
+@pytest.mark.req("002/23.3")
+async def test_a_run_keeps_no_more_bytes_than_it_may(stores: Stores) -> None:
+    """Up to the last one; what takes the place of another is counted instead of it."""
+    run = await stores.claimed()
+    await stores.save(run, new_artifact("1.png", bytes(1_500_000)))
+
+    assert await stores.save(run, new_artifact("2.png", bytes(500_001))) is Kept.FULL
+    assert await stores.save(run, new_artifact("1.png", bytes(2_000_001))) is Kept.FULL
+    assert await stores.save(run, new_artifact("2.png", bytes(500_000))) is Kept.KEPT
+    assert await stores.save(run, new_artifact("1.png", b"less")) is Kept.KEPT
+    assert await stores.save(run, new_artifact("3.png", bytes(1_499_996))) is Kept.KEPT
+
+
+@pytest.mark.req("002/23.3")
+async def test_files_that_are_kept_at_once_share_the_room_there_is(stores: Stores) -> None:
+    """Ten at once, room for three."""
+    run = await stores.claimed()
+
+    async with asyncio.TaskGroup() as group:
+        saves = [
+            group.create_task(stores.save(run, new_artifact(f"{number}.png")))
+            for number in range(10)
+        ]
+
+    kept = [save.result() for save in saves]
+    assert kept.count(Kept.KEPT) == len(await stores.names()) == 3
+    assert kept.count(Kept.FULL) == 7
+
+
+async def test_tenants_and_runs_never_meet(stores: Stores) -> None:
+    """Not by the same names, not by the same slots, not by what somebody knows of a file."""
+    runs = [
+        await stores.claimed(),
+        await stores.claimed("case-2"),
+        await stores.claimed(tenant="other"),
+    ]
+    for number, run in enumerate(runs):
+        await stores.save(run, new_artifact("a.png", b"%d" % number, slot="s"))
+
+    for number, run in enumerate(runs):
+        stored = await stores.one("a.png", run.key)
+        seen = [await stores.bytes_of(stored, other.key) for other in runs]
+        expected: list[bytes | None] = [None] * 3
+        expected[number] = b"%d" % number
+        assert seen == expected

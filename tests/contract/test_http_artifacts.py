@@ -1,0 +1,295 @@
+"""The files of runs over HTTP: list them, get one (spec, section 10)."""
+
+import hashlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.api.auth import Caller
+from app.client import ApiError, CaseworkerClient
+from app.runs.artifact_reading import PIECE_BYTES
+from app.runs.artifacts import StoredArtifact
+from app.runs.errors import StoreUnavailableError
+from app.runs.run import RunKey
+from tests.support.artifacts import Files, files_of_a_run, new_artifact
+from tests.support.asgi_calls import streamed
+from tests.support.drawing_tool import SVG
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_artifacts import MemoryArtifacts
+from tests.support.stores import end_of
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3000
+HERE = "/runs/case-1/artifacts"
+
+
+class TrickyArtifacts(MemoryArtifacts):
+    """Files of which only the first pieces can be read."""
+
+    def __init__(self, files: Files, *, readable: int, then: Exception | None) -> None:
+        super().__init__(files.runs)
+        self._files = files.store._files
+        self._readable = readable
+        self._then = then
+
+    async def read(
+        self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
+    ) -> bytes | None:
+        if offset < self._readable:
+            return await super().read(key, artifact, offset=offset, size=size)
+        if self._then is not None:
+            raise self._then
+        return None
+
+
+@pytest.fixture
+async def files() -> Files:
+    return await files_of_a_run(
+        new_artifact("plot-1.png", PNG), new_artifact("b.svg", SVG, media_type="image/svg+xml")
+    )
+
+
+@pytest.fixture
+async def client(files: Files) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(memory_api(files.runs, artifacts=files.store)) as client:
+        yield client
+
+
+def problem_of(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, str(answer.json()["type"]).rpartition(":")[2]
+
+
+@pytest.mark.req("002/9.4")
+async def test_the_files_of_a_run_are_listed_with_their_urls(client: httpx.AsyncClient) -> None:
+    """The oldest first, and everything that is known of them."""
+    answer = await client.get(HERE)
+
+    assert answer.status_code == 200
+    assert answer.json()["run_id"] == "case-1"
+    assert (await client.get("/runs/case-1")).json()["links"]["artifacts"] == HERE
+    plot, svg = answer.json()["artifacts"]
+    assert plot == {
+        "name": "plot-1.png",
+        "media_type": "image/png",
+        "size_bytes": len(PNG),
+        "sha256": hashlib.sha256(PNG).hexdigest(),
+        "created_at": plot["created_at"],
+        "url": f"{HERE}/plot-1.png",
+    }
+    assert svg["name"] == "b.svg"
+    assert (await client.get(plot["url"])).content == PNG
+
+
+@pytest.mark.req("002/9.4")
+async def test_a_picture_is_shown_with_its_name_and_its_tag(client: httpx.AsyncClient) -> None:
+    """A browser keeps it only to ask whether it is still the same."""
+    answer = await client.get(f"{HERE}/plot-1.png")
+
+    headers = answer.headers
+    assert (answer.status_code, answer.content) == (200, PNG)
+    assert headers["content-type"] == "image/png"
+    assert headers["content-length"] == str(len(PNG))
+    assert headers["content-disposition"] == 'inline; filename="plot-1.png"'
+    assert headers["etag"] == f'"{hashlib.sha256(PNG).hexdigest()}"'
+    assert headers.get_list("x-content-type-options") == ["nosniff"]
+    assert headers.get_list("cache-control") == ["private, no-cache"]
+    assert headers["x-request-id"]
+
+
+async def test_nothing_in_a_svg_is_run_by_a_browser(client: httpx.AsyncClient) -> None:
+    """It is saved; opened all the same it has no scripts, no origin and no network."""
+    answer = await client.get(f"{HERE}/b.svg")
+
+    policy = [part.strip() for part in answer.headers["content-security-policy"].split(";")]
+    assert answer.content == SVG
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert answer.headers["content-disposition"] == 'attachment; filename="b.svg"'
+    assert policy == ["sandbox", "default-src 'none'", "style-src 'unsafe-inline'"]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "content_type"),
+    [
+        ("application/json", "application/json"),
+        ("text/csv", "text/csv; charset=utf-8"),
+        ("text/plain", "text/plain; charset=utf-8"),
+        ("text/html", "application/octet-stream"),
+        ("application/javascript", "application/octet-stream"),
+        ("image/png\r\nset-cookie: a=b", "application/octet-stream"),
+        ("IMAGE/PNG", "application/octet-stream"),
+        ("", "application/octet-stream"),
+    ],
+)
+async def test_a_file_is_only_what_it_may_be_and_saved_unless_it_is_a_picture(
+    media_type: str, content_type: str
+) -> None:
+    """A page that pretends to be a file must not become one of ours."""
+    files = await files_of_a_run(new_artifact("a.bin", b"<script>", media_type=media_type))
+    async with client_of(memory_api(files.runs, artifacts=files.store)) as client:
+        answer = await client.get(f"{HERE}/a.bin")
+
+    assert answer.headers["content-type"] == content_type
+    assert answer.headers["content-disposition"] == 'attachment; filename="a.bin"'
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("known", ["{tag}", "W/{tag}", '"other", {tag}', "*"])
+async def test_a_file_that_the_caller_has_is_not_sent_again(
+    client: httpx.AsyncClient, known: str
+) -> None:
+    """304, whichever way it says so."""
+    tag = f'"{hashlib.sha256(PNG).hexdigest()}"'
+    answer = await client.get(
+        f"{HERE}/plot-1.png", headers={"if-none-match": known.format(tag=tag)}
+    )
+
+    assert (answer.status_code, answer.content) == (304, b"")
+    assert answer.headers["etag"] == tag
+    assert answer.headers["cache-control"] == "private, no-cache"
+
+
+@pytest.mark.parametrize("known", ['"other"', "", "abc"])
+async def test_a_file_that_the_caller_has_not_is_sent(
+    client: httpx.AsyncClient, known: str
+) -> None:
+    """Whatever else it may have."""
+    answer = await client.get(f"{HERE}/plot-1.png", headers={"if-none-match": known})
+
+    assert (answer.status_code, answer.content) == (200, PNG)
+
+
+async def test_head_says_what_get_would(client: httpx.AsyncClient) -> None:
+    """Without a byte of the file; also that there is none."""
+    got, head = await client.get(f"{HERE}/plot-1.png"), await client.head(f"{HERE}/plot-1.png")
+
+    ours = {"x-request-id"}
+    assert (head.status_code, head.content) == (200, b"")
+    assert {k: v for k, v in head.headers.items() if k not in ours} == {
+        k: v for k, v in got.headers.items() if k not in ours
+    }
+    assert (await client.head(f"{HERE}/none.png")).status_code == 404
+    assert (await client.put(f"{HERE}/plot-1.png")).headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "slug"),
+    [
+        ("/runs/nobody/artifacts", 404, "run-not-found"),
+        ("/runs/nobody/artifacts/a.png", 404, "run-not-found"),
+        (f"{HERE}/a.png", 404, "artifact-not-found"),
+        (f"{HERE}/A.png", 422, "invalid-request"),
+        (f"{HERE}/{'a' * 101}", 422, "invalid-request"),
+        (f"{HERE}/.png", 422, "invalid-request"),
+        (f"{HERE}/a%0a", 422, "invalid-request"),
+        (f"{HERE}/a%22", 422, "invalid-request"),
+        (f"{HERE}/..%2F..%2Fetc", 404, "route-not-found"),
+        (f"{HERE}/", 404, "route-not-found"),
+    ],
+)
+async def test_what_is_not_there_is_a_problem_document(
+    client: httpx.AsyncClient, path: str, status: int, slug: str
+) -> None:
+    """It says which of the two is missing."""
+    assert problem_of(await client.get(path)) == (status, slug)
+
+
+async def test_a_wish_to_stop_a_run_that_does_not_exist_has_no_files(
+    client: httpx.AsyncClient,
+) -> None:
+    """It is no run."""
+    await client.delete("/runs/later")
+
+    assert problem_of(await client.get("/runs/later/artifacts")) == (404, "run-not-found")
+
+
+async def test_files_stay_after_the_end_of_their_run(
+    files: Files, client: httpx.AsyncClient
+) -> None:
+    """As long as the run does."""
+    await files.runs.settle(end_of(files.run))
+
+    assert (await client.get("/runs/case-1")).json()["status"] == "completed"
+    assert len((await client.get(HERE)).json()["artifacts"]) == 2
+    assert (await client.get(f"{HERE}/plot-1.png")).content == PNG
+
+
+async def test_the_files_of_a_tenant_are_there_for_no_other(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even their names, nor that the run exists."""
+    monkeypatch.setattr("app.api.call.identify", lambda *_: Caller(tenant="other", name="eve"))
+
+    for path in (HERE, f"{HERE}/plot-1.png", f"{HERE}/none.png"):
+        assert problem_of(await client.get(path)) == (404, "run-not-found")
+
+
+async def test_below_a_prefix_the_urls_have_it(files: Files) -> None:
+    """A proxy may serve the service under a path of its own."""
+    app = memory_api(files.runs, artifacts=files.store)
+    transport = httpx.ASGITransport(app, root_path="/cases")
+    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+        listed = (await client.get(f"/cases{HERE}")).json()["artifacts"]
+
+        assert listed[0]["url"] == f"/cases{HERE}/plot-1.png"
+        assert (await client.get(listed[0]["url"])).content == PNG
+
+
+async def test_an_empty_file_is_a_file() -> None:
+    """Of no bytes."""
+    files = await files_of_a_run(new_artifact("a.png", b""))
+    async with client_of(memory_api(files.runs, artifacts=files.store)) as client:
+        answer = await client.get(f"{HERE}/a.png")
+
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-length"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "slug"),
+    [
+        (None, 404, "artifact-not-found"),
+        (StoreUnavailableError(), 503, "store-unavailable"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
+    files: Files, then: Exception | None, status: int, slug: str
+) -> None:
+    """Its first piece is read before anything is sent."""
+    tricky = TrickyArtifacts(files, readable=0, then=then)
+    async with client_of(memory_api(files.runs, artifacts=tricky)) as client:
+        answer = await client.get(f"{HERE}/plot-1.png")
+
+    assert problem_of(answer) == (status, slug)
+
+
+@pytest.mark.parametrize("then", [None, StoreUnavailableError()])
+async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
+    files: Files, then: Exception | None
+) -> None:
+    """No caller takes pieces of two files for one; the length tells it that some are missing."""
+    tricky = TrickyArtifacts(files, readable=PIECE_BYTES, then=then)
+    app = memory_api(files.runs, artifacts=tricky)
+    with pytest.raises(RuntimeError, match="response already started"):
+        async with streamed(app, f"{HERE}/plot-1.png") as call:
+            await call.ended()
+
+    assert call.status == 200
+    assert call.body == PNG[:PIECE_BYTES]
+    assert int(call.headers["content-length"]) == len(PNG)
+
+
+async def test_the_client_lists_and_fetches_files(files: Files) -> None:
+    """By what the result of a run says of them."""
+    transport = httpx.ASGITransport(memory_api(files.runs, artifacts=files.store))
+    async with CaseworkerClient("http://caseworker", transport=transport) as client:
+        listed = await client.artifacts("case-1")
+
+        assert [each["name"] for each in listed] == ["plot-1.png", "b.svg"]
+        assert await client.artifact("case-1", "plot-1.png") == PNG
+        with pytest.raises(ApiError, match="lists the files"):
+            await client.artifact("case-1", "none.png")
+        with pytest.raises(ApiError, match="Check the path"):
+            await client.artifact("case-1", "../../../tools")

@@ -1,0 +1,126 @@
+"""How real model providers ask for JSON, over real sockets, with the provider's own record."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
+from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.llm.ports import ModelFault
+from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
+from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
+
+OPEN_SCHEMA = {
+    "type": "object",
+    "properties": {"actions": {"type": "array", "items": {"type": "object"}}},
+    "required": ["actions"],
+}
+CLOSED_SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeProvider]:
+    """One fake provider for all tests; each uses markers of its own."""
+    provider = asyncio.run(FakeProvider().start())
+    yield provider
+    provider.stop()
+
+
+@pytest.fixture(params=FLAVOURS, ids=lambda flavour: flavour.name)
+async def line(fake: FakeProvider, request: pytest.FixtureRequest) -> AsyncIterator[Line]:
+    """A fresh conversation in each protocol in turn."""
+    flavour: Flavour = request.param
+    provider = flavour.build(fake)
+    yield Line(fake, provider, flavour)
+    await provider.aclose()
+
+
+@pytest.mark.parametrize(("schema", "strict"), [(CLOSED_SCHEMA, True), (OPEN_SCHEMA, False)])
+async def test_openai_is_given_the_schema_and_held_to_it_where_that_is_possible(
+    fake: FakeProvider, schema: dict[str, Any], strict: bool
+) -> None:
+    """An open object would be closed by strictness, so its schema is advice."""
+    provider = openai_provider(base_url=fake.openai_url)
+    line = Line(fake, provider, FLAVOURS[0])
+
+    await line.ask(json_schema=schema)
+    await provider.aclose()
+
+    asked = (await line.sent())["response_format"]["json_schema"]
+    assert asked["strict"] is strict
+    assert asked["schema"]["required"] == schema["required"]
+    assert ("additionalProperties" in json.dumps(asked["schema"])) is strict
+
+
+async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(
+    fake: FakeProvider,
+) -> None:
+    """The tool is forced, its schema is ours, and the text of the reply is the document."""
+    provider = anthropic_provider(base_url=fake.url, api_key=KEY)
+    line = Line(fake, provider, FLAVOURS[1])
+
+    reply = await line.ask(json_schema=OPEN_SCHEMA)
+    await provider.aclose()
+
+    assert json.loads(reply.text) == DEFAULT_PLAN
+    sent = await line.sent()
+    assert sent["tools"][0]["input_schema"] == OPEN_SCHEMA
+    assert sent["tool_choice"]["type"] in ("any", "tool")
+
+
+async def test_openai_is_asked_for_any_json_object_in_json_mode(fake: FakeProvider) -> None:
+    """By the parameter alone; what the object is to hold stands in the prompt."""
+    provider = openai_provider(base_url=fake.openai_url)
+    line = Line(fake, provider, FLAVOURS[0])
+
+    await line.ask(json_object=True)
+    await provider.aclose()
+
+    sent = await line.sent()
+    assert sent["response_format"] == {"type": "json_object"}
+    assert sent["messages"][0]["content"] == "Plan."
+
+
+async def test_a_model_of_an_unknown_name_is_given_the_schema_too(fake: FakeProvider) -> None:
+    """Whether its server knows schemas is found out by asking."""
+    provider = openai_provider(base_url=fake.openai_url)
+    line = Line(fake, provider, Flavour("openai", lambda _: provider, "house-model-7b"))
+
+    await line.ask(json_schema=CLOSED_SCHEMA)
+    await provider.aclose()
+
+    assert (await line.sent())["response_format"]["type"] == "json_schema"
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ("response_format is not supported; tool_choice neither", ModelFault.FORM_UNSUPPORTED),
+        ("Invalid schema for tools or response_format", ModelFault.SCHEMA_REFUSED),
+        ("the prompt is too long", ModelFault.REFUSED),
+    ],
+)
+async def test_a_refusal_tells_whether_it_is_about_the_way_json_was_asked_for(
+    line: Line, status: int, said: str, fault: ModelFault
+) -> None:
+    """By what it names, and only where JSON was asked for by a parameter."""
+    error = await line.fail(Step(status=status, text=said), json_schema=CLOSED_SCHEMA)
+
+    assert (error.fault, error.retryable, error.status) == (fault, False, status)
+    assert said not in str(error)
+
+
+async def test_a_refusal_of_plain_text_is_never_about_json(line: Line) -> None:
+    """Whatever it names."""
+    error = await line.fail(Step(status=400, text="response_format is not supported"))
+
+    assert error.fault is ModelFault.REFUSED

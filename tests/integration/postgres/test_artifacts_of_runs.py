@@ -1,0 +1,276 @@
+"""Files on their whole way: made by a tool, kept with its run, given out by another process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from app.adapters.postgres.artifacts import PostgresArtifacts
+from app.engine.settling import Supervisor
+from app.nodes.catalog import NodeCatalog
+from app.nodes.tool import tool_type
+from app.nodes.tool_names import ToolNames
+from app.runs.artifact_keeping import ArtifactKeeping
+from app.runs.artifacts import ArtifactLimits
+from app.runs.executor import ExecutorLimits, RunExecutor
+from app.runs.journal import LostRunError
+from app.runs.ports import JournalWrite, Permission, Settled
+from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunStatus, Settlement
+from app.runs.service import RunService
+from app.tools.arguments import ArgumentChecks
+from app.tools.dispatch import ToolDispatch
+from app.tools.policy import ToolPolicy
+from app.tools.ports import ToolContext
+from app.tools.registry import ToolRegistry
+from tests.support.drawing_tool import SVG, DrawingTool
+from tests.support.memory_api import client_of, memory_api
+from tests.support.stores import Oracle, Stores, open_stores
+
+KEY = RunKey("default", "r")
+HERE = "/runs/r/artifacts"
+
+
+@dataclass
+class Watched:
+    """A journal that looks, before it writes, how many files there are."""
+
+    stores: Stores
+    oracle: Oracle
+    seen: list[tuple[str, int]] = field(default_factory=list)
+    """Each outcome of the tool call that was stored, and the files that were there by then."""
+
+    async def write(self, write: JournalWrite) -> Permission:
+        await self._look(write)
+        return await self.stores.journal.write(write)
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        await self._look(settlement)
+        return await self.stores.journal.settle(settlement)
+
+    async def _look(self, written: JournalWrite | Settlement) -> None:
+        for record in written.calls:
+            if record.node["kind"] == "tool" and record.outcome is not None:
+                count = await self.oracle.value("SELECT count(*) FROM artifacts")
+                self.seen.append((record.outcome, count))
+
+
+@dataclass
+class Freezing:
+    """The journal of a process that freezes: what it writes then waits until it has thawed."""
+
+    stores: Stores
+    frozen: asyncio.Event = field(default_factory=asyncio.Event)
+    thawed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self, write: JournalWrite) -> Permission:
+        if self.frozen.is_set():
+            await self.thawed.wait()
+        return await self.stores.journal.write(write)
+
+    async def settle(self, settlement: Settlement) -> Settled:
+        return await self.stores.journal.settle(settlement)
+
+
+@dataclass
+class Process:
+    """One that executes runs with a tool that draws."""
+
+    stores: Stores
+    tool: DrawingTool
+    name: str = "w1"
+    journal: Any = None
+
+    def __post_init__(self) -> None:
+        registry = ToolRegistry([self.tool])
+        dispatch = ToolDispatch(registry, ToolPolicy())
+        kind = tool_type(dispatch, ArgumentChecks(registry), ToolNames(["draw"]), timezone="UTC")
+        self.files = PostgresArtifacts(self.stores.engines)
+        self.executor = RunExecutor(
+            worker_id=self.name,
+            store=self.stores.runs,
+            journals=self.journal or self.stores.journal,
+            catalog=NodeCatalog([kind]),
+            supervisor=Supervisor(grace_seconds=5),
+            services={},
+            limits=ExecutorLimits(),
+            artifacts=ArtifactKeeping(self.files, ArtifactLimits()),
+        )
+        self.service = RunService(self.stores.runs, self.executor)
+
+    async def begin(self, *texts: str) -> Run:
+        """Accept a run that draws, and begin it."""
+        step = {"id": "t", "type": "tool", "data": {"tool": "draw", "args": {"texts": [*texts]}}}
+        request = RunRequest(kind=RunKind.GRAPH, graph={"steps": [step], "edges": []})
+        return (await self.service.accept(NewRun(key=KEY, request=request, request_hash="h"))).run
+
+    async def take(self) -> None:
+        """Claim the run, as a job of the queue does."""
+        claimed = await self.stores.runs.claim(KEY, self.name)
+        assert claimed is not None
+        self.executor.start(claimed, permitted_at=0)
+
+    async def end(self) -> Run:
+        """Wait until the run is no longer executed here, and return it."""
+        async with asyncio.timeout(20):
+            await self.executor.ended(KEY)
+        return await self.service.get(KEY)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        app = memory_api(runs=self.service, artifacts=self.files)
+        async with client_of(app) as client:
+            yield client
+
+
+def drawn(run: Run) -> list[dict[str, Any]]:
+    """The files that the result of the run refers to."""
+    assert run.result is not None
+    found: list[dict[str, Any]] = run.result["outputs"]["t"]["default"]["artifacts"]
+    return found
+
+
+@pytest.mark.req("002/9.4", "002/5.4")
+async def test_a_file_of_a_run_is_given_out_by_every_process(
+    stores: Stores, database_url: str
+) -> None:
+    """By the URL in its result; byte for byte what the tool has made."""
+    tool = DrawingTool(media_type="image/svg+xml")
+    process = Process(stores, tool)
+    await process.begin(SVG.decode())
+    run = await process.end()
+
+    assert run.status is RunStatus.COMPLETED
+    (listed,) = drawn(run)
+    async with open_stores(database_url) as elsewhere:
+        other = Process(elsewhere, tool, name="w2")
+        async with other.client() as client:
+            answer = await client.get(listed["url"])
+            found = (await client.get(HERE)).json()["artifacts"]
+
+    assert answer.content == SVG
+    assert answer.headers["etag"] == f'"{listed["sha256"]}"'
+    assert [{**each, "created_at": None} for each in found] == [{**listed, "created_at": None}]
+
+
+async def test_a_file_is_durable_before_the_result_that_refers_to_it(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """A journal never names a file that a crash could still take away."""
+    watched = Watched(stores, oracle)
+    process = Process(stores, DrawingTool(), journal=watched)
+    await process.begin("a", "b")
+
+    await process.end()
+
+    assert watched.seen
+    assert set(watched.seen) == {("result", 2)}
+
+
+async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_names(
+    stores: Stores,
+) -> None:
+    """The frozen worker that thaws meanwhile adds nothing and learns that it has lost the run."""
+    goes_on = asyncio.Event()
+    late: list[BaseException] = []
+    journal = Freezing(stores)
+
+    async def freeze(context: ToolContext) -> None:
+        journal.frozen.set()
+        await goes_on.wait()
+        assert context.artifacts is not None
+        try:
+            await context.artifacts.save("late", "image/png", b"late")
+        except BaseException as refusal:
+            late.append(refusal)
+            raise
+        finally:
+            journal.thawed.set()
+
+    frozen = Process(stores, DrawingTool(freeze), journal=journal)
+    begun = await frozen.begin("a", "b")
+    await journal.frozen.wait()
+    before = await frozen.files.find(KEY)
+    await stores.runs.release(begun, active_seconds=0, calls=(), counted=True)
+    rescuer = Process(stores, DrawingTool(), name="w2")
+    await rescuer.take()
+    goes_on.set()
+    run = await rescuer.end()
+    await frozen.end()
+
+    assert run.status is RunStatus.COMPLETED
+    assert [type(refusal) for refusal in late] == [LostRunError]
+    assert before is not None
+    assert await rescuer.files.find(KEY) == before
+    assert [each["name"] for each in drawn(run)] == [stored.name for stored in before]
+    assert len(before) == 2
+
+
+@pytest.mark.req("002/23.3")
+async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """By default 5 MB; the largest that may be kept is."""
+    limit = ArtifactLimits().max_bytes
+    process = Process(stores, DrawingTool())
+    await process.begin("a" * limit, "b" * (limit + 1))
+
+    run = await process.end()
+
+    assert limit == 5 * 1024 * 1024
+    assert run.status is RunStatus.FAILED
+    assert run.stop is not None
+    assert "too_large" in str(run.stop["reason"])
+    sizes = await oracle.rows("SELECT size_bytes, length(data) AS kept FROM artifacts")
+    assert sizes == [{"size_bytes": limit, "kept": limit}]
+    async with process.client() as client:
+        (listed,) = (await client.get(HERE)).json()["artifacts"]
+        assert (await client.get(listed["url"])).content == b"a" * limit
+
+
+async def test_the_files_of_a_run_leave_with_it(stores: Stores, oracle: Oracle) -> None:
+    """However a run is removed."""
+    process = Process(stores, DrawingTool())
+    await process.begin("a")
+    await process.end()
+
+    await oracle.rows("DELETE FROM runs")
+
+    assert await oracle.value("SELECT count(*) FROM artifacts") == 0
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "name = '../a'",
+        "name = 'a b'",
+        "size_bytes = 3",
+        "sha256 = 'abc'",
+        "run_id = 'nobody'",
+        "slot = NULL",
+    ],
+)
+async def test_the_database_keeps_no_file_that_is_not_whole(
+    stores: Stores, oracle: Oracle, broken: str
+) -> None:
+    """Whoever writes it."""
+    process = Process(stores, DrawingTool())
+    await process.begin("a")
+    await process.end()
+
+    with pytest.raises(psycopg.errors.IntegrityError, match="violates"):
+        await oracle.rows(f"UPDATE artifacts SET {broken}")  # noqa: S608
+
+
+async def test_a_piece_of_a_file_is_read_without_the_rest(stores: Stores, oracle: Oracle) -> None:
+    """Nothing is compressed: the bytes stand where they are looked for."""
+    storage = await oracle.value(
+        "SELECT attstorage::text FROM pg_attribute"
+        " WHERE attrelid = 'artifacts'::regclass AND attname = 'data'"
+    )
+
+    assert storage == "e"

@@ -1,0 +1,44 @@
+"""Files for tests, and a run that has them."""
+
+import hashlib
+from dataclasses import dataclass
+
+from app.runs.artifacts import ArtifactLimits, Kept, NewArtifact
+from app.runs.run import Run
+from tests.support.memory_artifacts import MemoryArtifacts
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import new_run
+
+LIMITS = ArtifactLimits(max_bytes=1_000_000, max_run_bytes=2_000_000, max_per_run=3)
+
+
+def new_artifact(
+    name: str, data: bytes = b"bytes", *, slot: str | None = None, media_type: str = "image/png"
+) -> NewArtifact:
+    """Return a file as the sink of a call hands it on."""
+    return NewArtifact(
+        name=name,
+        slot=slot or f"slot of {name}",
+        media_type=media_type,
+        sha256=hashlib.sha256(data).hexdigest(),
+        data=data,
+    )
+
+
+@dataclass(frozen=True)
+class Files:
+    """Runs in memory, and the files that one of them has made."""
+
+    runs: MemoryRuns
+    store: MemoryArtifacts
+    run: Run
+
+
+async def files_of_a_run(*made: NewArtifact, run_id: str = "case-1") -> Files:
+    """Return a run that is executed and has made these files."""
+    runs = MemoryRuns()
+    store = MemoryArtifacts(runs)
+    run = (await runs.accept(new_run(run_id), worker_id="w1")).run
+    for new in made:
+        assert await store.save(run.key, run.fence, new, LIMITS) is Kept.KEPT
+    return Files(runs, store, run)

@@ -1,0 +1,69 @@
+"""Everything a service shows or keeps, as texts: the places where a secret can turn up."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import psycopg
+from psycopg import sql
+
+PAYLOAD = frozenset({"answer", "evidence", "outputs"})
+"""The parts of a result that are what its caller asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """One place."""
+
+    name: str
+    text: str
+
+
+def columns_of(database_url: str) -> Iterator[Surface]:
+    """Yield every value of every table, named ``table.column``."""
+    with psycopg.connect(database_url) as connection:
+        tables = connection.execute(
+            "SELECT table_name FROM information_schema.tables"
+            " WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
+        ).fetchall()
+        for (table,) in tables:
+            query = sql.SQL("SELECT to_jsonb(row) FROM {} AS row").format(sql.Identifier(table))
+            for (row,) in connection.execute(query).fetchall():
+                for column, value in row.items():
+                    if value is not None:
+                        yield Surface(f"{table}.{column}", plain(value))
+
+
+async def views_of(http: httpx.AsyncClient, run_id: str) -> list[Surface]:
+    """Return what is told of a run, without what its caller sent or asked for."""
+    run = (await http.get(f"/runs/{run_id}")).json()
+    shown = [Surface("run", plain(without_payload(run)))]
+    json_only = {"Accept": "application/json"}
+    for name, path, headers in (
+        ("trace", f"/runs/{run_id}/trace", {}),
+        ("explain", f"/runs/{run_id}/trace?format=explain", {}),
+        ("event page", f"/runs/{run_id}/events", json_only),
+        ("event stream", f"/runs/{run_id}/events", {"Accept": "text/event-stream"}),
+        ("receipt", "", {}),
+    ):
+        if path:
+            answer = await http.get(path, headers=headers)
+        else:
+            answer = await http.delete(f"/runs/{run_id}")
+        assert answer.is_success, (name, answer.text)
+        shown.append(Surface(name, answer.text))
+    return shown
+
+
+def without_payload(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the view of a run without its metadata and the payload of its result."""
+    shown = {name: value for name, value in run.items() if name != "metadata"}
+    result = shown.get("result") or {}
+    return {**shown, "result": {name: result[name] for name in result if name not in PAYLOAD}}
+
+
+def plain(value: Any) -> str:
+    """Return a JSON value as text in which nothing is hidden by escapes of its own."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,32 @@
+"""How much runs may keep, as it is configured."""
+
+import pytest
+from pydantic import ValidationError
+
+from app.bootstrap.process import artifact_limits
+from app.runs.artifacts import ArtifactLimits
+from app.settings.limits import ArtifactSettings
+from app.settings.schema import Settings
+
+
+@pytest.mark.req("002/23.3")
+def test_a_file_may_have_five_megabytes_unless_configured_otherwise() -> None:
+    """What the code takes for granted is what the configuration says; 1 MB is 1024 KB."""
+    assert Settings().artifacts.max_artifact_mb == 5
+    assert artifact_limits(Settings()) == ArtifactLimits()
+
+
+@pytest.mark.req("002/23.3")
+def test_the_configured_limits_are_those_of_the_runs() -> None:
+    """Each its own."""
+    chosen = ArtifactSettings(max_artifact_mb=2, max_run_mb=7, max_per_run=4)
+
+    assert artifact_limits(Settings(artifacts=chosen)) == ArtifactLimits(
+        max_bytes=2_097_152, max_run_bytes=7_340_032, max_per_run=4
+    )
+
+
+def test_a_run_has_room_for_one_file_at_least() -> None:
+    """Or the limit of a file would never be the one that is met."""
+    with pytest.raises(ValidationError, match=r"artifacts\.max_run_mb: must be at least"):
+        Settings(artifacts=ArtifactSettings(max_artifact_mb=51))

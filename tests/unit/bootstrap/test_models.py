@@ -1,0 +1,70 @@
+"""How the configured models are put together."""
+
+from decimal import Decimal
+from typing import Any
+
+from app.bootstrap.agents import build_models
+from app.llm.forms import StructuredOutput
+from app.llm.gateway import Tier
+from app.llm.messages import TokenUsage
+from app.settings.schema import Settings
+
+OWN = "http://127.0.0.1:1/v1"
+
+
+def models(**small: Any) -> Settings:
+    """Settings whose small tier is configured so."""
+    return Settings.model_validate({"models": {"small": small}})
+
+
+async def test_a_tier_is_its_model_and_those_that_stand_in_for_it() -> None:
+    """Each with its own provider, limits, form and price."""
+    gateway = build_models(
+        models(
+            base_url=OWN,
+            model="same",
+            price_per_million_in_usd=10,
+            price_per_million_out_usd=20,
+            fallbacks=[
+                {
+                    "base_url": OWN,
+                    "model": "same",
+                    "price_per_million_in_usd": 1,
+                    "price_per_million_out_usd": 2,
+                    "price_per_million_cached_usd": 0,
+                    "structured_output": "text",
+                    "max_output_tokens": 7,
+                },
+                {"provider": "offline"},
+            ],
+        )
+    )
+    first, second, third = gateway.model_of(Tier.SMALL).chain
+    await gateway.aclose()
+
+    assert [model.provider.name for model in (first, second, third)] == [
+        "openai",
+        "openai",
+        "offline",
+    ]
+    assert first.provider is not second.provider
+    assert (first.structured_output, second.structured_output) == (
+        StructuredOutput.AUTO,
+        StructuredOutput.TEXT,
+    )
+    assert (first.max_output_tokens, second.max_output_tokens) == (4096, 7)
+    usage = TokenUsage(tokens_in=1_000_000, tokens_out=1_000_000, tokens_cached=500_000)
+    assert first.price is not None
+    assert second.price is not None
+    assert first.price.cost_usd(usage) == 30
+    assert second.price.cost_usd(usage) == Decimal("2.5")
+    assert third.price is None
+
+
+def test_without_configuration_the_built_in_planner_stands_alone() -> None:
+    """In both tiers."""
+    gateway = build_models(Settings())
+
+    for tier in Tier:
+        (only,) = gateway.model_of(tier).chain
+        assert (only.provider.name, only.model) == ("offline", "offline")

@@ -1,0 +1,78 @@
+"""The JSON in a reply that has words around it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.llm.json_text import MAX_REPLY_CHARS, json_part
+
+DOCUMENT = '{"answer": "a } in a { text", "n": [1, {"deep": true}]}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "part"),
+    [
+        (DOCUMENT, DOCUMENT),
+        (f"  {DOCUMENT}\n", DOCUMENT),
+        ("[1, 2]", "[1, 2]"),
+        (f"```json\n{DOCUMENT}\n```", DOCUMENT),
+        (f"Sure.\n\n```\n{DOCUMENT}\n```\nBye.", DOCUMENT),
+        (f"```python\nprint({{}})\n```\n```json\n{DOCUMENT}\n```", DOCUMENT),
+        ("```json\n[1, 2]\n```", "[1, 2]"),
+        (f"The plan is {DOCUMENT}, and that is all.", DOCUMENT),
+        (f"With {{braces}} in prose: {DOCUMENT}", DOCUMENT),
+        (f"{DOCUMENT} {{}}", DOCUMENT),
+    ],
+)
+def test_the_json_is_the_whole_reply_or_a_fenced_block_or_the_first_object(
+    reply: str, part: str
+) -> None:
+    """As it was written, to the character."""
+    assert json_part(reply) == part
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "There is none.",
+        "A list [1, 2] in prose is no object.",
+        '{"actions": [{"tool": "calculator", "args": {"expression": "1 + 1"}}',
+        '{"answer": "breaks off after {} and',
+        'Well: {"a": {"b": 1}, "c":',
+        "{'single': 'quotes'}",
+        '{"trailing": 1,}',
+        "```json\n{broken\n```",
+        '{"a":' * 100_000,
+        "{" * 100_000,
+        " " * MAX_REPLY_CHARS + "{}",
+    ],
+)
+def test_what_is_not_complete_is_not_mended(reply: str) -> None:
+    """Nor is a part of it taken for the whole."""
+    assert json_part(reply) is None
+
+
+_WORDS = st.text(alphabet=st.characters(exclude_characters='{}[]`"0123456789'), max_size=30)
+_OBJECTS = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+@given(_WORDS, _OBJECTS, _WORDS)
+def test_any_object_is_found_whatever_words_surround_it(
+    before: str, value: dict[str, Any], after: str
+) -> None:
+    """And it is that object."""
+    document = json.dumps(value)
+
+    assert json_part(f"{before} {document} {after}") == document

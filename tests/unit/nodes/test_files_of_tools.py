@@ -1,0 +1,128 @@
+"""The files that tools make, from the tool to the result of its step."""
+
+from typing import Any
+
+import pytest
+
+from app.runs.artifact_keeping import ArtifactKeeping
+from app.tools.keeping import ArtifactKeeper
+from app.tools.ports import ToolContext
+from tests.support.artifacts import LIMITS, Files, files_of_a_run
+from tests.support.drawing_tool import DrawingTool
+from tests.unit.nodes.case.world import Journal, plan, respond
+from tests.unit.nodes.world import World, graph, step
+
+SHOWN = {"name", "media_type", "size_bytes", "sha256", "url"}
+
+
+def drawing(*texts: str, **args: Any) -> dict[str, Any]:
+    return graph(step("t", "tool", {"tool": "draw", "args": {"texts": [*texts], **args}}))
+
+
+def world(files: Files, tool: Any, journal: Journal | None = None) -> World:
+    """A process whose runs can keep files."""
+    here = World(more_tools=[tool], journal=journal or Journal())
+    keeping = ArtifactKeeping(files.store, LIMITS)
+    here.services[ArtifactKeeper] = keeping.keeper_of(files.run, here.token)
+    return here
+
+
+async def names(files: Files) -> list[str]:
+    return [stored.name for stored in await files.store.find(files.run.key) or ()]
+
+
+@pytest.mark.req("002/9.4", "002/5.4")
+async def test_a_result_lists_the_files_of_its_call() -> None:
+    """Although the tool itself says nothing of them; a result without files says nothing."""
+    files = await files_of_a_run()
+    here = world(files, DrawingTool())
+
+    result = await here.value(drawing("a", "b"), "t")
+    without = await here.value(drawing(), "t")
+
+    first, second = result["artifacts"]
+    assert [first["name"], second["name"]] == await names(files)
+    assert first["url"] == f"/runs/run-1/artifacts/{first['name']}"
+    assert set(first) == SHOWN
+    assert (first["media_type"], first["size_bytes"]) == ("image/png", 1)
+    assert result["text"] == "2 drawings"
+    assert "artifacts" not in without
+
+
+async def test_a_run_that_keeps_no_files_gives_its_tools_no_place_for_them() -> None:
+    """They say so themselves."""
+    tool = DrawingTool()
+
+    result = await World(more_tools=[tool]).value(drawing("a"), "t")
+
+    assert [context.artifacts for context in tool.contexts] == [None]
+    assert result == {"text": "1 drawings"}
+
+
+async def test_a_call_that_is_replayed_makes_no_file_again() -> None:
+    """Its result comes from the journal and refers to the file that is there."""
+    files, journal, tool = await files_of_a_run(), Journal(), DrawingTool()
+    first = await world(files, tool, journal).value(drawing("a"), "t")
+    journal.reopen()
+
+    again = await world(files, tool, journal).value(drawing("a"), "t")
+
+    assert again == first
+    assert len(tool.contexts) == 1
+    assert [each["name"] for each in first["artifacts"]] == await names(files)
+
+
+@pytest.mark.req("002/23.3", "002/5.5")
+async def test_a_file_that_is_too_large_is_an_error_of_the_tool() -> None:
+    """Even of one that does not handle it; nothing is kept, and the step can go on."""
+    files = await files_of_a_run()
+
+    error = await world(files, DrawingTool()).failure(drawing("a" * (LIMITS.max_bytes + 1)))
+
+    assert "Tool draw failed (too_large)" in str(error)
+    assert "1,000,000 bytes" in str(error)
+    assert await names(files) == []
+
+
+async def test_an_error_refers_to_no_file() -> None:
+    """Whatever was kept before the tool failed."""
+    files = await files_of_a_run()
+
+    error = await world(files, DrawingTool()).failure(drawing("a", fail=True))
+
+    assert "broken_pen" in str(error)
+    assert len(await names(files)) == 1
+
+
+async def test_what_a_tool_says_of_its_files_is_replaced_and_other_words_of_it_stay() -> None:
+    """What is called artifacts may be anything where no file was kept."""
+    files = await files_of_a_run()
+
+    class Boasting(DrawingTool):
+        async def run(self, args: Any, context: ToolContext) -> dict[str, Any]:
+            await super().run(args, context)
+            return {"artifacts": ["a bronze coin"]}
+
+    here = world(files, Boasting())
+
+    assert await here.value(drawing(), "t") == {"artifacts": ["a bronze coin"]}
+    (listed,) = (await here.value(drawing("a"), "t"))["artifacts"]
+    assert set(listed) == SHOWN
+
+
+@pytest.mark.req("002/9.2", "002/9.4", "002/5.4")
+async def test_a_case_lists_the_files_that_its_tools_have_made() -> None:
+    """As everything that is known of them; its evidence refers to them by their names."""
+    files = await files_of_a_run()
+    here = world(files, DrawingTool())
+    here.small.replies.append(plan(("draw", {"texts": ["a", "b"]}), respond("See the drawings.")))
+
+    outcome = await here.run(graph(step("c", "case", {"input": "Draw a and b."})))
+
+    result = outcome.steps["c"].outputs["result"]
+    drawn, said = result["evidence"]
+    assert [set(each) for each in result["artifacts"]] == [SHOWN, SHOWN]
+    assert [each["name"] for each in result["artifacts"]] == await names(files)
+    assert drawn["result"] == {"text": "2 drawings", "artifacts": await names(files)}
+    assert "artifacts" not in said["result"]
+    assert result["verified"]

@@ -1,0 +1,240 @@
+"""How a run keeps the files of its tool calls."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.cancellation import CancellationToken
+from app.runs.artifact_keeping import (
+    PAUSES_SECONDS,
+    SMALL_BYTES,
+    ArtifactKeeping,
+    CallArtifacts,
+    NoRoomForArtifactError,
+    RunArtifacts,
+)
+from app.runs.artifacts import ArtifactLimits, Kept, NewArtifact
+from app.runs.errors import StoreUnavailableError
+from app.runs.journal import LostRunError
+from app.runs.run import RunKey
+from app.tools.artifacts import ArtifactTooLargeError, stem_of
+from tests.support.artifacts import LIMITS, Files, files_of_a_run
+from tests.support.memory_artifacts import MemoryArtifacts
+from tests.support.seeded_loop import run
+
+PNG = "image/png"
+NAME = re.compile("[a-z0-9][a-z0-9._-]{0,99}")
+
+
+class ShakyArtifacts(MemoryArtifacts):
+    """Files in a database that is away for the first few saves; even then it may have stored."""
+
+    def __init__(self, files: Files, *, away: int) -> None:
+        super().__init__(files.runs)
+        self.away = away
+        self.asked = 0
+
+    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+        self.asked += 1
+        kept = await super().save(key, fence, new, limits)
+        if self.asked <= self.away:
+            raise StoreUnavailableError
+        return kept
+
+
+class SlowArtifacts(MemoryArtifacts):
+    """Files in a database that takes its time; it counts the saves that it could end."""
+
+    begun = ended = 0
+
+    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+        self.begun += 1
+        await asyncio.sleep(0.5)
+        kept = await super().save(key, fence, new, limits)
+        self.ended += 1
+        return kept
+
+
+def keeper(files: Files, store: MemoryArtifacts | None = None) -> RunArtifacts:
+    """The keeper of the run, with a token of its own."""
+    keeping = ArtifactKeeping(store or files.store, LIMITS)
+    return keeping.keeper_of(files.run, CancellationToken())
+
+
+def told(story: Callable[[], Awaitable[Any]]) -> None:
+    """Let a story happen on virtual time."""
+
+    async def main() -> None:
+        await story()
+
+    assert run(main, 0).leftover == ()
+
+
+async def listed(files: Files) -> list[str]:
+    return [stored.name for stored in await files.store.find(files.run.key) or ()]
+
+
+async def test_a_file_is_kept_under_a_name_that_the_call_gives_it() -> None:
+    """What is returned is what is stored."""
+    files = await files_of_a_run()
+    sink = keeper(files).sink_of("case/small/1/act/1")
+
+    saved = await sink.save("plot-aapl-line", PNG, b"pixels")
+
+    digest = hashlib.sha256(b"case/small/1/act/1").hexdigest()[:8]
+    assert saved.name == f"plot-aapl-line-{digest}-1.png"
+    assert (saved.media_type, saved.size_bytes) == (PNG, 6)
+    assert saved.sha256 == hashlib.sha256(b"pixels").hexdigest()
+    stored = await files.store.find(files.run.key, saved.name)
+    assert stored is not None
+    assert await files.store.read(files.run.key, stored[0], offset=0, size=9) == b"pixels"
+
+
+async def test_a_call_that_is_made_again_keeps_its_files_under_the_same_names() -> None:
+    """Each call its own, also where the bytes are the same or others."""
+    files = await files_of_a_run()
+    names = []
+    for key, data in (("a", b"1"), ("b", b"1"), ("a", b"1"), ("a", b"2"), ("b", b"1")):
+        sink = keeper(files).sink_of(key)
+        names.append((await sink.save("plot", PNG, data)).name)
+
+    assert names[0] == names[2] == names[3]
+    assert names[1] == names[4] != names[0]
+    assert sorted(await listed(files)) == sorted(set(names))
+
+
+async def test_the_files_of_a_call_are_numbered_and_the_same_bytes_are_kept_once() -> None:
+    """A tool may save as often as it likes."""
+    files = await files_of_a_run()
+    sink = keeper(files).sink_of("a")
+
+    saved = [
+        await sink.save(stem, PNG, data)
+        for stem, data in (("p", b"1"), ("p", b"2"), ("p", b"1"), ("q", b"1"))
+    ]
+
+    assert saved[2] == saved[0]
+    assert [name.rpartition("-")[2] for name in await listed(files)] == ["1.png", "2.png", "4.png"]
+    assert list(sink.saved) == [saved[0], saved[1], saved[3]]
+
+
+@pytest.mark.req("002/23.3")
+async def test_a_file_that_is_too_large_is_refused_before_anybody_is_asked_to_store_it() -> None:
+    """The largest one that may be kept is kept."""
+    files = await files_of_a_run()
+    store = ShakyArtifacts(files, away=0)
+    sink = keeper(files, store).sink_of("a")
+
+    with pytest.raises(ArtifactTooLargeError, match="1,000,000"):
+        await sink.save("p", PNG, bytes(LIMITS.max_bytes + 1))
+    assert store.asked == 0
+    assert sink.max_bytes == LIMITS.max_bytes
+    await sink.save("p", PNG, bytes(LIMITS.max_bytes))
+
+    assert [saved.size_bytes for saved in sink.saved] == [LIMITS.max_bytes]
+
+
+@pytest.mark.req("002/23.3")
+async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
+    """To the tool it is one more file that is too large."""
+    files = await files_of_a_run()
+    sink = keeper(files).sink_of("a")
+    for data in (b"1", b"2", b"3"):
+        await sink.save("p", PNG, data)
+
+    with pytest.raises(ArtifactTooLargeError, match="keep 3 files of 2,000,000 bytes") as refused:
+        await sink.save("p", PNG, b"4")
+
+    assert isinstance(refused.value, NoRoomForArtifactError)
+    assert len(sink.saved) == len(await listed(files)) == 3
+
+
+async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> None:
+    """However it learns of it; nobody takes that for a failure of the tool."""
+    files = await files_of_a_run()
+    frozen = keeper(files)
+    files.runs.lose("w1")
+    await files.runs.claim(files.run.key, "w2")
+
+    with pytest.raises(LostRunError):
+        await frozen.sink_of("a").save("p", PNG, b"1")
+
+    assert isinstance(frozen.token.stop, LostRunError)
+    assert not isinstance(frozen.token.stop, Exception)
+    assert await listed(files) == []
+
+
+@pytest.mark.parametrize("away", [1, len(PAUSES_SECONDS)])
+def test_a_database_that_is_away_for_a_while_is_waited_for(away: int) -> None:
+    """Although the lost answer may have been that the file is kept."""
+
+    async def story() -> None:
+        files = await files_of_a_run()
+        store = ShakyArtifacts(files, away=away)
+        await keeper(files, store).sink_of("a").save("p", PNG, b"1")
+
+        assert store.asked == away + 1
+        assert len(await store.find(files.run.key) or ()) == 1
+
+    told(story)
+
+
+def test_a_database_that_stays_away_is_told_to_the_tool() -> None:
+    """As a failure that passes."""
+
+    async def story() -> None:
+        files = await files_of_a_run()
+        store = ShakyArtifacts(files, away=100)
+        with pytest.raises(StoreUnavailableError):
+            await keeper(files, store).sink_of("a").save("p", PNG, b"1")
+
+    told(story)
+
+
+@pytest.mark.parametrize("moments", range(16))
+def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
+    """One that is under way ends first; then the cancel goes on."""
+
+    async def story() -> None:
+        files = await files_of_a_run()
+        store = SlowArtifacts(files.runs)
+        sink = keeper(files, store).sink_of("a")
+        saving = asyncio.ensure_future(sink.save("p", PNG, bytes(SMALL_BYTES + 1)))
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        saving.cancel()
+        await asyncio.wait({saving})
+
+        assert saving.cancelled()
+        assert store.ended == store.begun
+
+    told(story)
+
+
+@given(words=st.lists(st.text(max_size=90), max_size=4), key=st.text(max_size=200))
+def test_any_call_and_any_words_make_a_name_that_fits_a_path(words: list[str], key: str) -> None:
+    """However long they are."""
+
+    async def story() -> None:
+        files = await files_of_a_run()
+        saved = await keeper(files).sink_of(key).save(stem_of("plot", *words), PNG, b"1")
+        assert NAME.fullmatch(saved.name)
+
+    told(story)
+
+
+@pytest.mark.parametrize(("stem", "media_type"), [("../p", PNG), ("", PNG), ("p", "text/html")])
+async def test_what_no_name_can_be_made_of_is_refused(stem: str, media_type: str) -> None:
+    """Nothing is stored."""
+    files = await files_of_a_run()
+
+    with pytest.raises(ValueError, match="artifact"):
+        await CallArtifacts(keeper(files), "a").save(stem, media_type, b"1")
+
+    assert await listed(files) == []
