@@ -5,16 +5,17 @@
 #   make check     the checks alone: format, lint, types, layers, dependencies
 #   make format    put the code into the common format
 #   make example   write config.yaml.example anew from the settings' schema
+#   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
 #   make clean     remove what these commands made; data/ stays
 #
 # PYTHON=python3.12 chooses the interpreter that .venv is made with; ARGS="-k budget -x" goes to
-# pytest or to the benchmarks.
+# pytest, to the evaluation or to the benchmarks.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example bench clean
+.PHONY: help serve test check format example eval bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,6 +56,10 @@ format: $(SYNC_STAMP)
 
 example: $(SYNC_STAMP)
 	$(BIN)/python -m app.settings.example > config.yaml.example
+
+# The selection is that of tests/acceptance/test_eval.py, by which `make test` applies the gates.
+eval: $(SYNC_STAMP)
+	$(BIN)/caseworker eval tests/data/cases/cases.json --skip stocks $(ARGS)
 
 bench: $(SYNC_STAMP)
 	$(BIN)/python -m bench $(ARGS)

@@ -4,15 +4,24 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 
-from app.bootstrap.commands import check_configuration, run_server, run_worker, upgrade_database
+from app.bootstrap.commands import (
+    check_configuration,
+    run_server,
+    run_with_client,
+    run_worker,
+    upgrade_database,
+)
 from app.bootstrap.errors import StartupError
 from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 from app.demo import show_demo
+from app.harness.command import evaluation_command
+
+T = TypeVar("T")
 
 cli = typer.Typer(
     name="caseworker",
@@ -133,6 +142,11 @@ def db_upgrade() -> None:
         out.print("The database is at the newest revision.")
 
 
+def _with_client(use: Callable[[CaseworkerClient], Awaitable[T]], *, url: str | None) -> T:
+    with _startup_errors():
+        return run_with_client(use, url=url)
+
+
 def main() -> None:
     """Run the command line."""
     cli()
@@ -144,6 +158,9 @@ def _startup_errors() -> Iterator[None]:
         yield
     except StartupError as error:
         _fail(str(error))
+
+
+cli.command("eval")(evaluation_command(_with_client))
 
 
 def _talk(url: str, ask: Callable[[CaseworkerClient], Awaitable[Any]]) -> None:

@@ -1,0 +1,146 @@
+"""Data sets: JSON arrays of cases (seed 002, 16.1), checked before anything runs."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+
+Mode = Literal["hrm_small_then_escalate", "fallback_only"]
+Difficulty = Literal["easy", "medium", "hard"]
+EASY: Difficulty = "easy"
+
+_MOST_MISTAKES = 20
+_WORDS = {"extra_forbidden": "this field is not known", "missing": "this field is required"}
+
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+"""Fit for a file name on any system."""
+
+
+def _sendable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("this is no valid Unicode text") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_sendable)]
+
+
+class DatasetError(Exception):
+    """A data set cannot be used; the message names every case at fault."""
+
+
+class EvalCase(BaseModel):
+    """A question, and what its answer must be like."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: Word
+    """Names the case and its trace file; unique without regard to case."""
+    input: Text
+    """May be blank or too long: that such input is refused is worth testing."""
+    expected_tools: tuple[Text, ...] = ()
+    gold_answer: Text | None = None
+    """The right answer; without one, the service's own verification has to do."""
+    family: Word = "general"
+    difficulty: Difficulty = "medium"
+    """The latency target is about ``easy`` cases: one tool, one action (seed 002, 12.1)."""
+    mode: Mode | None = None
+    timezone: Text | None = None
+    tags: tuple[Text, ...] = ()
+    expect: Literal["answer", "refused"] = "answer"
+    """``refused``: right is whatever does not claim a verified answer."""
+
+    def is_called(self, pattern: str) -> bool:
+        """Tell whether the id, family, difficulty or a tag fits; ``*`` stands for anything."""
+        names = (self.id, self.family, self.difficulty, *self.tags)
+        return any(fnmatchcase(name, pattern) for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Cases in the order of their file."""
+
+    name: str
+    sha256: str
+    """Of the whole file, whatever was selected from it."""
+    cases: tuple[EvalCase, ...]
+
+    def selected(
+        self, *, only: Sequence[str] = (), skip: Sequence[str] = (), limit: int | None = None
+    ) -> "Dataset":
+        """Return the data set with fewer cases; patterns are those of ``EvalCase.is_called``.
+
+        Raises:
+            DatasetError: no case is left.
+        """
+        left = [
+            case
+            for case in self.cases
+            if (not only or any(map(case.is_called, only))) and not any(map(case.is_called, skip))
+        ]
+        if not left[:limit]:
+            raise DatasetError(f"{self.name}: no case is left; look at --only, --skip and --limit")
+        return replace(self, cases=tuple(left[:limit]))
+
+
+def load_dataset(path: Path) -> Dataset:
+    """Read a data set.
+
+    Raises:
+        DatasetError: the file is missing, is no JSON array of cases, or is empty.
+    """
+    try:
+        raw = path.read_bytes()
+        items = json.loads(raw)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: {error}") from None
+    if not isinstance(items, list) or not items:
+        raise DatasetError(f"{path}: a data set is a JSON array of at least one case")
+    return Dataset(
+        name=path.name, sha256=hashlib.sha256(raw).hexdigest(), cases=_cases(path, items)
+    )
+
+
+def _cases(path: Path, items: Sequence[Any]) -> tuple[EvalCase, ...]:
+    cases: list[EvalCase] = []
+    mistakes: list[str] = []
+    for number, item in enumerate(items, 1):
+        try:
+            cases.append(EvalCase.model_validate(item))
+        except ValidationError as error:
+            mistakes += [f"{_named(number, item)}: {mistake}" for mistake in _mistakes(error)]
+    mistakes += _repeated(cases)
+    if mistakes:
+        more = len(mistakes) - _MOST_MISTAKES
+        shown = mistakes[:_MOST_MISTAKES] + ([f"and {more} more"] if more > 0 else [])
+        raise DatasetError("\n".join(f"{path}: {mistake}" for mistake in shown))
+    return tuple(cases)
+
+
+def _named(number: int, item: object) -> str:
+    named = item.get("id") if isinstance(item, Mapping) else None
+    return f"case {number}" + (f" ({named[:80]!r})" if isinstance(named, str) else "")
+
+
+def _mistakes(error: ValidationError) -> Iterator[str]:
+    for found in error.errors(include_url=False):
+        place = ".".join(map(str, found["loc"])) or "the case"
+        yield f"{place}: {_WORDS.get(found['type'], found['msg'])}"
+
+
+def _repeated(cases: Sequence[EvalCase]) -> list[str]:
+    seen: set[str] = set()
+    again = []
+    for case in cases:
+        folded = case.id.casefold()
+        if folded in seen:
+            again.append(f"the id {case.id!r} is used more than once")
+        seen.add(folded)
+    return again

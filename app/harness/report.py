@@ -1,0 +1,170 @@
+"""An evaluation as a page to read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from app.harness.changes import changes
+from app.harness.gates import Miss
+from app.harness.metrics import Metrics
+from app.harness.results import Result
+
+_SLOWEST = 10
+_MOST_CHARS = 400
+
+
+def report_of(
+    metrics: Metrics,
+    results: Sequence[Result],
+    misses: Sequence[Miss],
+    earlier: Metrics | None = None,
+) -> str:
+    """Return the report in Markdown."""
+    parts = [
+        _heading(metrics, misses),
+        _figures(metrics),
+        _groups("By family", metrics["by_family"]),
+        _groups("By difficulty", metrics["by_difficulty"]),
+        _failures(results),
+        _slowest(results),
+    ]
+    if earlier is not None:
+        parts.append(_comparison(metrics, earlier))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
+    about = metrics["evaluation"]
+    counts = metrics["counts"]
+    lines = [
+        f"# Evaluation {about['id']}",
+        "",
+        f"{counts['succeeded']} of {counts['trials']} trials of {counts['cases']} cases from"
+        f" `{about['dataset']['name']}` succeeded.",
+    ]
+    if counts["without_gold_answer"]:
+        lines.append(
+            f"{counts['without_gold_answer']} of them have no gold answer: their success rests on"
+            " the service's own verification."
+        )
+    lines += ["", "All targets are met." if not misses else "Missed targets:", ""]
+    lines += [f"- {miss.message}" for miss in misses]
+    return "\n".join(lines).rstrip()
+
+
+def _figures(metrics: Metrics) -> str:
+    about, tokens = metrics["evaluation"], metrics["tokens"]
+    latency = metrics["latency_seconds"]
+    models = metrics["models"]
+    rows: list[tuple[str, object]] = [
+        (name, metrics[name])
+        for name in (
+            *("success@1", "escalation_rate", "p95_latency_easy", "avg_llm_small", "avg_llm_big"),
+            *("avg_tool_calls", "avg_act_steps", "mean_tokens_per_case", "mean_cost_usd_per_case"),
+        )
+    ]
+    rows += [
+        (f"{side} latency, seconds (p50, p95, max)", _joined(latency[side].values()))
+        for side in latency
+    ]
+    rows += [
+        (f"{tier} tokens (input, output), USD", _joined(spent.values()))
+        for tier, spent in tokens.items()
+    ]
+    rows += [(f"{tier} model", _joined(names) or "none") for tier, names in models.items()]
+    rows += [("finish reasons", _tally(metrics["finish_reasons"]))]
+    rows += [("outcomes", _tally(metrics["outcomes"]))]
+    rows += [("falsely verified", metrics["counts"]["falsely_verified"])]
+    rows += [("unstable over repeats", sum(not case["stable"] for case in metrics["cases"]))]
+    rows += [
+        (name.replace("_", " "), "as configured" if about[name] is None else about[name])
+        for name in ("service_version", "mode", "seed", "repeat", "concurrency", "gold_sent")
+    ]
+    rows.append(("dataset sha256", about["dataset"]["sha256"]))
+    return _section("Figures", _table(("figure", "value"), rows))
+
+
+def _groups(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
+    header = ("", "trials", "succeeded", "success@1", "escalation rate", "p95 seconds")
+    return _section(
+        title, _table(header, ((name, *group.values()) for name, group in groups.items()))
+    )
+
+
+def _failures(results: Sequence[Result]) -> str:
+    failed = [result for result in results if not result.succeeded]
+    header = ("case", "outcome", "input", "expected", "got", "why", "run")
+    rows = [
+        (
+            result.case.id,
+            result.outcome.value,
+            result.case.input,
+            _expected(result),
+            result.answer,
+            result.detail,
+            result.run_id,
+        )
+        for result in failed
+    ]
+    return _section("Failures", _table(header, rows)) if rows else ""
+
+
+def _expected(result: Result) -> str:
+    case = result.case
+    if case.expect == "refused":
+        return "a refusal"
+    return case.gold_answer if case.gold_answer is not None else "a verified answer"
+
+
+def _slowest(results: Sequence[Result]) -> str:
+    slow = sorted(results, key=lambda result: result.client_seconds, reverse=True)[:_SLOWEST]
+    rows = [
+        (each.case.id, f"{each.client_seconds:.3f}", each.service_seconds, each.run_id)
+        for each in slow
+    ]
+    return _section("Slowest", _table(("case", "client s", "service s", "run"), rows))
+
+
+def _comparison(metrics: Metrics, earlier: Metrics) -> str:
+    found = changes(metrics, earlier)
+    lines = [f"- {note}" for note in found.notes]
+    rows = [(name, before, now, _change(before, now)) for name, before, now in found.figures]
+    table = _table(("figure", "before", "now", "change"), rows)
+    lines += [
+        f"- {title}: {', '.join(f'`{name}`' for name in names)}"
+        for title, names in (("Fails now", found.broken), ("Succeeds now", found.mended))
+        if names
+    ]
+    title = f"Compared with {earlier['evaluation']['id']}"
+    return _section(title, f"{table}\n\n" + "\n".join(lines) if lines else table)
+
+
+def _change(before: float | None, now: float | None) -> str:
+    return "" if before is None or now is None else f"{now - before:+.4g}"
+
+
+def _section(title: str, body: str) -> str:
+    return f"## {title}\n\n{body}"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [_row(header), _row(["---"] * len(header))]
+    return "\n".join([*lines, *(_row(row) for row in rows)])
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(value: object) -> str:
+    """Return a value on one line that cannot break out of its cell."""
+    text = "" if value is None else " ".join(str(value).split())
+    shown = text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}…"
+    return shown.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _joined(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _tally(counted: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in counted.items())

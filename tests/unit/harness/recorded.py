@@ -1,0 +1,108 @@
+"""Runs, traces and a service as the API would show them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.harness.dataset import EvalCase
+from app.harness.results import Result, result_of
+from app.harness.trials import Trial
+
+Answering = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def a_case(**fields: Any) -> EvalCase:
+    """A case; the question does not matter unless it is given."""
+    return EvalCase.model_validate({"id": "sum", "input": "What is 20 + 22?", **fields})
+
+
+def a_run(
+    answer: str | None = "42",
+    *,
+    verified: bool = True,
+    status: str = "completed",
+    finish_reason: str | None = "success",
+    run_id: str = "r1",
+    big_calls: int = 0,
+    cost_usd: float = 0.0,
+    seconds: int = 1,
+    stop: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A finished run of a case."""
+    tier = {"input": 100, "output": 10, "cost_usd": cost_usd, "another_figure": 1}
+    none = {"input": 0, "output": 0, "cost_usd": 0.0}
+    return {
+        "run_id": run_id,
+        "status": status,
+        "finish_reason": finish_reason,
+        "created_at": "2025-01-01T00:00:00Z",
+        "finished_at": f"2025-01-01T00:00:{seconds:02}Z",
+        "stop": stop,
+        "result": {
+            "answer": answer,
+            "verified": verified,
+            "finish_reason": finish_reason,
+            "evidence": [],
+            "logs": [{"ts": "now", "run_id": run_id, "tier": "small", "step_type": "plan"}],
+            "counters": {
+                "llm_calls_small": 1,
+                "llm_calls_big": big_calls,
+                "tool_calls": 1,
+                "act_steps": 1,
+                "tokens": {"small": tier, "big": none, "total": tier},
+            },
+            "models": {"small": {"provider": "offline", "model": "offline"}},
+        },
+    }
+
+
+def a_trace(*tools: str, status: str = "success") -> dict[str, Any]:
+    """A trace with a root, a step and a call of each tool, the root told last."""
+    names = [("n000002", "llm", "plan", "success")]
+    names += [(f"n{number:06}", "tool", tool, status) for number, tool in enumerate(tools, 9)]
+    names.append(("n000001", "system", "case", "success"))
+    nodes = {
+        node_id: {"node_id": node_id, "kind": kind, "name": name, "status": ended}
+        for node_id, kind, name, ended in names
+    }
+    return {"snapshot": {"nodes": nodes}}
+
+
+def a_trial(case: EvalCase | None = None, **fields: Any) -> Trial:
+    """A trial whose run was right, unless ``fields`` say otherwise."""
+    known: dict[str, Any] = {
+        "case": case or a_case(gold_answer="42"),
+        "repeat": 1,
+        "run_id": "r1",
+        "seconds": 0.5,
+        "run": a_run(),
+        "trace": a_trace("calculator"),
+    }
+    return Trial(**{**known, **fields})
+
+
+def a_result(case: EvalCase | None = None, **fields: Any) -> Result:
+    """The result of a trial."""
+    return result_of(a_trial(case, **fields))
+
+
+class RecordedService:
+    """A service whose runs are made by ``answering``; it keeps what it was sent."""
+
+    def __init__(self, answering: Answering | None = None) -> None:
+        self._answering = answering or (lambda body: a_run(run_id=body["run_id"]))
+        self.posted: list[dict[str, Any]] = []
+        self.cancelled: list[str] = []
+
+    async def service_version(self) -> str:
+        return "9.9.9"
+
+    async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
+        self.posted.append(dict(body))
+        return self._answering(body)
+
+    async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
+        self.cancelled.append(run_id)
+        return {}
+
+    async def trace(self, run_id: str) -> dict[str, Any]:
+        return a_trace("calculator")
