@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from app.control.stops import HandOver, Stop
+from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs
 from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.noting import Note
@@ -214,7 +215,9 @@ class GraphExecution:
                     if cancelled is not None:
                         raise cancelled
                 self._take(orders)
-        except BaseException:
+        except BaseException as ended:
+            if isinstance(ended, BudgetExceededError) and self._run.token.stop is None:
+                await self._let_end()
             await self._drain()  # a cancel that comes meanwhile says less than what came before
             raise
 
@@ -253,6 +256,22 @@ class GraphExecution:
         self._lanes_used -= 1
         if self._lanes_used:
             self._run.lanes.give()
+
+    async def _let_end(self) -> None:
+        """Let steps end that began before a limit was met: what they were allowed is paid for.
+
+        The limit refuses whatever else they ask for. A cancel ends the wait.
+        """
+        self._ready.clear()
+        try:
+            while self._tasks:
+                await self._something_ended()
+                while self._ended:
+                    step_id = self._ended.popleft()
+                    self._free_lane()
+                    _forget_failure(self._tasks.pop(step_id))
+        except asyncio.CancelledError:
+            return  # those that are left are drained, and the limit is what is told
 
     async def _drain(self) -> asyncio.CancelledError | None:
         """Cancel the steps that still work, and wait for them; abandon what will not end.

@@ -26,6 +26,7 @@ from app.control.stops import (
 from app.engine.cancellation import CancellationToken
 from app.engine.driver import GraphExecution
 from app.engine.lanes import DEFAULT_CEILING, Lanes
+from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
 from app.engine.settling import AbandonedError, Supervisor
 from app.engine.timing import seconds_of
@@ -42,6 +43,9 @@ from app.runs.run import CallRecord, Run, RunKey, RunStatus, StopWish, as_ended
 from app.tools.keeping import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
+
+PREPARED_AT_ONCE = 200
+"""Steps of a graph; preparing more would keep the event loop for tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +276,7 @@ class RunExecutor:
         if run.wish is not None:
             self.stop(run.key, run.wish)
         try:
-            graph = self._graph_of(active, execution)
+            graph = await self._graph_of(active, execution)
         except GraphProblemsError as error:  # it was fine when it was accepted
             return failed(run, error, None, at=datetime.now(UTC))
         if run.wish is None and run.attempts > self._limits.max_attempts:
@@ -282,7 +286,7 @@ class RunExecutor:
             return None
         return conclude(run, outcome, at=datetime.now(UTC))
 
-    def _graph_of(self, active: _Active, execution: Execution) -> GraphExecution:
+    async def _graph_of(self, active: _Active, execution: Execution) -> GraphExecution:
         """Build the execution of a run's graph.
 
         Raises:
@@ -301,7 +305,18 @@ class RunExecutor:
         context = execution.context(
             services, lanes, grace_seconds=self._supervisor.grace_seconds, over=over
         )
-        return GraphExecution(graph_for(run, self._catalog), run.request.inputs, context)
+        return GraphExecution(await self._prepared(run), run.request.inputs, context)
+
+    async def _prepared(self, run: Run) -> PreparedGraph:
+        """Prepare a run's graph; a large one takes its time in a thread.
+
+        Raises:
+            GraphProblemsError: the graph cannot be executed here.
+        """
+        steps = (run.request.graph or {}).get("steps", ())
+        if len(steps) <= PREPARED_AT_ONCE:
+            return graph_for(run, self._catalog)
+        return await asyncio.to_thread(graph_for, run, self._catalog)
 
     async def _supervised(
         self, active: _Active, execution: Execution, graph: GraphExecution

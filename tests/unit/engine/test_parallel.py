@@ -158,17 +158,44 @@ def test_lanes_do_not_overshoot_a_limit_of_steps(limit: int) -> None:
 
 
 @pytest.mark.req("000/B3")
-def test_a_refused_step_cuts_its_siblings_off_and_keeps_what_is_finished() -> None:
-    """The limit ends the run, not only the step that met it."""
+def test_a_limit_ends_the_run_and_lets_those_finish_that_it_had_let_begin() -> None:
+    """What they were allowed is paid for; nothing further begins."""
     node = Watched({"A": 1, "B": 50})
-    outcome, _ = drive(
-        graph("ABC", flow("A", "C"), max_parallel=2), node, budget=Budget(max_steps=2)
+    outcome, world = drive(
+        graph("ABCD", flow("A", "C"), flow("B", "D"), max_parallel=2),
+        node,
+        budget=Budget(max_steps=2),
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "cancelled"}
-    assert outcome.steps["A"].outputs == {"default": "A"}
-    assert node.ended["B"] == pytest.approx(1)
+    assert statuses(outcome) == {
+        "A": "completed",
+        "B": "completed",
+        "C": "cancelled",
+        "D": "pending",
+    }
+    assert outcome.steps["B"].outputs == {"default": "B"}
+    assert world.ended_at == pytest.approx(50)
+
+
+@pytest.mark.req("000/C3", "000/B3")
+def test_a_wish_to_stop_does_not_wait_for_those_that_a_limit_lets_finish() -> None:
+    """It cuts them off at once, and is what ended the run."""
+
+    def before(world: World) -> None:
+        asyncio.get_running_loop().call_later(5, world.gateway.token.cancel)
+
+    node = Watched({"A": 1, "B": 50})
+    outcome, world = drive(
+        graph("ABC", flow("A", "C"), max_parallel=2),
+        node,
+        budget=Budget(max_steps=2),
+        before=before,
+    )
+
+    assert isinstance(outcome.stop, stops.CancelledError)
+    assert statuses(outcome)["B"] == "cancelled"
+    assert world.ended_at == pytest.approx(5)
 
 
 def test_several_values_for_one_handle_come_as_a_list_in_the_order_of_the_edges() -> None:
