@@ -9,6 +9,9 @@ from app.control.usage import Charge
 from app.engine.context import Outputs
 from app.engine.ports import CallOutcome, Recorded
 from app.kernel.lifecycle import NEXT, StepStatus
+from app.observability.redaction import redact_text
+
+MAX_REASON_CHARS = 500
 
 
 class StepBrokenError(Exception):
@@ -113,7 +116,9 @@ def said_of(error: Exception) -> str:
     The messages of our own errors are made to be shown; others could hold anything.
     """
     ours = type(error).__module__.startswith("app.")
-    return str(error)[:500] if ours else f"It broke with {type(error).__name__}."
+    if not ours:
+        return f"It broke with {type(error).__name__}."
+    return redact_text(str(error), max_chars=MAX_REASON_CHARS)
 
 
 def stop_in(recorded: Recorded) -> Stop | None:

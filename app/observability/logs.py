@@ -6,9 +6,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
-from app.observability.redaction import redact_value
+from app.observability.field_names import LOG_FIELDS
+from app.observability.redaction import redact_text, redact_value
+from app.observability.tracebacks import told
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]
@@ -24,6 +26,10 @@ _SELF_HANDLED = ("uvicorn", "uvicorn.access", "uvicorn.error")
 """Loggers that bring handlers of their own."""
 
 _EXCEPTION_CHARS = 20_000
+_NAME_CHARS = 60
+
+NOT_LISTED = "[not shown]"
+"""Stands for the value of a field that is not on the allowlist."""
 
 
 def configure_logging(
@@ -79,17 +85,27 @@ def _formatter(form: LogFormat) -> logging.Formatter:
         foreign_pre_chain=_gathering(),
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
+            structlog.processors.ExceptionRenderer(_told),
             _redact,
             *rendering,
         ],
     )
 
 
+def _told(exc_info: ExcInfo) -> str:
+    return told(exc_info[1])
+
+
 def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    """Show the fields that a line may have, redacted, and of all others that they were there."""
     del logger, method
     first = {name: line[name] for name in ("ts", "level", "event") if name in line}
-    redacted: dict[str, Any] = redact_value({**first, **line})
+    redacted: dict[str, Any] = {
+        redact_text(name, max_chars=_NAME_CHARS): redact_value(value, name=name)
+        if name in LOG_FIELDS
+        else NOT_LISTED
+        for name, value in {**first, **line}.items()
+    }
     if "exception" in line:
         # A traceback is long by nature, and its end says what went wrong.
         redacted["exception"] = redact_value(line["exception"], max_chars=_EXCEPTION_CHARS)

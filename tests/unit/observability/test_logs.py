@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import structlog
 
-from app.observability.logs import configure_logging, run_logging
+from app.engine.report import StepTimeoutError
+from app.observability.logs import NOT_LISTED, configure_logging, run_logging
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_a_line_is_one_json_object_with_time_level_and_event(stream: io.StringIO
     """Newlines and quotes in a value do not break it into two."""
     configure_logging(stream=stream)
 
-    structlog.get_logger("app.runs").info("accepted", tier="small", note='two\nlines "quoted"')
+    structlog.get_logger("app.runs").info("accepted", tier="small", detail='two\nlines "quoted"')
 
     [line] = lines(stream)
     assert line["ts"].endswith("Z")
@@ -46,7 +47,7 @@ def test_a_line_is_one_json_object_with_time_level_and_event(stream: io.StringIO
         "level": "info",
         "event": "accepted",
         "tier": "small",
-        "note": 'two\nlines "quoted"',
+        "detail": 'two\nlines "quoted"',
         "logger": "app.runs",
     }
 
@@ -76,7 +77,7 @@ def test_nothing_secret_gets_through_any_door(stream: io.StringIO) -> None:
     configure_logging(stream=stream)
     secret = "ada@example.org"
 
-    structlog.get_logger().info(f"mail to {secret}", args={"to": secret}, api_key="hunter2")
+    structlog.get_logger().info(f"mail to {secret}", args={"to": secret, "api_key": "hunter2"})
     logging.getLogger("uvicorn.error").warning("GET %s", f"/?email={secret}")
     try:
         raise ValueError(secret)
@@ -87,6 +88,40 @@ def test_nothing_secret_gets_through_any_door(stream: io.StringIO) -> None:
     assert "Traceback" in lines(stream)[2]["exception"]
     assert secret not in stream.getvalue()
     assert "hunter2" not in stream.getvalue()
+
+
+@pytest.mark.req("002/19.2")
+def test_a_field_that_is_not_on_the_allowlist_is_not_shown(stream: io.StringIO) -> None:
+    """Whatever it holds: nobody logs a question by accident."""
+    configure_logging(stream=stream)
+
+    structlog.get_logger().info("accepted", question="Who is Ada?", status="queued")
+
+    [line] = lines(stream)
+    assert (line["question"], line["status"]) == (NOT_LISTED, "queued")
+    assert "Ada" not in stream.getvalue()
+
+
+@pytest.mark.req("002/19.2")
+def test_a_traceback_shows_no_row_that_a_database_refused(stream: io.StringIO) -> None:
+    """Errors of others are shown by the first line of their message."""
+    configure_logging(stream=stream)
+    row = "A" + "da"
+
+    try:
+        try:
+            raise RuntimeError(f"violates a constraint\nDETAIL: Failing row contains ({row})")
+        except RuntimeError as error:
+            raise StepTimeoutError("No result within 5 ms.") from error
+    except StepTimeoutError:
+        structlog.get_logger().exception("failed")
+
+    told = lines(stream)[0]["exception"]
+    assert "Ada" not in stream.getvalue()
+    assert "RuntimeError: violates a constraint" in told
+    assert (
+        told.index("violates") < told.index("direct cause") < told.index("No result within 5 ms.")
+    )
 
 
 def test_lines_below_the_level_are_dropped(stream: io.StringIO) -> None:
@@ -132,7 +167,7 @@ def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
     """The same content, redacted the same."""
     configure_logging(stream=stream, form="console")
 
-    structlog.get_logger("app").info("accepted", tier="small", to="ada@example.org")
+    structlog.get_logger("app").info("accepted", tier="small", detail="ada@example.org")
 
     assert "accepted" in stream.getvalue()
     assert "tier=small" in stream.getvalue()

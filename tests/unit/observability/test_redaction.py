@@ -1,75 +1,54 @@
 """What may be shown and what may not (seed 002, requirement 19)."""
 
 import json
-import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.observability.card_numbers import is_card_number
-from app.observability.redaction import redact_text, redact_value
-
-SECRETS = {
-    "an email address": "ada.lovelace+test@mail.example.org",
-    "a bearer token": "Bearer abc.def-ghi_jkl",
-    "a key of a model provider": "sk-proj-abcdEFGH12345678",
-    "a key of a code host": "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
-    "a cloud access key": "AKIAIOSFODNN7EXAMPLE",
-    "a web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
-    "a card number": "4111 1111 1111 1111",
-    "a card number with dashes": "5500-0000-0000-0004",
-    "a card number without spaces": "378282246310005",
-    "a password in a URL": "postgresql://app:hunter2@db.example.org/x",
-    "a password in a setting": 'password = "hunter2"',
-    "a key in a query": "https://example.org/?api_key=hunter2",
-    "a token in JSON": '{"access_token": "hunter2"}',
-    "a long random word": "dGhpcyBpcyBhIHNlY3JldCBrZXkgMTIzNDU2Nzg5MA",
-    "a private key": "-----BEGIN PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END PRIVATE KEY-----",
-}
-
-HARMLESS = [
-    "What is 12.5% of 3,482,190.75?",
-    "Monday, September 8, 2025 at 14:30:00+02:00",
-    "0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f",
-    "app.adapters.postgres.embedded.server",
-    "/usr/lib/python3.11/site-packages/sqlalchemy/engine/default.py",
-    "numeric_analysis_of_closing_prices_v2",
-    "1700000000000",
-    "tokens_in=812 tokens_out=64",
-    "4111 1111 1111 1112",
-]
+from app.observability.redaction import MAX_TEXT_CHARS, redact_text, redact_value
 
 
 @pytest.mark.req("002/19.2", "002/19.3")
-@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS.keys())
-def test_a_secret_is_taken_out_of_a_text(secret: str) -> None:
-    """The words around it stay, the secret goes, whatever key it is logged under."""
-    shown = redact_value({"detail": [f"before {secret} after"]})["detail"][0]
+def test_what_a_text_holds_is_taken_out_wherever_the_text_stands() -> None:
+    """Under any name, in lists, in keys, in numbers, in texts of other values."""
+    given = {
+        "detail": ["mail to ada@example.org", {"ada@example.org": Decimal(1)}],
+        "when": datetime(2025, 9, 8, tzinfo=UTC),
+        "n": 4111111111111111,
+        "m": 17,
+    }
 
-    assert shown.startswith("before ")
-    assert shown.endswith(" after")
-    for part in (secret, "hunter2", "MIIEow", "1111 1111", "lovelace"):
-        assert part not in shown
-
-
-@pytest.mark.req("002/19.5")
-@pytest.mark.parametrize("text", HARMLESS)
-def test_an_ordinary_text_stays_as_it_is(text: str) -> None:
-    """A log that hides everything helps nobody."""
-    assert redact_text(text) == text
+    assert redact_value(given) == {
+        "detail": ["mail to [email]", {"[email]": "1"}],
+        "when": "2025-09-08 00:00:00+00:00",
+        "n": "[card number]",
+        "m": 17,
+    }
 
 
 @pytest.mark.req("002/19.2")
 @pytest.mark.parametrize(
     "name",
-    ["password", "api_key", "X-Api-Key", "Authorization", "cookie", "client_secret", "gold_answer"],
+    [
+        *("password", "api_key", "X-Api-Key", "Authorization", "cookie", "client_secret"),
+        *("gold_answer", "cvv", "refreshToken", "private-key"),
+    ],
 )
 def test_a_value_whose_name_says_secret_never_passes(name: str) -> None:
     """Not even a short or nested one that looks like nothing."""
     assert redact_value({"request": {name: {"value": "42"}}}) == {"request": {name: "[secret]"}}
+
+
+@pytest.mark.req("002/19.2")
+@pytest.mark.parametrize("name", ["email", "Phone-Number", "date_of_birth", "last name", "iban"])
+def test_a_value_whose_name_says_whose_it_is_never_passes(name: str) -> None:
+    """A birthday is a date like any other; its name alone gives it away."""
+    assert redact_value({name: "2000-01-01", "x": None}) == {name: "[personal data]", "x": None}
 
 
 @pytest.mark.req("002/19.2")
@@ -78,6 +57,12 @@ def test_names_on_the_allowlist_pass() -> None:
     line = {"run_id": "0123456789abcdefABCDEF0123456789", "tier": "small", "decision": "escalate"}
 
     assert redact_value(line) == line
+
+
+@pytest.mark.req("002/19.2")
+def test_a_key_does_not_pass_under_any_name() -> None:
+    """Callers name their runs and requests themselves, and paste what they have at hand."""
+    assert redact_value({"run_id": "sk-proj-abcdEFGH12345678"}) == {"run_id": "[secret]"}
 
 
 def test_the_allowlist_is_for_identifiers_only() -> None:
@@ -99,18 +84,24 @@ def test_usage_counters_are_not_mistaken_for_tokens() -> None:
 
 def test_a_cut_never_tears_a_secret_apart() -> None:
     """Half an address is an address to whoever reads it."""
-    text = "a " * 995 + "ada.lovelace@mail.example.org and more" * 20
+    text = "a " * 980 + "ada.lovelace@mail.example.org and more" * 20
 
     shown = redact_text(text)
 
     assert "lovelace" not in shown
-    assert shown.endswith(f"[{len(text) - 2000} more characters]")
-    assert "ada" not in redact_text("x" * 1990 + "ada.lovelace@mail.example.org" + "y" * 500)[1995:]
+    assert len(shown) <= MAX_TEXT_CHARS
+    assert shown.endswith(f"[{len(text) - MAX_TEXT_CHARS} more characters]")
+    torn = redact_text("x" * 1950 + "ada.lovelace@mail.example.org" + "y" * 500)
+    assert "ada" not in torn
 
 
-def test_a_card_number_that_is_a_number_is_hidden_too() -> None:
-    """JSON callers send digits without quotes."""
-    assert redact_value({"n": 4111111111111111, "m": 17}) == {"n": "[card number]", "m": 17}
+@pytest.mark.parametrize("length", [1990, 2000, 2001, 2010, 5000])
+def test_no_text_is_longer_than_asked_for(length: int) -> None:
+    """Not even one that its marks make longer; and cutting it again changes nothing."""
+    shown = redact_text(("a@b.cd " * 1000)[:length])
+
+    assert len(shown) <= MAX_TEXT_CHARS
+    assert redact_text(shown) == shown
 
 
 def test_every_kind_of_value_becomes_json() -> None:
@@ -150,18 +141,40 @@ def test_control_characters_cannot_steer_a_terminal() -> None:
     assert "\x1b" not in redact_text("\x1b[2Jgone")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("eyJ-" * 500, "a" * 2000, "4 " * 1000, "a_token=" * 250, "bearer " * 285, "x@" * 1000),
-        *("a.b@c." * 300, "=" * 2000, "-----BEGIN PRIVATE KEY-----" * 70, "://" * 600),
-    ],
+_FRAGMENTS = st.sampled_from(
+    (
+        *(
+            "ada@example.org",
+            "password=",
+            "4111 1111 1111 1111",
+            "+49 30 901820",
+            "Mr. Ada ",
+            "is ",
+        ),
+        *("Bearer abcdefgh1", "eyJhbGciOi.eyJz.x", "://a:b@c", "sk-abcdefgh12", "[secret]", '"'),
+        *("GB82 WEST 1234 5698 7654 32", "219-09-9999", "name: Ada", "[email]", " ", "\n", "key: "),
+        *(
+            "0151 12345678",
+            "call ",
+            "12 Elm Street",
+            "1.1.1.1",
+            "Authorization: ",
+            "x",
+            "7",
+            "-",
+            "\x1f",
+        ),
+    )
 )
-def test_hostile_text_costs_little(text: str) -> None:
-    """No pattern goes back and forth over a text that was made to hurt it."""
-    started = time.process_time()
-    redact_text(text)
-    assert time.process_time() - started < 0.1
+
+
+@pytest.mark.req("002/19.3")
+@given(st.lists(_FRAGMENTS | st.text(max_size=3), max_size=12))
+def test_what_was_redacted_once_stays_as_it_is(fragments: list[str]) -> None:
+    """Logs are redacted again on their way out, and traces when they are shown."""
+    once = redact_text("".join(fragments))
+
+    assert redact_text(once) == once
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=20))
@@ -171,12 +184,3 @@ def test_redaction_never_fails_and_never_adds_its_own_meaning(value: Any) -> Non
 
     json.dumps(once, allow_nan=False)
     assert redact_value(once) == once
-
-
-@pytest.mark.parametrize(
-    ("digits", "valid"),
-    [("4111111111111111", True), ("4111111111111112", False), ("6011 0009 9013 9424", True)],
-)
-def test_the_check_digit_tells_card_numbers(digits: str, valid: bool) -> None:
-    """Luhn: every second digit from the right counts twice."""
-    assert is_card_number(digits) is valid

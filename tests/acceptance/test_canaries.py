@@ -1,0 +1,255 @@
+"""No secret and no personal data reaches a log, a trace, an event or an error (spec, 11.10).
+
+Canaries are planted in everything that comes from outside: questions, gold answers, metadata,
+headers, graphs, arguments and results of tools, replies and errors of a model provider, reasons of
+stops, and requests that are refused. Runs complete, fail, are halted and are cancelled. Then
+everything that the service shows or keeps is searched for them.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterable
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.support.canary_story import Story, payload_of
+from tests.support.fake_provider.arrivals import Arrival
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess, model_settings
+from tests.support.surfaces import Surface, columns_of, plain, views_of, without_payload
+
+MODEL_KEY = "sk-proj-OperatorsOwnKey0123456789abcdef"
+
+KEPT = frozenset(
+    {
+        *(
+            "runs.request",
+            "runs.metadata",
+        ),  # what the caller sent, to execute the run and to return
+        *("runs.result", "calls.value"),  # what the caller asked for, and the journal it comes from
+        *("graphs.definition", "graphs.description"),  # what the caller registered, to return it
+    }
+)
+"""The columns that hold what callers sent or asked for, as it is."""
+
+PATIENCE = httpx.Timeout(60)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[ServiceProcess]:
+    """A service that says all it can."""
+    settings = {
+        **model_settings(running_provider.openai_url),
+        "LOGGING_LEVEL": "debug",
+        "MODELS_SMALL_API_KEY": MODEL_KEY,
+        "MODELS_BIG_API_KEY": MODEL_KEY,
+    }
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def story(service: ServiceProcess, running_provider: FakeProvider) -> AsyncIterator[Story]:
+    """What happened."""
+    async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, trust_env=False) as http:
+        told = Story(http, running_provider)
+        await told.tell()
+        yield told
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def arrivals(story: Story) -> list[Arrival]:
+    """What reached the model provider."""
+    return await story.provider.arrivals(bodies=True)
+
+
+@pytest.fixture(scope="module")
+def database(story: Story, module_database_url: str) -> list[Surface]:
+    """Every value of every table after the story; some tables must not be empty."""
+    found = list(columns_of(module_database_url))
+    tables = {surface.name.partition(".")[0] for surface in found}
+    assert tables >= {"runs", "calls", "events", "snapshots", "graphs", "workers"}
+    assert story.runs
+    return found
+
+
+def leaks(story: Story, surfaces: Iterable[Surface]) -> list[str]:
+    """Return which canaries can be read where."""
+    return sorted(
+        {
+            f"{leaked} in {surface.name}"
+            for surface in surfaces
+            for canaries in story.canaries.values()
+            for leaked in canaries.leaked_into(surface.text)
+        }
+    )
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
+    """Otherwise the searches below would search what never happened."""
+    assert {name: run["status"] for name, run in story.runs.items()} == {
+        "completed": "completed",
+        "wrong": "failed",
+        "provider failed": "failed",
+        "no plan": "failed",
+        "gave up": "failed",
+        "tool failed": "failed",
+        "halted": "halted",
+        "cancelled": "cancelled",
+        "cancelled early": "cancelled",
+        "graph completed": "completed",
+        "graph failed": "failed",
+        "graph unfit": "failed",
+        "graph halted": "halted",
+        "graph cancelled": "cancelled",
+    }
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_canary_reached_its_place(
+    story: Story, arrivals: list[Arrival], database: list[Surface]
+) -> None:
+    """Prompts reached the provider, replies the journal, and what is kept is kept."""
+    prompts = json.dumps([arrival.prompt for arrival in arrivals])
+    kept = json.dumps([surface.text for surface in database if surface.name in KEPT])
+    asked = [name for name in story.canaries if name.startswith("question")]
+    asked.remove("question cancelled early")
+    asked += ["prompt", "system", "graph input", "unfit prompt", "hanging prompt", "unknown"]
+    stored = ["reply", "gold", "metadata", "prose", "cannot", "planned date", "graph date"]
+    stored += [
+        "unfit reply",
+        "refused args",
+        "kept prompt",
+        "description",
+        "tool name",
+        "question cancelled early",
+    ]
+
+    for places, where in ((asked, prompts), (stored, kept)):
+        for place in places:
+            for canary in story.canaries[place].all:
+                assert canary.needle in where, (place, canary.kind)
+    assert any(surface.name == "graphs.definition" for surface in database)
+    assert {arrival.headers["authorization"] for arrival in arrivals} == {f"Bearer {MODEL_KEY}"}
+    assert story.canaries["reply"].of("email").needle in payload_of(story.runs["completed"])
+    assert "[email]" in story.runs["cancelled"]["stop"]["reason"]
+    assert "[secret]" in story.runs["cancelled early"]["stop"]["reason"]
+    assert len(story.answers) > 40
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/19.2")
+async def test_no_canary_is_in_the_output_of_the_process(
+    story: Story, service: ServiceProcess
+) -> None:
+    """At the most talkative level; and there is output to search."""
+    lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
+    output = Surface("output", service.child.stdout + service.child.stderr)
+
+    assert {"process.open", "run.settled"} <= {line["event"] for line in lines}
+    assert leaks(story, [output, Surface("lines", plain(lines))]) == []
+    assert MODEL_KEY not in output.text
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/19.2")
+async def test_no_canary_is_kept_beyond_what_a_run_needs(
+    story: Story, database: list[Surface]
+) -> None:
+    """The database holds requests, results and the journal, and of nothing else a copy."""
+    elsewhere = [surface for surface in database if surface.name not in KEPT]
+
+    assert leaks(story, elsewhere) == []
+    assert not any(MODEL_KEY in surface.text for surface in database)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/19.2", "002/13.5")
+async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
+    """Its view, its log, its trace in every form, its events, its receipt."""
+    for name, run in story.runs.items():
+        views = await views_of(story.http, run["run_id"])
+        assert leaks(story, views) == [], name
+        assert all(surface.text for surface in views)
+    listed = (await story.http.get("/runs", params={"limit": 200})).json()["runs"]
+
+    assert len(listed) == len(story.runs)
+    assert leaks(story, [Surface("list", plain([without_payload(run) for run in listed]))]) == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/23.5")
+async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
+    """Neither bodies nor headers of answers; and every refusal says why."""
+    for answer in story.answers:
+        shown = Surface(str(answer.request.url.path)[:5], answer.text + str(answer.headers.raw))
+        assert leaks(story, [shown]) == [], answer.text
+        if answer.status_code >= 400:
+            assert answer.json()["detail"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_gold_answer_is_known_to_the_verifier_alone(
+    story: Story, arrivals: list[Arrival], database: list[Surface], service: ServiceProcess
+) -> None:
+    """It stands in the request that is kept, and is in nothing else, prompts included."""
+    gold = story.canaries["gold"]
+    run = story.runs["wrong"]
+    views = await views_of(story.http, run["run_id"])
+    surfaces = [
+        *(surface for surface in database if surface.name != "runs.request"),
+        *(Surface("prompt", arrival.prompt + plain(arrival.body)) for arrival in arrivals),
+        *(Surface("output", service.child.stderr), Surface("result", plain(run)), *views),
+    ]
+
+    assert [leak for surface in surfaces for leak in gold.leaked_into(surface.text)] == []
+    assert run["finish_reason"] == "big_fail"
+    assert "right one" in run["stop"]["reason"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/19.1", "002/19.4", "002/19.5")
+async def test_a_redacted_trace_still_tells_what_happened(
+    story: Story, running_provider: FakeProvider
+) -> None:
+    """Calculations, dates and ids stay; the log of a case has every field it needs."""
+    args = {"expression": "0.17 * 2340 + 1,234.50", "precision": 2}
+    plan = {"actions": [{"tool": "calculator", "args": {"expression": args["expression"]}}]}
+    await running_provider.script("How much", [Step(plan=plan)])
+    body = {"input": "How much is 17% of 2,340 since 2025-09-08?"}
+
+    run = (await story.http.post("/runs", json=body, headers={"Prefer": "wait=20"})).json()
+    trace = (await story.http.get(f"/runs/{run['run_id']}/trace")).json()
+
+    shown = [node["metadata"].get("args") for node in trace["snapshot"]["nodes"].values()]
+    assert {"expression": args["expression"]} in shown
+    fields = {name for entry in run["result"]["logs"] for name in entry}
+    assert fields >= {"ts", "tier", "step_type", "run_id"}
+    assert fields >= {"token_usage", "tool", "args", "output_summary", "metric", "decision"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_full_payloads_are_shown_to_those_who_ask_for_them(
+    module_database_url: str, running_provider: FakeProvider
+) -> None:
+    """Which also shows that the searches above would find what is there."""
+    settings = {**model_settings(running_provider.openai_url), "TRACE_PAYLOADS": "full"}
+    async with (
+        ServiceProcess(module_database_url, settings=settings) as service,
+        httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, trust_env=False) as http,
+    ):
+        told = Story(http, running_provider)
+        answer = told.text("opted in")
+        plan = {"actions": [{"tool": "respond", "args": {"answer": answer}}]}
+        await running_provider.script("Everything", [Step(plan=plan)])
+        body = {"input": "Everything?"}
+        run = (await http.post("/runs", json=body, headers={"Prefer": "wait=20"})).json()
+        views = await views_of(http, run["run_id"])
+
+    assert {leak.partition(" in ")[2] for leak in leaks(told, views)} == {"trace"}
+    assert len(leaks(told, views)) >= len(told.canaries["opted in"].all) - 1

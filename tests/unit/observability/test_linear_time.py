@@ -1,0 +1,101 @@
+"""No text makes redaction slow: steps are counted, not seconds."""
+
+import re
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from app.observability import personal_data, secrets
+from app.observability.rules import Rule
+from tests.support.regex_steps import CountingPattern
+
+RULES = (
+    *secrets.SECRETS,
+    *secrets.RANDOM_WORDS,
+    *personal_data.FORMED,
+    *personal_data.ACCOUNTS,
+    *personal_data.CARDS,
+    *personal_data.GROUPED,
+    *personal_data.WORDED,
+)
+
+HOSTILE = (
+    *("a", "1", "A", " ", "-", ".", ":", "a@", "a.b@c.", "x@y", "%40", "a%40b."),
+    *("eyJ", "eyJ-", "eyJ.", "sk-", "sk-a-", "ghp_", "://", "://a", "://a:b", "AKIA", "SG.a."),
+    *("-----BEGIN PRIVATE KEY-----", "-----END", "bearer ", "bearer a", "basic YTpi", "password="),
+    *(
+        'password="',
+        "password is ",
+        "token",
+        "token: '",
+        "\\",
+        "api key ",
+        "authorization: ",
+        "pin ",
+    ),
+    *(
+        "4 ",
+        "4111 ",
+        "4111-",
+        "411111 ",
+        "1:AA",
+        "123-45-",
+        "+1",
+        "+1 ",
+        "+1 (2) ",
+        "+",
+        "(",
+        "00 1 ",
+    ),
+    *(
+        "01 ",
+        "0 1",
+        "0151/",
+        "(415) ",
+        "415-",
+        "call ",
+        "call is ",
+        "tel no 1 ",
+        "tel: 1-",
+        "fax: ((",
+    ),
+    *("GB82", "GB82 ", "GB82WEST", "LC00 a", "1.1.", "1.1.1.1.", "a:", "::", "ab:cd:"),
+    *(
+        "Mr ",
+        "Mr A. ",
+        "Mr Ada ",
+        "Ada ",
+        "1 Ada ",
+        "1 Ada Street",
+        "Dear Ada ",
+        "name: Ada ",
+        "Aweg",
+    ),
+    *("name:", "passport id: ", "account number 1", "hooks.slack.com/services/", "ab1C", "ab1C+/"),
+)
+
+
+def steps_of(rule: Rule, text: str) -> int:
+    counting = CountingPattern(cast("re.Pattern[str]", rule.pattern))
+    replace(rule, pattern=counting).applied(text, text.lower())
+    return counting.steps
+
+
+@pytest.mark.req("002/19.3")
+@pytest.mark.parametrize("fragment", HOSTILE)
+def test_twice_the_text_takes_twice_the_steps(fragment: str) -> None:
+    """For every rule, whatever is repeated; and a character costs a bounded number of steps."""
+    short, long = (fragment * (length // len(fragment)) for length in (150, 300))
+    for rule in RULES:
+        few, many = steps_of(rule, short), steps_of(rule, long)
+        told = f"{fragment!r} {cast('re.Pattern[str]', rule.pattern).pattern}"
+        assert many <= 2.2 * few + 500, told
+        assert many <= 60 * len(long), told
+
+
+def test_the_counter_sees_a_pattern_that_is_not_linear() -> None:
+    """Otherwise the test above would prove nothing."""
+    bad = Rule(re.compile(r"(?:a+)+b"), lambda _: "")
+
+    assert steps_of(bad, "a" * 16) > 100 * steps_of(bad, "a" * 8)

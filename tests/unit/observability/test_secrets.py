@@ -1,0 +1,95 @@
+"""Secrets that have a form, and those that their neighbours give away."""
+
+import pytest
+
+from app.observability.redaction import holds_key, redact_text
+
+MIXED = "kV3nQ8sL2pXw9TzB4mRc7JhY"
+
+SECRETS = {
+    "a key of a model provider": ("sk-proj-abcdEFGH12345678", "abcdEFGH"),
+    "a key with nothing but letters": ("sk-abcdefghijklmnopqrstuvwx", "abcdefgh"),
+    "a key of another provider": ("sk-ant-api03-aB3dE5-gH_jK", "aB3dE5"),
+    "a very long key": (f"sk-proj-{MIXED * 12}", MIXED[:8]),
+    "a key of a code host": ("ghp_16C7e42F292c6912E7710c838347Ae178B4a", "16C7e42F"),
+    "a fine-grained key of a code host": (f"github_pat_11ABC_{MIXED}", MIXED[:8]),
+    "a key of a chat": (f"xoxb-123456789012-{MIXED}", "123456789012"),
+    "a cloud access key": ("AKIAIOSFODNN7EXAMPLE", "IOSFODNN"),
+    "a secret cloud key": ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUt"),
+    "a maps key": ("AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY", "SyD-9tSr"),
+    "a bot's key": ("123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsawQ", "HdqTcv"),
+    "a mailer's key": (f"SG.{MIXED}.{MIXED}", MIXED[:8]),
+    "a web token": ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "eyJzdWIi"),
+    "a web token inside a word": ("jwt-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "eyJzdWIi"),
+    "a bearer token": ("Bearer abc.def-ghi_jkl", "abc.def"),
+    "basic credentials": ("Basic dXNlcjpodW50ZXIy", "dXNlcjpo"),
+    "a header": ("Authorization: Custom a b c", "a b c"),
+    "a header in JSON": ('{"authorization": "hunter2"}', "hunter2"),
+    "a cookie": ("Cookie: theme=dark; sid=hunter2", "hunter2"),
+    "a private key": (
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIB\n-----END RSA PRIVATE KEY-----",
+        "IB\n",
+    ),
+    "a private key without an end": ("-----BEGIN PRIVATE KEY-----\nMIIEow", "MIIEow"),
+    "a password in a URL": ("postgresql://app:hunter2@db.example.org/x", "hunter2"),
+    "a password with an at sign in a URL": ("redis://:hun@ter2@db.example.org/x", "ter2"),
+    "a password in a setting": ('password = "hunter2"', "hunter2"),
+    "a password of several words": ('password: "correct horse battery"', "horse"),
+    "a password in JSON in JSON": (r"{\"password\": \"hunter2\"}", "hunter2"),
+    "a password in a sentence": ("my password is hunter2", "hunter2"),
+    "a pin": ("PIN: 4931", "4931"),
+    "a key in a query": ("https://example.org/?api_key=hunter2", "hunter2"),
+    "a token in JSON": ('{"access_token": "hunter2"}', "hunter2"),
+    "a digest near a word for keys": ("api key 0123456789abcdef0123456789abcdef", "0123456789"),
+    "a random word near a word for keys": ("the secret was aB3dE5gH7jK9mN1p then", "aB3dE5"),
+    "a long random word": ("dGhpcyBpcyBhIHNlY3JldCBrZXkgMTIzNDU2Nzg5MA", "dGhpcyBp"),
+}
+
+HARMLESS = (
+    *("sk-learn-pipelines", "hf_hub_download", "task_key_of_step", "a bearer instrument"),
+    *("Basic arithmetic", "basic questions about tokens", "bearer securities", "token counting"),
+    *("max_tokens=100", "tokens_in=812 tokens_out=64", "the password is required"),
+    *("the secret of compound interest", "spin 2024", "author: nobody", "keyboard"),
+    *("numeric_analysis_of_closing_prices_v2", "app.adapters.postgres.embedded.server"),
+    *("0123456789abcdef0123456789abcdef01234567", "sha256 " + "0a1b2c3d" * 8, "0a1b2c3d" * 8),
+    *("0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f", "key 0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f"),
+    *("/usr/lib/python3.11/site-packages/sqlalchemy/engine/default.py", "http://127.0.0.1:8080/x"),
+    *(
+        "https://example.org/a/very/long/path/Of/Words",
+        "AKIA is a prefix",
+        "step:case/small/1/plan",
+    ),
+)
+
+
+@pytest.mark.req("002/19.2", "002/19.3")
+@pytest.mark.parametrize(("secret", "core"), SECRETS.values(), ids=SECRETS.keys())
+@pytest.mark.parametrize(
+    ("before", "after"), [("before ", " after"), ('{"said": "', '"}'), ("", "")]
+)
+def test_a_secret_is_taken_out_of_a_text(secret: str, core: str, before: str, after: str) -> None:
+    """Wherever it stands; the words around it stay."""
+    shown = redact_text(f"{before}{secret}{after}")
+
+    assert core not in shown
+    assert "[secret]" in shown or "[private key]" in shown
+    assert shown.startswith(before)
+
+
+@pytest.mark.req("002/19.5")
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_only_resembles_a_secret_stays(text: str) -> None:
+    """Names in programs, ids and digests of this service, paths, ordinary words."""
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize("text", ["sk-proj-abcdEFGH12345678", "a:AKIAIOSFODNN7EXAMPLE"])
+def test_an_identifier_that_is_a_key_is_known(text: str) -> None:
+    """Somebody has put it into the wrong field."""
+    assert holds_key(text)
+
+
+@pytest.mark.parametrize("text", ["case-2025-09-08.1", "0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f", ""])
+def test_an_ordinary_identifier_is_no_key(text: str) -> None:
+    """Also one that looks random."""
+    assert not holds_key(text)
