@@ -131,9 +131,9 @@ class GraphExecution:
     def notes(self) -> Iterator[Note]:
         """Yield what a trace must know of the steps that have ended."""
         for step_id, report in self._reports.items():
-            note = self._stepping.note_of(self._prepared.steps[step_id], report)
-            if note is not None:
-                yield note
+            if report.ended_ns:
+                step, inputs = self._prepared.steps[step_id], self._inputs_of(step_id)
+                yield self._stepping.note_of(step, report, inputs)
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
         """Return what the steps produced from which flow edges lead to one, by step."""

@@ -1,7 +1,7 @@
 """What is noted of steps as they end, for whoever passed an ExecutionTrace.
 
-While steps are executed, only their inputs and times are kept, on their reports. Nothing is made of
-that before somebody looks, so it costs a small part of a step (seed 000, section 9.3).
+While steps are executed, only their times are kept, on their reports. Nothing is made of that before
+somebody looks, so it costs a small part of a step (seed 000, section 9.3).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +13,8 @@ from app.engine.report import StepReport, said_of
 from app.kernel.graph import DEFAULT_HANDLE
 from app.trace.step_trace import StepRecord
 
-Note = tuple[str, str, PreparedStep, StepReport]
-"""The path and the CallNode of a step that has ended, the step, and its report."""
+Note = tuple[str, str, PreparedStep, StepReport, Outputs]
+"""The path and the CallNode of a step that has ended, the step, its report and its inputs."""
 
 
 class Noting(Protocol):
@@ -57,13 +57,13 @@ class StepNotes(Sequence[StepRecord]):
 
 
 def _record(note: Note) -> StepRecord:
-    path, node, step, report = note
+    path, node, step, report, inputs = note
     return StepRecord(
         path,
         node,
         step.work.node_id or step.step.id,
         step.step.type,
-        report.inputs or step.work.data,
+        inputs or step.work.data,
         _shown(report.outputs),
         None if report.error is None else said_of(report.error),
         report.started_ns or report.ended_ns,

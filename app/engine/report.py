@@ -49,10 +49,8 @@ class StepReport:
     """``skip`` or ``fallback``, if its policy has made a failure good."""
     source: Callable[[], Outputs] | None = None
     """Gives the partial outputs of a step that is executed."""
-    inputs: Outputs = field(default_factory=dict)
-    """What it was given; this and the times are noted only for whoever traces the execution."""
     started_ns: int = 0
-    """In nanoseconds of the monotonic clock, as is the end."""
+    """In nanoseconds of the monotonic clock, as is the end; noted only for whoever traces."""
     ended_ns: int = 0
     """0 while it has not ended."""
     charge: Charge = field(default_factory=dict)

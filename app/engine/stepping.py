@@ -94,7 +94,7 @@ class Stepping:
             node = self._begin(step, path, running=True)
             report.status = StepStatus.RUNNING
             if self._timed:
-                report.inputs, report.started_ns = inputs, self._readings[0]
+                report.started_ns = self._readings[0]
             if self._journal is not None or self._events is not None:
                 self._tell_begun(report, path, node, recorded)
             context = FlowContext(
@@ -117,11 +117,9 @@ class Stepping:
                 self._journal.touch()
         self._token.check()
 
-    def note_of(self, step: PreparedStep, report: StepReport) -> Note | None:
-        """Return what a trace must know of a step; None if it has not ended."""
-        if not report.ended_ns:
-            return None
-        return self._prefix + step.step.id, self._nodes[step.step.id], step, report
+    def note_of(self, step: PreparedStep, report: StepReport, inputs: Outputs) -> Note:
+        """Return what a trace must know of a step that has ended."""
+        return self._prefix + step.step.id, self._nodes[step.step.id], step, report, inputs
 
     def recorded(self, step_id: str) -> Recorded | None:
         """Return what an earlier execution of the run has recorded of a step."""
