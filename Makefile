@@ -59,7 +59,7 @@ example: $(SYNC_STAMP)
 
 # The selection is that of tests/acceptance/test_eval.py, by which `make test` applies the gates.
 eval: $(SYNC_STAMP)
-	$(BIN)/caseworker eval tests/data/cases/cases.json --skip stocks $(ARGS)
+	$(BIN)/caseworker eval tests/data/cases/cases.json $(ARGS)
 
 bench: $(SYNC_STAMP)
 	$(BIN)/python -m bench $(ARGS)

@@ -1,7 +1,7 @@
 """What is noted of steps as they end, for whoever passed an ExecutionTrace.
 
-While steps are executed, only their times are kept, on their reports. Nothing is made of that before
-somebody looks, so it costs a small part of a step (seed 000, section 9.3).
+While steps are executed, only their times are kept, on their reports. Nothing is made of that
+before somebody looks, so it costs a small part of a step (seed 000, section 9.3).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -20,8 +20,6 @@ from tests.support.service import ServiceProcess
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "data" / "cases" / "cases.json"
 UNSEEN = CASES.with_name("unseen.json")
-GATED = ("--skip", "stocks")
-"""All families that the offline planner reads; stocks are not among them yet."""
 OFFLINE = {"MODELS_SMALL_PROVIDER": "offline", "MODELS_BIG_PROVIDER": "offline"}
 
 
@@ -83,7 +81,7 @@ def lines_of(folder: Path, case_id: str) -> list[dict[str, Any]]:
 @pytest.mark.req("002/12.2", "002/12.4", "002/14.2", "002/14.4", "002/16.3", "002/26.1", "002/26.2")
 def test_the_gated_cases_reach_every_target(evaluator: Evaluator) -> None:
     """Success, escalation and latency; and every case leaves a trace that tells how it went."""
-    evaluated = evaluator.evaluate(CASES, *GATED, name="cases")
+    evaluated = evaluator.evaluate(CASES, name="cases")
 
     assert evaluated.exit_code == 0, evaluated.stderr
     metrics = evaluated.metrics
@@ -104,7 +102,7 @@ def test_easy_questions_are_answered_quickly_with_one_small_pass(
     evaluator: Evaluator, service_url: str
 ) -> None:
     """In fallback_only mode, end to end; and nothing wrong is claimed without the gold answers."""
-    chosen = ("--only", "easy", *GATED, "--mode", "fallback_only", "--blind")
+    chosen = ("--only", "easy", "--mode", "fallback_only", "--blind")
     evaluated = evaluator.evaluate(CASES, *chosen, "--url", service_url, name="easy-fallback-only")
 
     assert evaluated.exit_code == 0, evaluated.stderr
@@ -131,7 +129,7 @@ def test_the_same_questions_with_the_same_seed_end_the_same(
     evaluator: Evaluator, service_url: str
 ) -> None:
     """Each of them three times."""
-    options = ("--url", service_url, "--limit", "8", "--seed", "3", "--repeat", "3", *GATED)
+    options = ("--url", service_url, "--limit", "8", "--seed", "3", "--repeat", "3")
     evaluated = evaluator.evaluate(CASES, *options, name="repeated")
 
     assert evaluated.exit_code == 0, evaluated.stderr

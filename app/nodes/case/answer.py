@@ -1,7 +1,8 @@
 """The final answer, composed from the evidence (spec, section 8).
 
 The answer comes from the last pass that brought one. If that pass used ``respond``, its answer is
-the whole answer; otherwise it is what the tools of the pass found, in their order.
+the whole answer; otherwise it is what the tools of the pass found, in their order. Beside a number
+or a date that answers, the words about a picture or about rows of data stay evidence.
 """
 
 import json
@@ -16,6 +17,8 @@ from app.nodes.case.numbers import number_in
 from app.tools.ports import ToolResult
 
 RESPOND = "respond"
+_DESCRIBED = frozenset({"artifact", "rows"})
+"""What a result holds for people to look at; its text says what that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,22 @@ def _answer_in(basis: Sequence[Evidence]) -> str | None:
     responses = [found for found in basis if found.tool == RESPOND and not found.failed]
     if responses:
         return _text(responses[-1].result.get("answer"))
-    findings = [finding(found.result) for found in basis]
-    return "; ".join(text for text in findings if text is not None) or None
+    answering = [found for found in basis if not found.failed and not _describes(found.result)]
+    findings = {
+        (found.tool, json.dumps(dict(found.args), sort_keys=True), text): text
+        for found in (answering if _has_value(answering) else basis)
+        if (text := finding(found.result)) is not None
+    }  # the same action with the same finding is said once
+    return "; ".join(findings.values()) or None
+
+
+def _has_value(basis: Sequence[Evidence]) -> bool:
+    return any(found.result.get("value") is not None for found in basis)
+
+
+def _describes(result: ToolResult) -> bool:
+    """Tell whether the words of a result only describe what it holds besides, such as a picture."""
+    return result.get("value") is None and not _DESCRIBED.isdisjoint(result)
 
 
 def _text(value: Any) -> str | None:

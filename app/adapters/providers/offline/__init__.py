@@ -1,1 +1,1 @@
-"""A planner that needs no model: it reads arithmetic and date questions in English itself."""
+"""A planner that needs no model: it reads questions about numbers, dates and stocks itself."""

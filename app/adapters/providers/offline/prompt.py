@@ -1,6 +1,7 @@
 """What the offline planner is told, read from the prompt that every planner gets."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -11,6 +12,9 @@ from app.llm.messages import Message
 
 MAX_PROMPT_CHARS = 200_000
 MAX_REASON_CHARS = 300
+
+_COVERED = re.compile(r"The prices of (\S{1,20}) cover (\d{4}-\d\d-\d\d) to ", re.ASCII)
+"""How the tools for stocks say from which day on they know prices."""
 
 
 class UnreadablePromptError(ValueError):
@@ -29,6 +33,8 @@ class PlanningPrompt:
     """What earlier actions brought: ``{"tool", "args", "result"}``."""
     failure: str | None
     """Why an earlier plan failed, in words."""
+    expected_tools: tuple[str, ...] = ()
+    """The tools that the asker wants to see used."""
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "PlanningPrompt":
@@ -52,6 +58,7 @@ class PlanningPrompt:
             tools=_names(document.get("tools")),
             evidence=_evidence(document.get("evidence")),
             failure=_reason(document.get("failure")),
+            expected_tools=_expected(document.get("expected_tools")),
         )
 
     def error(self) -> str | None:
@@ -62,6 +69,21 @@ class PlanningPrompt:
                 tool = found.get("tool")
                 return f"{tool}: {reason}" if isinstance(tool, str) else reason
         return self.failure
+
+    def beginnings(self) -> Mapping[str, date]:
+        """Return the first days with prices, by symbol, if that they are late is all that failed.
+
+        Empty if anything else went wrong.
+        """
+        found: dict[str, date] = {}
+        for result in (item.get("result") for item in self.evidence):
+            if not isinstance(result, Mapping) or "error" not in result:
+                continue
+            told = _COVERED.match(str(result["error"]))
+            if result.get("code") != "out_of_range" or told is None:
+                return {}
+            found[told[1]] = _day(told[2])
+        return found
 
     def tried(self, tool: str, args: Mapping[str, Any]) -> bool:
         """Tell whether this very action was taken before."""
@@ -82,6 +104,11 @@ def _names(value: object) -> frozenset[str] | None:
         return None
     named = (tool.get("name") if isinstance(tool, dict) else tool for tool in value)
     return frozenset(name for name in named if isinstance(name, str))
+
+
+def _expected(value: object) -> tuple[str, ...]:
+    listed = value if isinstance(value, list) else []
+    return tuple(dict.fromkeys(name for name in listed if isinstance(name, str)))
 
 
 def _evidence(value: object) -> tuple[Mapping[str, Any], ...]:

@@ -1,41 +1,51 @@
 """Questions that are one calculation."""
 
 from app.adapters.providers.offline.reading import formula
-from app.adapters.providers.offline.reading.action import Action
+from app.adapters.providers.offline.reading.action import Reading
 from app.adapters.providers.offline.reading.commands import read_command, read_steps
 from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
+from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.expressions import Expressions
 from app.adapters.providers.offline.reading.formula import Binding, Formula
 from app.adapters.providers.offline.reading.frames import read_asking, read_closing, read_courtesies
+from app.adapters.providers.offline.reading.measures import is_place
 from app.adapters.providers.offline.reading.phrases import read_remainder
 from app.adapters.providers.offline.reading.proportions import read_proportion
 from app.adapters.providers.offline.reading.rounding import read_presentation
 from app.adapters.providers.offline.reading.tokens import Kind
 
-CALCULATOR = "calculator"
-
 _COMPARED: Phrases[str] = Phrases(
     {
         "(which|what) (number|one|value|of these|) is (the|) (larger|bigger|greater|higher|"
-        "largest|biggest|greatest|highest|more)": "max",
+        "largest|biggest|greatest|highest|more) (number|one|value|) (of|among|)": "max",
         "(which|what) (number|one|value|of these|) is (the|) (smaller|lesser|lower|less|"
-        "smallest|lowest)": "min",
+        "smallest|lowest) (number|one|value|) (of|among|)": "min",
+    }
+)
+
+_OF_THESE: Phrases[bool] = Phrases({"(which|what) (number|one|) (of|among)": True})
+_EXTREME: Phrases[str] = Phrases(
+    {
+        "is (the|) (largest|biggest|greatest|highest|maximum|larger|bigger|greater|higher)": "max",
+        "is (the|) (smallest|lowest|least|minimum|smaller|lower)": "min",
     }
 )
 
 
-def read_calculation(cursor: Cursor) -> Action:
+def read_calculation(dates: DateTerms) -> Reading:
     """Read a question whose answer is the value of an expression or of some actions."""
-    expressions = Expressions(cursor)
+    cursor, expressions = dates.cursor, Expressions(dates)
     read_asking(cursor)
     first = cursor.place()
     found = cursor.attempt(lambda _: read_command(expressions)) or expressions.expression()
     bare = cursor.place() == first + 1 and cursor.token(first).kind is Kind.NUMBER
     asked = _presented(cursor, read_steps(expressions, found))
-    action = _closed(cursor, asked)
+    reading = _closed(expressions, asked)
     if bare and asked == found:
         raise cursor.ambiguous("it is one number, and nothing is asked about it")
-    return action
+    if is_place(asked.text):
+        raise cursor.misread()  # another tool's question, with nothing to calculate
+    return reading
 
 
 _LEFT_OVER: Phrases[bool] = Phrases(
@@ -47,9 +57,9 @@ _LEFT_OVER: Phrases[bool] = Phrases(
 )
 
 
-def read_left_over(cursor: Cursor) -> Action:
+def read_left_over(dates: DateTerms) -> Reading:
     """Read ``what is left when 3 is taken from 10`` or ``… when 50 is divided by 8``."""
-    expressions = Expressions(cursor)
+    cursor, expressions = dates.cursor, Expressions(dates)
     read_courtesies(cursor)
     _LEFT_OVER.expect(cursor)
     found = cursor.attempt(lambda _: expressions.checked(lambda: read_remainder(expressions)))
@@ -72,11 +82,11 @@ _JOINED: Phrases[str] = Phrases(
 _JOINING_WORDS = ("add", "added", "adds", "summed", "total", "combined", "altogether", "multiplied")
 
 
-def read_joined(cursor: Cursor) -> Action:
+def read_joined(dates: DateTerms) -> Reading:
     """Read ``what do 5 and 6 add up to``, ``2, 3 and 4 multiplied together``."""
+    cursor, expressions = dates.cursor, Expressions(dates)
     if not cursor.mentions(*_JOINING_WORDS):
         raise cursor.misread()
-    expressions = Expressions(cursor)
     read_asking(cursor)
     items, _ = expressions.items()
     function = _JOINED.expect(cursor)
@@ -85,9 +95,9 @@ def read_joined(cursor: Cursor) -> Action:
     return _finished(expressions, found)
 
 
-def read_share(cursor: Cursor) -> Action:
+def read_share(dates: DateTerms) -> Reading:
     """Read a question about a percentage that is not known, or of something not known."""
-    expressions = Expressions(cursor)
+    cursor, expressions = dates.cursor, Expressions(dates)
     read_courtesies(cursor)
     place = cursor.place()
     found = cursor.attempt(lambda _: read_proportion(expressions))
@@ -98,21 +108,23 @@ def read_share(cursor: Cursor) -> Action:
     return _finished(expressions, found)
 
 
-def read_comparison(cursor: Cursor) -> Action:
-    """Read ``which is larger, 9.11 or 9.9``."""
-    expressions = Expressions(cursor)
+def read_comparison(dates: DateTerms) -> Reading:
+    """Read ``which is larger, 9.11 or 9.9``, ``which of 12, 7 and 30 is the largest``."""
+    cursor, expressions = dates.cursor, Expressions(dates)
     read_courtesies(cursor)
-    function = _COMPARED.expect(cursor)
+    listed_first = _OF_THESE.read(cursor) is not None
+    function = None if listed_first else _COMPARED.expect(cursor)
     cursor.accept(",", ":", "-")
     items, _ = expressions.items()
+    function = function or _EXTREME.expect(cursor)
     if any(item.binding < Binding.SIGN for item in items):
         raise cursor.ambiguous("only plain numbers are compared")
     found = expressions.checked(lambda: formula.call(function, *items, plain=False))
     return _finished(expressions, found)
 
 
-def _finished(expressions: Expressions, found: Formula) -> Action:
-    return _closed(expressions.cursor, _presented(expressions.cursor, found))
+def _finished(expressions: Expressions, found: Formula) -> Reading:
+    return _closed(expressions, _presented(expressions.cursor, found))
 
 
 def _presented(cursor: Cursor, found: Formula) -> Formula:
@@ -122,6 +134,6 @@ def _presented(cursor: Cursor, found: Formula) -> Formula:
     return found
 
 
-def _closed(cursor: Cursor, found: Formula) -> Action:
-    read_closing(cursor)
-    return Action(CALCULATOR, {"expression": found.text})
+def _closed(expressions: Expressions, found: Formula) -> Reading:
+    read_closing(expressions.cursor)
+    return expressions.measures.actions(found.text)

@@ -6,6 +6,7 @@ from app.adapters.providers.offline.reading import formula, operators
 from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.expressions import Expressions
 from app.adapters.providers.offline.reading.formula import Binding, Formula
+from app.adapters.providers.offline.reading.lists import THE_NUMBERS
 from app.adapters.providers.offline.reading.rounding import read_round_command, read_rounding
 
 Command = Callable[[Expressions], Formula]
@@ -60,6 +61,7 @@ def _add(expressions: Expressions) -> Formula:
     """``add 5 to 7``, ``add 5, 7 and 9``, ``add 8% tax to 50``."""
     cursor = expressions.cursor
     cursor.accept("together")
+    THE_NUMBERS.read(cursor)
     place = cursor.place()
     added = expressions.item()
     operators.SURCHARGE.read(cursor)

@@ -54,8 +54,9 @@ class DateTerms:
 
     def _with_sums(self, found: Day) -> Day:
         """Read what may follow: ``2025-01-15 + 45 days``."""
-        while (sign := self.cursor.accept("plus", "+", "minus", "-")) is not None:
-            found = self._moved(found, read_durations(self.cursor), back=sign in {"minus", "-"})
+        while (sum_of := self.cursor.attempt(_read_sum)) is not None:
+            back, durations = sum_of
+            found = self._moved(found, durations, back=back)
         return found
 
     def _moved(self, day: Day, durations: list[Duration], *, back: bool) -> Day:
@@ -67,6 +68,9 @@ class DateTerms:
         """``45 days after …``, ``3 weeks ago``, ``in 10 days``."""
         cursor, today = self.cursor, relative("today", self.today)
         inside = cursor.accept("in") is not None
+        if cursor.at("the") and cursor.ahead().text in {"day", "date"}:
+            cursor.take()
+            cursor.take()
         durations = read_durations(cursor)
         if inside:
             cursor.accept("time")
@@ -101,14 +105,20 @@ class DateTerms:
         if edge is not None:
             return self._day_of_period(edge)
         nth = _LAST if cursor.accept("last", "final") else ordinal(cursor)
-        weekday = None if cursor.accept("day") else date_words.weekday(cursor)
+        weekday = None if cursor.accept("day", "date") else date_words.weekday(cursor)
         cursor.expect("of", "in")
         if weekday is None:
             return self._day_of_period(nth)
         return self._nth_weekday(weekday, nth)
 
     def _nth_weekday(self, weekday: str, nth: int) -> Day:
-        year, month = read_month(self.cursor, self.today)
+        period = self.cursor.attempt(lambda at: read_month(at, self.today))
+        if period is None:  # of a year: its first ones are in January, its last in December
+            year, month = read_year(self.cursor, self.today), 12 if nth == _LAST else 1
+            if nth == _MAX_NTH:
+                raise self.cursor.misread()
+        else:
+            year, month = period
         if nth > _MAX_NTH:
             raise self.cursor.misread()
         args = {
@@ -126,6 +136,8 @@ class DateTerms:
 
     def _day_of_period(self, nth: int) -> Day:
         """Read a month or a year, and return its nth day; -1 is the last."""
+        if nth == _LAST and (around := self.cursor.attempt(lambda _: self._month_around())):
+            return around
         period = self.cursor.attempt(lambda at: read_month(at, self.today))
         if period is None:
             return self._day_of_year(read_year(self.cursor, self.today), nth)
@@ -136,6 +148,18 @@ class DateTerms:
         if not 1 <= nth <= calculation.days_in_month(year, month):
             raise self.cursor.ambiguous("the month has no such day")
         return on(date(year, month, nth))
+
+    def _month_around(self) -> Day:
+        """``the month of 2024-11-08``; return the last day of it."""
+        cursor = self.cursor
+        cursor.accept("the")
+        cursor.expect("month")
+        cursor.expect("of", "for", "containing", "with", "in", "after")
+        day = self.term()
+        known = None
+        if day.known is not None:
+            known = calculation.end_of_month(day.known.year, day.known.month)
+        return Day({"operation": "end_of_month", "date": day.reference(cursor)}, known)
 
     def _day_of_year(self, year: int, nth: int) -> Day:
         if nth == _LAST:
@@ -182,3 +206,8 @@ class DateTerms:
             raise self.cursor.ambiguous(
                 f"'{word} {weekday}' can be the one of this week or of the {word}; give the date"
             )
+
+
+def _read_sum(cursor: Cursor) -> tuple[bool, list[Duration]]:
+    sign = cursor.expect("plus", "+", "minus", "-")
+    return sign in {"minus", "-"}, read_durations(cursor)

@@ -154,9 +154,21 @@ def read_move(dates: DateTerms) -> Action:
 
 
 _NORMALISE: Phrases[bool] = Phrases(
-    {"(normalise|normalize|format|reformat|spell out|write out|write) (the date|)": True}
+    {
+        "(normalise|normalize|format|reformat|spell out|write out|write|rewrite|express|convert|"
+        "put|show|state|print) (the date|)": True,
+        "(what is|what's) the (full|whole|long|normalised|normalized) (date|form) (of|for)": True,
+    }
 )
-_IN_FULL: Phrases[bool] = Phrases({"in (full|words|long form|long format)": True, "out": True})
+_IN_FULL: Phrases[bool] = Phrases(
+    {
+        "(in|into|as|to) (the|a|) (full|long|written|normal|standard) (form|format|date|text|)": (
+            True
+        ),
+        "(in|into|to|as) (words|text)": True,
+        "out": True,
+    }
+)
 
 
 def read_normalise(dates: DateTerms) -> Action:

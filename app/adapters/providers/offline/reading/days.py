@@ -1,5 +1,6 @@
 """What was understood of a day."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -10,6 +11,8 @@ from app.tools.dates import calculation
 from app.tools.dates.calculation import Unit
 from app.tools.dates.inputs import RELATIVE_DAYS
 from app.tools.dates.refusal import DateRefusedError
+
+_YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,27 @@ class Duration:
 
 def written(text: str, *, literal: bool = False) -> Day:
     """Return the day of a date in some notation, which the tool will read."""
+    return Day({"operation": "normalise", "date": text}, _only_reading(text), literal)
+
+
+def _only_reading(text: str) -> date | None:
+    """Return the day of a date in digits that can be read in one way: ``24.12.2025``."""
     try:
-        known = date.fromisoformat(text)
+        return date.fromisoformat(text)
     except ValueError:
-        known = None
-    return Day({"operation": "normalise", "date": text}, known, literal)
+        found = _YEAR_LAST.fullmatch(text)
+    if found is None:
+        return None
+    first, second, year = (int(part) for part in found.group(1, 3, 4))
+    days = {_day_of(year, *pair) for pair in ((first, second), (second, first))} - {None}
+    return days.pop() if len(days) == 1 else None
+
+
+def _day_of(year: int, month: int, day: int) -> date | None:
+    try:
+        return date(year, month, day)
+    except ValueError:
+        return None
 
 
 def on(day: date) -> Day:

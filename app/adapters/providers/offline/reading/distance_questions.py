@@ -31,6 +31,8 @@ _THERE: Phrases[bool] = Phrases(
     {
         "(are|were|is|was|will be) (there|it|) (left|remaining|in between|away|)": True,
         "will there be": True,
+        "there (are|were|is|will be) (left|)": True,
+        "(that|) (lie|lies|lay|fall|are|were|is|was)": True,
         "(do|did|will) we have (left|)": True,
         "(left|remain|remaining|away|to go)": True,
         "(have|has|had|did) (passed|elapsed|gone by|it been|been)": True,
@@ -67,10 +69,31 @@ def _read_unit(cursor: Cursor) -> str | None:
 
 
 def _read_unit_named(cursor: Cursor) -> str:
+    cursor.accept("full", "whole", "complete", "entire")
     factor, unit = date_words.UNITS.expect(cursor)
     if factor != 1:
         raise cursor.ambiguous("a distance is told in days, weeks, months or years")
     return unit
+
+
+def read_span(dates: DateTerms) -> dict[str, Any]:
+    """Read ``days between A and B`` inside a larger question, as the calendar takes it."""
+    unit = _read_unit_named(dates.cursor)
+    if unit == "business_days":
+        raise dates.cursor.misread()
+    while _THERE.read(dates.cursor):
+        pass
+    args = _read_range(dates)
+    return args if unit == "days" else {**args, "unit": unit}
+
+
+def read_days_between(dates: DateTerms) -> dict[str, Any]:
+    """Read ``are there between A and B`` inside a larger question, where both are given."""
+    while _THERE.read(dates.cursor):
+        pass
+    if not dates.cursor.at("between", "from"):
+        raise dates.cursor.misread()
+    return _read_range(dates)
 
 
 def _read_range(dates: DateTerms) -> dict[str, Any]:
@@ -103,7 +126,7 @@ def read_leap_year(dates: DateTerms) -> Action:
     """Read ``is 2024 a leap year``, ``will next year be a leap year``, ``is it … in 2024``."""
     cursor = dates.cursor
     read_courtesies(cursor)
-    cursor.accept("is", "was", "will")
+    cursor.accept("if", "whether", "is", "was", "will")
     if cursor.accept("it"):
         cursor.accept("be")
         _LEAP.expect(cursor)
@@ -132,16 +155,40 @@ def read_days_in(dates: DateTerms) -> Action:
     cursor = dates.cursor
     read_courtesies(cursor)
     _DAYS_IN.expect(cursor)
+    args = read_whole(dates)
+    cursor.accept("have", "be", "long")
+    return calendar_action(cursor, args)
+
+
+def read_length(dates: DateTerms) -> dict[str, Any]:
+    """Read ``days in February 2024`` inside a larger question, as the calendar takes it."""
+    cursor = dates.cursor
+    cursor.expect("days")
+    _THERE.read(cursor)
+    cursor.expect("in", "of")
+    return read_whole(dates)
+
+
+def read_whole(dates: DateTerms) -> dict[str, Any]:
+    """Read a month or a year whose days are counted."""
+    cursor = dates.cursor
     cursor.accept("the")
     cursor.accept("month")
     cursor.accept("of")
-    args = cursor.first_of(
+    return cursor.first_of(
         lambda at: _days_in_month(*read_month(at, dates.today)),
+        lambda at: _days_in_month(*_month_had_in_year(at, dates.today)),
         lambda at: _days_in_any(at, dates.today),
         lambda at: {"operation": "days_in_year", "year": read_year(at, dates.today)},
     )
-    cursor.accept("have", "be", "long")
-    return calendar_action(cursor, args)
+
+
+def _month_had_in_year(cursor: Cursor, today: date) -> tuple[int, int]:
+    """Read ``February have in 2023``."""
+    month = date_words.month(cursor)
+    cursor.expect("have", "has", "had")
+    cursor.expect("in")
+    return read_year(cursor, today), month
 
 
 def _days_in_month(year: int, month: int) -> dict[str, Any]:

@@ -34,11 +34,37 @@ def _read_more(cursor: Cursor) -> Duration:
 def _read_one(cursor: Cursor) -> Duration:
     if (single := cursor.attempt(_read_single)) is not None:
         return single
-    count = read_number(cursor).text
-    if not count.isdigit() or len(count) > _MAX_DIGITS:
+    count = _count(cursor)
+    if len(str(count)) > _MAX_DIGITS:
         raise cursor.misread()
+    if cursor.at("-") and cursor.here.glued and cursor.ahead().glued:
+        cursor.take()  # 14-day
     factor, unit = date_words.UNITS.expect(cursor)
-    return Duration(int(count) * factor, unit)
+    return Duration(count * factor, unit)
+
+
+def _count(cursor: Cursor) -> int:
+    """Read ``45``, ``3 * 7`` or ``(10 + 5) * 2``."""
+    count = _factor(cursor)
+    while cursor.accept("*", "x", "times"):
+        count *= _factor(cursor)
+    return count
+
+
+def _factor(cursor: Cursor) -> int:
+    if cursor.accept("("):
+        count = _count(cursor)
+        while (sign := cursor.accept("+", "plus", "-", "minus")) is not None:
+            more = _count(cursor)
+            count += more if sign in {"+", "plus"} else -more
+        cursor.expect(")")
+        if count < 0:
+            raise cursor.misread()
+        return count
+    number = read_number(cursor).text
+    if not number.isdigit() or len(number) > _MAX_DIGITS:
+        raise cursor.misread()
+    return int(number)
 
 
 def _read_single(cursor: Cursor) -> Duration:

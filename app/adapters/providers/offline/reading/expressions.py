@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 from app.adapters.providers.offline.reading import formula, operators, phrases
 from app.adapters.providers.offline.reading.cursor import Cursor
+from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.formula import (
     PERCENT,
     Binding,
@@ -20,6 +21,7 @@ from app.adapters.providers.offline.reading.formula import (
     MixedQuantitiesError,
 )
 from app.adapters.providers.offline.reading.lists import Lists
+from app.adapters.providers.offline.reading.measures import Measures
 from app.adapters.providers.offline.reading.numerals import read_number
 from app.adapters.providers.offline.reading.operators import Operator, opened
 from app.adapters.providers.offline.reading.tokens import Kind
@@ -40,9 +42,11 @@ class Following(Enum):
 class Expressions:
     """Reads expressions from a cursor."""
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
+    def __init__(self, dates: DateTerms) -> None:
+        self.cursor = cursor = dates.cursor
         """Where the reading stands."""
+        self.measures = Measures(dates)
+        """The quantities that other tools have to find."""
         self._depth = 0
         self._lists = Lists(cursor, item=self.item, expression=self.expression)
         self._spoken_powers = 0
@@ -107,7 +111,8 @@ class Expressions:
             self.cursor.back(place)
             return None
         self.spoken |= here.kind is Kind.WORD
-        if opens and not comma and left.listing not in rule.after:
+        unclear = left.listing not in {Listing.CLOSED, Listing.WHOLE}
+        if unclear and not comma and left.listing not in rule.after:
             raise self.cursor.ambiguous(
                 f"it is not clear whether '{here.text}' follows the last number alone or all that "
                 "stands before it; use parentheses"
@@ -167,7 +172,7 @@ class Expressions:
                 return found
 
     def _with_mark(self, mark: Callable[[Formula], Formula], of: Formula) -> Formula:
-        if of.listing is not Listing.CLOSED:
+        if of.listing not in {Listing.CLOSED, Listing.WHOLE}:
             raise self.cursor.ambiguous("it is not clear what the last word follows")
         return self.checked(lambda: mark(of))
 
@@ -212,6 +217,8 @@ class Expressions:
             found = self.expression()
             self.cursor.expect(")")
             return replace(found, listing=Listing.CLOSED, fraction=False, splittable=False)
+        if (measure := self.cursor.attempt(self.measures.read)) is not None:
+            return measure
         if (phrase := self.cursor.attempt(_phrase)) is not None:
             self.spoken = True
             return self.checked(lambda: phrase(self))

@@ -26,6 +26,8 @@ class Listing(Enum):
     """
 
     CLOSED = auto()
+    WHOLE = auto()
+    """Nothing is left open, but a comma may follow: ``the days of May 2024, times 24``."""
     SUM = auto()
     PRODUCT = auto()
     OTHER = auto()

@@ -9,7 +9,35 @@ from app.adapters.providers.offline.reading.tokens import Kind
 COURTESIES: Phrases[bool] = Phrases(
     {
         "(hi|hello|hey|hiya|greetings|good morning|good afternoon|good evening) (there|)": True,
+        "(hi|hello|hey|dear) (everyone|everybody|all|team|friend|folks|again)": True,
         "(ok|okay|so|well|now|right|alright|um|er|and|also)": True,
+        "how are you (doing|) (today|)": True,
+        "(i|) hope (you are|you're|all is) (doing|) (well|fine|good|great)": True,
+        "i hope this finds you well": True,
+        "(i'm|i am|) sorry (to bother you|to disturb you|for bothering you|)": True,
+        "(everyone|everybody|team|folks)": True,
+        "(excuse|pardon) me": True,
+        "(here is|here's|this is) (a|my|another) (quick|simple|short|easy|) question": True,
+        "(i've|i have) (got|) (a|another|one more|a small) question (for you|)": True,
+        "(one|just one) (more|last|quick) (question|thing)": True,
+        "(can|could) you (please|) help (me|us) (with|out|) (this|something|)": True,
+        "(i|we) (need|could use) (some|your|a bit of|a little) help": True,
+        "i was (just|) wondering": True,
+        "if you (could|can) (please|) (tell|help|show) me": True,
+        "(i'm|i am) (just|) (wondering|curious)": True,
+        "(just|) (curious|out of curiosity)": True,
+        "(i'd|i would) (really|) (appreciate|be grateful for) (your|some) help": True,
+        "(i'm|i am) (doing|working on|stuck on|checking|preparing) (my|a|some|an|our) (homework|"
+        "report|presentation|project|math homework|maths homework|assignment)": True,
+        "my (teacher|boss|son|daughter|friend|colleague|manager|client) (asked|asks) (me|us)": True,
+        "my (teacher|boss|son|daughter|friend|colleague|manager|client) (wants|would like) to "
+        "know": True,
+        "for (my|a|our) (homework|report|presentation|project|class|assignment)": True,
+        "(would|do) you mind telling me": True,
+        "(be so kind as to|be so kind and)": True,
+        "(may|might) i (please|) (ask|know)": True,
+        "if (you|) (don't mind|possible)": True,
+        "just": True,
         "(please|kindly)": True,
         "(quick|simple|easy|math|maths|) question": True,
         "i have a (quick|simple|math|maths|) question": True,
@@ -69,6 +97,23 @@ CLOSING: Phrases[bool] = Phrases(
         "(please|thanks|thank you|thx|cheers)": True,
         "(thanks|thank you) (very much|so much|in advance|a lot)": True,
         "for me": True,
+        "(much|greatly|very much) appreciated": True,
+        "(i|we) (would|) (really|) appreciate (it|that|your help|the help)": True,
+        "(i'd|we'd) (really|) appreciate (it|that|your help|the help)": True,
+        "(thanks|thank you|thx) for (your|the) (help|time)": True,
+        "(thanks|thank you|thx) (a bunch|a million|again|kindly)": True,
+        "(many thanks|with thanks|ta|bye|goodbye|see you)": True,
+        "(thanks|thank you) (very much|so much|a lot|) in advance (for your help|)": True,
+        "have a (nice|great|good|lovely) (day|one|evening|weekend)": True,
+        "(best|kind|warm|) (regards|wishes)": True,
+        "that (would|will) be (great|helpful|very helpful|nice|awesome|perfect)": True,
+        "that (would|will) help (a lot|)": True,
+        "(if you can|if possible|if you don't mind|when you can)": True,
+        "(no rush|no hurry|take your time)": True,
+        "(i|we) need (it|this|that) for (my|our|a|the) (homework|report|presentation|project|class|"
+        "taxes|records|assignment|boss)": True,
+        "(it's|it is|this is) for (my|our|a|the) (homework|report|presentation|project|class|"
+        "records|assignment|boss)": True,
         "(=|,|:)": True,
     }
 )
@@ -78,7 +123,7 @@ CLOSING: Phrases[bool] = Phrases(
 def read_courtesies(cursor: Cursor) -> None:
     """Pass over a greeting and a polite opening."""
     while COURTESIES.read(cursor):
-        while cursor.accept(",", ".", "!", ":"):
+        while cursor.accept(",", ".", "!", ":", ";"):
             pass
 
 
@@ -91,7 +136,7 @@ def read_asking(cursor: Cursor) -> None:
 
 def is_courtesy(cursor: Cursor) -> bool:
     """Tell whether polite words are all there is."""
-    while COURTESIES.read(cursor) or CLOSING.read(cursor) or cursor.accept(".", "!"):
+    while CLOSING.read(cursor) or COURTESIES.read(cursor) or cursor.accept(".", "!", ",", ";"):
         pass
     return cursor.here.kind is Kind.END
 

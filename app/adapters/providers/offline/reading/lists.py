@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from app.adapters.providers.offline.reading.cursor import Cursor
+from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.formula import Binding, Formula
 from app.adapters.providers.offline.reading.tokens import Kind
+
+THE_NUMBERS: Phrases[bool] = Phrases(
+    {"(the|these|those|the following|following) (numbers|values|amounts) (:|)": True}
+)
 
 
 class Lists:
@@ -37,6 +41,7 @@ class Lists:
         If ``splits_matter``, a number with an ``and`` in it is refused: ``two hundred and five``
         may be two items.
         """
+        THE_NUMBERS.read(self._cursor)
         if self._is_in_parentheses():
             return self._in_parentheses(), True
         with self._opened():

@@ -111,7 +111,8 @@ DISCOUNT: Phrases[bool] = Phrases({"(discount|rebate|reduction)": True})
 
 def opened(result: Formula, last: Formula) -> Formula:
     """Return ``result``, whose last operand leaves a list open, as open too."""
-    return result if last.listing is Listing.CLOSED else replace(result, listing=Listing.OTHER)
+    ends = {Listing.CLOSED: Listing.CLOSED, Listing.WHOLE: Listing.WHOLE}
+    return replace(result, listing=ends.get(last.listing, Listing.OTHER))
 
 
 def nth_root(cursor: Cursor) -> Formula:

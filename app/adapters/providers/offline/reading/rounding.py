@@ -11,6 +11,8 @@ from app.adapters.providers.offline.reading.numerals import read_number
 Rounding = Callable[[Formula], Formula]
 
 MAX_PLACES = 30
+MAX_DECIMALS = 10
+"""Of the figures that are worked out from prices."""
 
 _NEAREST: Mapping[str, int] = {
     "integer": 0,
@@ -43,6 +45,15 @@ _PLACES: Phrases[bool] = Phrases(
         "(decimal|) (place|places|digit|digits)": True,
         "(digit|digits|place|places) after the decimal point": True,
         "d p": True,
+    }
+)
+_ROUND_TO: Phrases[bool] = Phrases(
+    {
+        "(rounded|round|rounding) (it|them|the result|the answer|your answer|the results|off|) "
+        "(off|) (to|at)": True,
+        "(give|state|report|show) (it|the result|the answer|your answer) (to|with)": True,
+        "(answer|accurate|correct|precise|exact) (to|with)": True,
+        "(to|with|at)": True,
     }
 )
 _WHOLE: Phrases[bool] = Phrases({"(an|the|a|) (integer|whole number)": True})
@@ -86,6 +97,19 @@ def read_rounding(cursor: Cursor) -> Rounding:
         raise cursor.misread()
     _PLACES.expect(cursor)
     return _to_places(int(digits))
+
+
+def read_decimals(cursor: Cursor) -> int:
+    """Read ``rounded to 2 decimals`` or ``to the nearest cent`` as the number of decimals."""
+    _ROUND_TO.read(cursor)
+    nearest = _NEAREST_PLACES.read(cursor)
+    if nearest is None:
+        digits = read_number(cursor).text
+        _PLACES.expect(cursor)
+        nearest = int(digits) if digits.isdigit() else -1
+    if not 0 <= nearest <= MAX_DECIMALS:
+        raise cursor.misread()
+    return nearest
 
 
 def read_round_command(items: Items) -> Formula:

@@ -11,6 +11,7 @@ from app.adapters.providers.offline.reading.cursor import Cursor
 from app.adapters.providers.offline.reading.days import Day, on, relative, written
 from app.adapters.providers.offline.reading.periods import read_year
 from app.adapters.providers.offline.reading.tokens import Kind
+from app.tools.dates.wording import WEEKDAYS
 
 _LEAP_DAY = (2, 29)
 
@@ -24,11 +25,28 @@ def read_written(cursor: Cursor, today: date, towards: int = 0) -> Day:
     cursor.accept("on")
     if (word := date_words.RELATIVE.read(cursor)) is not None:
         return relative(word, today)
+    if (named := cursor.attempt(_read_weekday_and_digits)) is not None:
+        return named
     if cursor.here.kind is Kind.DATE:
         return written(cursor.take().text, literal=True)
     if (digits := cursor.attempt(_read_short)) is not None:
         return written(digits, literal=True)
     return _read_spelled(cursor, today, towards)
+
+
+def _read_weekday_and_digits(cursor: Cursor) -> Day:
+    """Read ``Sunday, 2012-01-01``; the tool says so if the two contradict each other."""
+    start = cursor.here.start
+    weekday = date_words.weekday(cursor)
+    cursor.accept(",", "the")
+    cursor.accept("on")
+    if cursor.here.kind is not Kind.DATE:
+        raise cursor.misread()
+    text = cursor.take().text
+    day = written(text)
+    if day.known is not None and WEEKDAYS[day.known.weekday()] == weekday:
+        return day
+    return written(cursor.taken_since(start))
 
 
 def _read_short(cursor: Cursor) -> str:
@@ -61,8 +79,8 @@ def _read_spelled(cursor: Cursor, today: date, towards: int) -> Day:
         day = date(year, month, number)
     except ValueError:
         day = None
-    if weekday is not None or day is None:  # the tool says what is wrong with it
-        return written(cursor.taken_since(start))
+    if day is None or weekday not in {None, WEEKDAYS[day.weekday()]}:
+        return written(cursor.taken_since(start))  # the tool says what is wrong with it
     return on(day)
 
 

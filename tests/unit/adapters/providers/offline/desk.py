@@ -6,12 +6,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.adapters.providers.offline.provider import OfflineProvider
+from app.llm.gateway import Tier
 from app.llm.messages import Message, ModelRequest
+from app.nodes.case.answer import compose
+from app.nodes.case.evidence import Evidence
+from app.nodes.case.references import fill
 from app.tools.arguments import ArgumentChecks
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
-from app.tools.ports import ToolContext
+from app.tools.data_fetch_stock import DataFetchStock
+from app.tools.numeric_analysis import NumericAnalysis
+from app.tools.plotter import Plotter
+from app.tools.plotting.renderer import Renderer
+from app.tools.ports import ToolContext, ToolResult
 from app.tools.registry import ToolRegistry
+from app.tools.respond import Respond
+from app.tools.stocks.packaged import PackagedPrices
 
 NOW = datetime(2025, 1, 15, 12, 0, tzinfo=UTC)
 """A Wednesday."""
@@ -21,8 +31,19 @@ class Desk:
     """Asks the provider as a case does, and runs the plan with the real tools."""
 
     def __init__(self) -> None:
-        self._registry = ToolRegistry([Calculator(), Calendar()])
-        self._checks = ArgumentChecks(self._registry)
+        prices = PackagedPrices()
+        self._registry = ToolRegistry(
+            [
+                Calculator(),
+                Calendar(),
+                Respond(),
+                DataFetchStock(prices),
+                NumericAnalysis(prices),
+                Plotter(prices, Renderer()),  # without a place for pictures it only says so
+            ]
+        )
+        self.checks = ArgumentChecks(self._registry)
+        """Tells whether the arguments of an action fit its tool."""
         self._provider = OfflineProvider()
         self._context = ToolContext(run_id="run-1", timezone="UTC", now=NOW)
 
@@ -32,7 +53,7 @@ class Desk:
             "question": question,
             "today": NOW.date().isoformat(),
             "timezone": "UTC",
-            "tools": ["calculator", "calendar", "respond"],
+            "tools": list(self._registry.names()),
             "evidence": [],
         } | more
         message = Message(role="user", content=json.dumps(document))
@@ -40,18 +61,44 @@ class Desk:
         plan: dict[str, Any] = json.loads(reply.text)
         return plan
 
-    async def results(self, question: str) -> Sequence[Mapping[str, Any]]:
-        """Return what the tools find; the plan must be one that may be carried out."""
-        plan = await self.plan(question)
+    async def actions(self, question: str, **more: Any) -> list[dict[str, Any]]:
+        """Return the actions of a plan; there must be one, and its arguments must fit the tools."""
+        plan = await self.plan(question, **more)
         assert "actions" in plan, plan
-        found = []
-        for action in plan["actions"]:
-            assert self._checks.problem(action["tool"], action["args"]) is None
+        actions: list[dict[str, Any]] = plan["actions"]
+        assert 1 <= len(actions) <= 3
+        return actions
+
+    async def results(self, question: str, **more: Any) -> Sequence[Mapping[str, Any]]:
+        """Return what the tools find, one after the other."""
+        return [found.result for found in await self.evidence(question, **more)]
+
+    async def evidence(self, question: str, **more: Any) -> list[Evidence]:
+        """Plan and carry out, as a case does; arguments must fit the tools."""
+        results: dict[int, ToolResult] = {}
+        evidence = []
+        for number, action in enumerate(await self.actions(question, **more), start=1):
+            args = fill(action["args"], results)
+            assert self.checks.problem(action["tool"], args) is None
             tool = self._registry.find(action["tool"])
             assert tool is not None
-            found.append(await tool.run(action["args"], self._context))
-        assert 1 <= len(found) <= 3
-        return found
+            results[number] = await tool.run(args, self._context)
+            evidence.append(
+                Evidence(
+                    number=number,
+                    tier=Tier.SMALL,
+                    act_step=1,
+                    tool=action["tool"],
+                    args=args,
+                    result=results[number],
+                )
+            )
+        return evidence
+
+    async def composed(self, question: str, **more: Any) -> str | None:
+        """Return the answer that a case would give."""
+        answer = compose(await self.evidence(question, **more))
+        return None if answer is None else answer.text
 
     async def answer(self, question: str) -> str:
         """Return the values that the tools find, or the codes of their errors."""

@@ -1,0 +1,171 @@
+"""Questions about stocks as people write them; the answers were worked out from the file itself."""
+
+PRICES = [
+    ("What was the closing price of Apple on September 19, 2012?", "702.1"),
+    ("What was the closing price of Apple Inc. (AAPL) on 2012-09-19?", "702.1"),
+    ("AAPL's close on 19 September 2012", "702.1"),
+    ("At what price did Apple close on Wednesday, 2012-09-19?", "702.1"),
+    ("What did $AAPL close at on Sept 19, 2012?", "702.1"),
+    ("On 2012-09-19, what was the stock price of Apple?", "702.1"),
+    ("WHAT WAS THE CLOSING PRICE OF AAPL ON 2012-09-19?", "702.1"),
+    ("Hi there, could you tell me Apple's closing price on 2012-09-19? Thanks a lot!", "702.1"),
+    ("closing price of aapl on 24.03.2010", "229.37"),
+    ("Which price did Google open at on 19 August 2005?", "280.99"),
+    ("What was Facebook's lowest price on 2012-09-04?", "17.55"),
+    ("facebook's daily low on 2012-09-04", "17.55"),
+    ("What was the highest price of FB on September 4th, 2012?", "18.27"),
+    ("What was the volume of International Business Machines on 2010-05-06?", "13168800"),
+    ("How many IBM shares were traded on May 6, 2010?", "13168800"),
+    ("How many shares of IBM changed hands on 2010-05-06?", "13168800"),
+    ("What was the adjusted close of AAPL on 2012-09-19, rounded to 2 decimals?", "90.61"),
+    ("What do 20 shares of Microsoft cost at the opening price of 2010-01-04?", "612.4"),
+    ("How much were 100 Apple shares worth on 2012-09-19?", "70210"),
+    ("What is 10% of IBM's closing price on 2011-08-08?", "16.622"),
+    ("Multiply the closing price of AAPL on 2012-09-19 by 25.", "17552.5"),
+]
+
+FIGURES = [
+    ("What was the total return of AAPL in 2012 in percent, to two decimals?", "30.58"),
+    ("AAPL return 2012, rounded to 2 decimals", "30.58"),
+    ("By what percentage did Apple rise during the year 2012? Round to two decimals.", "30.58"),
+    ("How much did AAPL gain in 2012, in percent? Give the answer to 2 decimal places.", "30.58"),
+    ("What was the return of Microsoft in Q1 2012 (to 2 decimals)?", "21.31"),
+    ("return of MSFT in the first quarter of 2012 to 2 decimals", "21.31"),
+    ("MSFT return between January and March 2012 to 2 decimals", "21.31"),
+    ("MSFT's return from 1 January to 31 March 2012, to 2 decimals", "21.31"),
+    ("IBM's return in the first half of 2009, to 2 decimals", "20.77"),
+    ("IBM return H1 2009 rounded to 2 decimals", "20.77"),
+    ("What was IBM's return between March and June 2011? Round it to 2 decimals.", "7.72"),
+    ("What was Google's return in the last quarter of 2008, to 2 decimals?", "-25.28"),
+    ("return of GOOG over the last three months of 2008 to 2 decimals", "-25.28"),
+    ("By how many percent did Apple fall in 2008, rounded to 2 decimals?", "56.19"),
+    ("What was MSFT's total return since 2011, to 2 decimals?", "6.35"),
+    ("Annualised return of AAPL from 2003-01-02 to 2012-12-31, to 2 decimals", "53.51"),
+    ("How volatile was GOOG in 2008? Round to 2 decimals.", "54.67"),
+    ("Maximum drawdown of Google in the first half of 2009, to 2 decimals", "23.2"),
+    ("What was the 50-day moving average of MSFT on 2012-06-29, to 2 decimals?", "26.05"),
+    ("moving average over 50 days of MSFT as of 2012-06-29 to two decimals", "26.05"),
+    ("How strongly were Apple and Microsoft correlated in 2011? Round to 2 decimals.", "0.58"),
+    ("correlation between the daily returns of AAPL and MSFT in 2011 to 2 decimals", "0.58"),
+    ("What was the highest close of AAPL in 2012?", "702.1"),
+    ("lowest closing price of MSFT in 2009", "15.15"),
+    ("average daily volume of IBM in 2010, to the nearest whole number", "6422817"),
+    ("What was FB's average closing price in June 2012? Round to 2 decimals.", "29.54"),
+    ("median close of IBM in 2003", "84.91"),
+    ("On which day did AAPL reach its highest close in 2012?", "Wednesday, September 19, 2012"),
+    ("When did MSFT hit its lowest closing price in 2009?", "Monday, March 9, 2009"),
+    ("What was the best day of AAPL in 2008?", "Monday, October 13, 2008"),
+    ("What was AAPL's best daily return in 2008, in percent to 2 decimals?", "13.9"),
+    ("Was IBM rising or falling in 2009?", "rising"),
+    ("What was the total return and the volatility of GOOG in 2008, to 1 decimal?", "-55.1; 54.7"),
+]
+
+LINE = {"kind": "line"}
+PICTURES = [
+    ("Plot AAPL in 2012", LINE | {"symbol": "AAPL", "start": "2012-01-01", "end": "2012-12-31"}),
+    (
+        "Draw the closing price of Google since 2010",
+        LINE | {"symbol": "GOOG", "start": "2010-01-01"},
+    ),
+    (
+        "Show me a chart of IBM from March 2009 until 2009-12-31, please",
+        LINE | {"symbol": "IBM", "start": "2009-03-01", "end": "2009-12-31"},
+    ),
+    (
+        "Draw a candlestick chart of IBM in March 2009",
+        {"kind": "candles", "symbol": "IBM", "start": "2009-03-01", "end": "2009-03-31"},
+    ),
+    (
+        "Plot the drawdown of Apple in 2008.",
+        {"kind": "drawdown", "symbol": "AAPL", "start": "2008-01-01", "end": "2008-12-31"},
+    ),
+    (
+        "Chart MSFT's adjusted close over the whole period",
+        LINE | {"symbol": "MSFT", "price": "adjusted"},
+    ),
+    (
+        "Compare Apple, Google and IBM in 2010.",
+        LINE | {"symbols": ["AAPL", "GOOG", "IBM"], "start": "2010-01-01", "end": "2010-12-31"},
+    ),
+    (
+        "Draw a chart that compares AAPL with MSFT in Q4 2010",
+        LINE | {"symbols": ["AAPL", "MSFT"], "start": "2010-10-01", "end": "2010-12-31"},
+    ),
+]
+
+SEVERAL = [
+    ("Analyse Apple in 2012.", ["data_fetch_stock", "numeric_analysis", "plotter"]),
+    (
+        "Analyze IBM's stock in 2009 and its volatility",
+        [
+            "data_fetch_stock",
+            "numeric_analysis",
+            "plotter",
+        ],
+    ),
+    (
+        "Fetch AAPL's daily prices for 2012, calculate the total return and plot them.",
+        ["data_fetch_stock", "numeric_analysis", "plotter"],
+    ),
+    ("Plot GOOG in 2009 and give me its volatility", ["numeric_analysis", "plotter"]),
+    ("What were the closing prices of AAPL and IBM on 2012-01-03?", ["data_fetch_stock"] * 2),
+    ("Compare the returns of AAPL and IBM in 2012", ["numeric_analysis"] * 2),
+    ("Give me the daily closing prices of FB in September 2012.", ["data_fetch_stock"]),
+]
+
+UNCLEAR = [
+    ("What is the stock price of IBM?", "on which day"),
+    ("What is the volatility of IBM?", "over which period"),
+    ("What was the closing price of GOOG in 2009?", "one price of many days"),
+    ("What was the closing price on 2012-01-03?", "which stock"),
+    ("What was the highest price of AAPL in 2012?", "say closing price"),
+    ("How much did AAPL rise in 2009?", "in percent or in dollars"),
+    ("What was the volatility of AAPL on 2012-01-03?", "name a period"),
+    ("What was AAPL's close on 2012-01-03 and 2012-01-04?", "two periods"),
+    ("What was the total return of AAPL in 2012 and the closing price?", "one at a time"),
+    ("What was the closing price of AAPL on March 15?", "no year"),
+    ("What was the closing price of AAPL on 03/04/2010?", "written out"),
+    ("What was AAPL's return from 2012 to 2010?", "ends before it begins"),
+    ("What was the 50-day moving average of MSFT in 2011?", "on which day"),
+    ("What was the correlation of AAPL, IBM and MSFT in 2011?", "between two stocks"),
+    ("What was the average closing price of AAPL and IBM in 2012?", "ask about one"),
+    ("Plot the volatility of GOOG in 2009", "only prices and drawdowns"),
+    ("Plot the volume of GOOG in 2009", "only the close"),
+    ("Draw a candlestick chart of AAPL and IBM in 2009", "only as lines"),
+    ("the adjusted volume of IBM on average in 2010: mean adjusted volume", "twice"),
+    ("Return and volatility of AAPL and IBM in 2012", "more than 3 steps"),
+]
+
+BEYOND = [
+    "AAPL",
+    "Should I buy AAPL?",
+    "What will AAPL close at tomorrow?",
+    "What was the closing price of Tesla on 2012-01-03?",
+    "What was the price of bread on 2012-01-03?",
+    "What was not the closing price of AAPL on 2012-09-19?",
+    "What was the closing price of AAPL on 2012-09-19 in euros?",
+    "Which stock performed better in 2012, AAPL or GOOG?",
+    "What is the closing price of AAPL minus the closing price of IBM on 2012-01-03?",
+    "How much higher was AAPL's close on 2012-01-04 than on 2012-01-03?",
+    "What was AAPL's weekly return in 2012?",
+    "What was the daily volatility of IBM in 2010?",
+    "What was the return of AAPL and IBM combined in 2012?",
+    "What was the second highest close of AAPL in 2012?",
+    "What was the return of AAPL excluding dividends in 2012?",
+    "How many days did AAPL close above 600 in 2012?",
+    "What was the volume-weighted average price of AAPL on 2012-01-03?",
+    "What was AAPL's price in early 2012?",
+    "What was AAPL's 52-week high on 2012-09-21?",
+    "Plot AAPL against IBM's volume in 2010 weekly",
+    "What is the market cap of AAPL on 2012-01-03?",
+    "What is the closing price of AAPL on 2012-09-19; DROP TABLE runs?",
+]
+
+REFUSED_BY_THE_TOOL = [
+    ("What was the closing price of AAPL on Sunday, 2012-01-01?", "no_data"),
+    ("What was the closing price of AAPL on 25/12/2010?", "no_data"),
+    ("What was the closing price of TSLA on 2012-01-03?", "unknown_symbol"),
+    ("What was AAPL's total return in 2013?", "out_of_range"),
+    ("What was the closing price of AAPL yesterday?", "out_of_range"),
+    ("What was the closing price of FB on 2010-01-04?", "out_of_range"),
+]
