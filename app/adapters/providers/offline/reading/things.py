@@ -90,7 +90,7 @@ def _name(cursor: Cursor) -> str:
 
 
 def _is_name(word: str) -> bool:
-    return word not in _ENDING and word not in _WEIGHTY and "'" not in word
+    return word not in _ENDING and word not in _WEIGHTY
 
 
 def is_same(told: str, asked: str) -> bool:

@@ -136,6 +136,8 @@ TRAPS = [
     "The meeting on 2025-03-10 is postponed by 2 weeks. When is it?",
     "I bought it on 2023-08-20 with a warranty of 2 years from delivery a week later. When does it"
     " end?",
+    "I bought it on 2023-08-20 with a warranty of 2 years from September. When does it end?",
+    "I bought it on 2023-08-20 with a warranty of 2 years that starts later. When does it end?",
     "I was born in 1990. How old am I?",
     "If today is Monday, what day is it in 3 days?",
     "If it is 03/04/2025, what date is tomorrow?",
