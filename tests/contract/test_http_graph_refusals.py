@@ -10,6 +10,7 @@ from app.api.services import ApiLimits
 from app.kernel.validation import Problem
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, edge, flat, named
+from tests.support.graph_requests import fields, problem_of, register
 from tests.support.memory_api import client_of, memory_api
 
 
@@ -17,20 +18,6 @@ from tests.support.memory_api import client_of, memory_api
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(memory_api()) as client:
         yield client
-
-
-async def register(client: httpx.AsyncClient, name: str, graph: dict[str, Any]) -> httpx.Response:
-    return await client.post("/graphs", json={"name": name, "graph": graph})
-
-
-def problem_of(answer: httpx.Response) -> str:
-    assert answer.headers["content-type"] == "application/problem+json"
-    return str(answer.json()["type"]).rpartition(":")[2]
-
-
-def fields(answer: httpx.Response) -> list[str]:
-    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
-    return [error["field"] for error in answer.json()["errors"]]
 
 
 async def test_an_invalid_graph_is_not_registered(client: httpx.AsyncClient) -> None:

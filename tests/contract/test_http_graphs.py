@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +10,7 @@ from app.api.auth import Caller
 from app.runs.errors import StoreUnavailableError
 from app.runs.graphs import GraphPage
 from tests.support.graph_documents import containing, flat, named
+from tests.support.graph_requests import fields, problem_of, register
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_graphs import MemoryGraphs
 
@@ -21,20 +21,6 @@ SUMMARY = {"name", "version", "description", "sha256", "size_bytes", "created_at
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(memory_api()) as client:
         yield client
-
-
-async def register(client: httpx.AsyncClient, name: str, graph: dict[str, Any]) -> httpx.Response:
-    return await client.post("/graphs", json={"name": name, "graph": graph})
-
-
-def problem_of(answer: httpx.Response) -> str:
-    assert answer.headers["content-type"] == "application/problem+json"
-    return str(answer.json()["type"]).rpartition(":")[2]
-
-
-def fields(answer: httpx.Response) -> list[str]:
-    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
-    return [error["field"] for error in answer.json()["errors"]]
 
 
 async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) -> None:
