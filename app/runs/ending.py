@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from app.control.stops import CancelledError
 from app.control.usage import ResourceUsage
+from app.engine.report import GraphOutcome, StepReport
+from app.kernel.lifecycle import StepStatus
 from app.runs.event_log import EventLog, run_ended
-from app.runs.replay import graph_of, spent_before
+from app.runs.plan import CASE_STEP, result_of
+from app.runs.replay import graph_of, spent_before, tries_of
 from app.runs.report import close, stopped
-from app.runs.run import CallRecord, Run, Settlement, StopWish
+from app.runs.run import CallRecord, Run, RunKind, Settlement, StopWish
 from app.trace.node import Node
 
 
@@ -21,7 +25,8 @@ def cancelled_while_queued(
     """
     graph, root = graph_of(run, earlier)
     stop = CancelledError(wish.reason, requested_by=wish.requested_by)
-    conclusion = stopped(run, stop, None, at=wish.requested_at or run.created_at)
+    so_far = _result_so_far(run, earlier)
+    conclusion = stopped(run, stop, so_far, at=wish.requested_at or run.created_at)
     close(graph, root, conclusion)
     _, nodes = graph.changed_since(0)
     old = {record.node_id: record for record in earlier}
@@ -34,7 +39,7 @@ def cancelled_while_queued(
         fence=run.fence,
         status=conclusion.status,
         finish_reason=conclusion.finish_reason,
-        result=None,
+        result=conclusion.result,
         usage=usage.to_dict(),
         stop=cause,
         active_seconds=run.active_seconds,
@@ -43,6 +48,21 @@ def cancelled_while_queued(
         events=EventLog(last_seq=last_seq).followed_by(end),
         delivered_at=wish.requested_at,
     )
+
+
+def _result_so_far(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any] | None:
+    """Return what the steps of previous executions have come to."""
+    if not earlier:
+        return None
+    reports = {CASE_STEP: StepReport()} if run.kind is RunKind.CASE else {}
+    for key, recorded in tries_of(earlier).items():
+        step_id = key.removeprefix("step:")
+        if step_id == key or "/" in step_id:
+            continue
+        report = reports[step_id] = StepReport()
+        if not report.recall(recorded):
+            report.become(StepStatus.CANCELLED)
+    return result_of(run, GraphOutcome(reports))
 
 
 def _ended(node: Node, old: Mapping[str, CallRecord]) -> CallRecord:

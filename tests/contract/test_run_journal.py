@@ -153,6 +153,22 @@ class TestEnding:
         statuses = [record.node["status"] for record in await ports.runs.calls(KEY)]
         assert statuses == ["halt", "success", "halt"]
 
+    async def test_a_wish_for_a_run_between_two_attempts_keeps_what_steps_had_come_to(
+        self, ports: Ports
+    ) -> None:
+        """As a wish for a run that is executed does."""
+        run = await ports.claimed()
+        graph = graph_with_calls("case-1")
+        records = records_of(
+            graph, call_key="step:case", outcome="result", value={"result": {"answer": "4"}}
+        )
+        await ports.runs.release(run, active_seconds=1, calls=records, counted=True)
+        await ports.runs.cancel(KEY, WISH)
+        stored = await ports.stored()
+
+        assert stored.status is RunStatus.CANCELLED
+        assert stored.result == {"answer": "4", "finish_reason": None}
+
     async def test_a_late_result_adds_what_it_cost_and_changes_nothing_else(
         self, ports: Ports
     ) -> None:

@@ -75,6 +75,8 @@ async def settle_unowned(connection: AsyncConnection, end: Settlement) -> None:
         "finished_at": func.clock_timestamp(),
         "cancel_delivered_at": end.delivered_at,
     }
+    if end.result is not None:  # None would be stored as a JSON null
+        ended["result"] = dict(end.result)
     mine = (runs.c.tenant_id == end.key.tenant) & (runs.c.run_id == end.key.run_id)
     await connection.execute(update(runs).where(mine).values(ended))
     await upsert_calls(connection, end.key, end.calls)

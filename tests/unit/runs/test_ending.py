@@ -1,9 +1,11 @@
 """The end of runs that nobody executes at that moment."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from app.runs.ending import cancelled_while_queued
-from app.runs.run import RunStatus, StopWish
+from app.runs.run import CallRecord, RunKind, RunRequest, RunStatus, StopWish
+from app.trace.execution_graph import ExecutionGraph
 from app.trace.invariants import violations
 from tests.unit.runs.test_replay import RUN, lost
 
@@ -44,3 +46,26 @@ def test_a_run_between_two_executions_keeps_what_the_first_one_did_and_cost() ->
     assert len(kept) == 5
     assert (kept["n000003"].outcome, kept["n000003"].value) == ("result", [1])
     assert kept["n000004"].charge == {"tokens": 30, "cost_usd": "0.25"}
+
+
+def test_what_steps_had_finished_stays_in_the_result() -> None:
+    """Of a graph step by step; what was under way counts as cut off."""
+    graph = ExecutionGraph("r0")
+    root = graph.create_root("graph")
+    nodes = {name: graph.begin_node(root, "system", name) for name in ("a", "b", "b/x")}
+    told = {"a": ("result", {"default": 1}), "b": (None, None), "b/x": ("result", {"default": 2})}
+    earlier = [CallRecord(node=graph.node(root))] + [
+        CallRecord(
+            node=graph.node(node),
+            call_key=f"step:{name}",
+            outcome=told[name][0],
+            value=told[name][1],
+        )
+        for name, node in nodes.items()
+    ]
+    run = replace(RUN, kind=RunKind.GRAPH, request=RunRequest(kind=RunKind.GRAPH))
+
+    assert cancelled_while_queued(run, WISH, earlier).result == {
+        "outputs": {"a": {"default": 1}},
+        "steps": {"a": {"status": "completed"}, "b": {"status": "cancelled"}},
+    }
