@@ -23,6 +23,7 @@ from app.nodes.subgraph import subgraph_type
 from app.nodes.tool import tool_type
 from app.nodes.tool_names import ToolNames
 from app.nodes.toolset import toolset_type
+from app.settings.limits import RetrySettings
 from app.settings.models import ModelSettings, TierSettings
 from app.settings.schema import Settings
 from app.tools.arguments import ArgumentChecks
@@ -39,22 +40,20 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
     policy = ToolPolicy(
         allow=None if allow is None else frozenset(allow), deny=frozenset(settings.tools.deny)
     )
-    return ToolDispatch(ToolRegistry(tools), policy, payloads=settings.trace.payloads)
+    return ToolDispatch(
+        ToolRegistry(tools),
+        policy,
+        payloads=settings.trace.payloads,
+        retry=_retry(settings.retry),
+    )
 
 
 def build_models(settings: Settings) -> ModelGateway:
     """Return the models of both tiers."""
-    retry = RetryPolicy(
-        max_retries=settings.retry.max_retries,
-        base_seconds=settings.retry.base_seconds,
-        factor=settings.retry.factor,
-        jitter=settings.retry.jitter,
-        max_delay_seconds=settings.retry.max_seconds,
-    )
     small, big = settings.models.small, settings.models.big
     tiers = {Tier.SMALL: _tier(small), Tier.BIG: _tier(big)}
     prices = _prices((small, *small.fallbacks, big, *big.fallbacks))
-    return ModelGateway(tiers, prices, retry)
+    return ModelGateway(tiers, prices, _retry(settings.retry))
 
 
 def build_catalog(
@@ -104,6 +103,16 @@ def _case_defaults(settings: Settings) -> CaseDefaults:
         ),
         pass_metric=settings.verifier_thresholds.pass_metric,
         wrap_up_reserve=settings.budget.wrap_up_reserve,
+    )
+
+
+def _retry(settings: RetrySettings) -> RetryPolicy:
+    return RetryPolicy(
+        max_retries=settings.max_retries,
+        base_seconds=settings.base_seconds,
+        factor=settings.factor,
+        jitter=settings.jitter,
+        max_delay_seconds=settings.max_seconds,
     )
 
 

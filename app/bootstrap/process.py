@@ -25,7 +25,7 @@ from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
 from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import installed_functions
-from app.bootstrap.toolbox import build_toolbox
+from app.bootstrap.toolbox import Toolbox
 from app.engine.settling import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.blocking import BlockingPool
@@ -57,7 +57,7 @@ class Process:
         self._store = PostgresRuns(
             self._engines, self._journal, self._dispatch, _store_limits(settings)
         )
-        self._toolbox = build_toolbox(settings.tools)
+        self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools)
         self.models = build_models(settings)
         self.graphs = PostgresGraphs(self._engines)
@@ -107,7 +107,7 @@ class Process:
         await self._engines.dispose()
         await self.models.aclose()
         self._pool.close()
-        self._toolbox.close()
+        await self._toolbox.aclose()
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:

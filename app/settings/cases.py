@@ -6,7 +6,17 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field
 from tzlocal import get_localzone_name
 
-from app.settings.values import Count, Names, Section, Seed, Share, Switch
+from app.settings.values import (
+    ApiKey,
+    Count,
+    Endpoint,
+    Names,
+    Seconds,
+    Section,
+    Seed,
+    Share,
+    Switch,
+)
 
 Mode = Literal["hrm_small_then_escalate", "fallback_only"]
 
@@ -73,6 +83,31 @@ class FlagSettings(Section):
         return self.timezone or get_localzone_name()
 
 
+class PriceSettings(Section):
+    """Where the stock tools get daily prices from."""
+
+    provider: Literal["packaged", "tiingo"] | None = None
+    """The set that comes with the service (five companies, 2000 to 2013), or tiingo.com by key.
+    Null is `tiingo` if a key is configured, else `packaged`."""
+    api_key: ApiKey | None = None
+    """Key of the provider; TIINGO_API_KEY serves as well, unless base_url is set."""
+    base_url: Endpoint | None = None
+    """Where the provider is, if it is reached some other way than directly."""
+    timeout_seconds: Seconds = 15.0
+    """How long one answer may take."""
+
+    @property
+    def chosen_provider(self) -> Literal["packaged", "tiingo"]:
+        """The provider that these settings come to."""
+        return self.provider or ("tiingo" if self.api_key else "packaged")
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return the key that does not fit the others and what it must be, if there is one."""
+        if self.chosen_provider == "tiingo" and self.api_key is None:
+            return "provider", "tiingo needs TOOLS_PRICES_API_KEY in the environment"
+        return None
+
+
 class ToolSettings(Section):
     """Which of the registered tools a run may use."""
 
@@ -83,3 +118,4 @@ class ToolSettings(Section):
     plugins: Names = ()
     """Tools to add, by dotted name such as my_package.tools:Weather. Packages can also add tools
     by entry points in the group caseworker.tools."""
+    prices: PriceSettings = PriceSettings()

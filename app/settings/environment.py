@@ -20,8 +20,8 @@ PREFIX = "CASEWORKER_"
 CONFIG_VARIABLE = "CASEWORKER_CONFIG"
 """Names the settings file."""
 
-SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY")
-"""What providers' own clients read; both tiers of models do too."""
+SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
+"""What providers' own clients read; both tiers of models do too, and the stock tools."""
 
 _NEAR_MISS = 0.9
 """Likeness of two names above which one is taken for a slip of the other."""

@@ -52,7 +52,7 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     overrides, warnings = read_environment(environ, schema)
     for path, override in overrides.items():
         _put(written, path, override.value)
-    overrides |= _share_among_tiers(written, environ)
+    overrides |= _take_usual_variables(written, environ)
     for tier in _TIERS:
         _complete_fallbacks(_fallbacks(written, tier), tier, environ)
         given = overrides.get(("models", tier, "fallbacks"))
@@ -76,16 +76,23 @@ def _source(environ: Mapping[str, str], cwd: Path) -> tuple[Path | None, str]:
     return (path if path.exists() else None), _DEFAULT_FILE
 
 
-def _share_among_tiers(
+def _take_usual_variables(
     written: dict[str, Any], environ: Mapping[str, str]
 ) -> dict[KeyPath, Override]:
-    """Give both tiers the provider's usual variables, where nothing closer is set."""
+    """Give both tiers and the prices their providers' usual variables, unless closer ones are set.
+
+    The usual key of prices goes to their provider itself alone.
+    """
     shared: dict[KeyPath, Override] = {}
     for tier in _TIERS:
         model = written.get("models", {}).get(tier, {})
         for name, variable in _usual_variables(model.get("provider")).items():
             if model.get(name) is None and (override := shared_value(environ, variable)):
                 shared["models", tier, name] = override
+    prices = written.get("tools", {}).get("prices", {})
+    closer = prices.get("api_key") or prices.get("base_url") or prices.get("provider") == "packaged"
+    if not closer and (override := shared_value(environ, "TIINGO_API_KEY")):
+        shared["tools", "prices", "api_key"] = override
     for path, override in shared.items():
         _put(written, path, override.value)
     return shared

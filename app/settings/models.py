@@ -1,29 +1,21 @@
 """Settings of the two model tiers."""
 
 from typing import Annotated, ClassVar, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import Field
 
-from app.settings.values import Positive, Seconds, Section, Temperature, Text, Usd
+from app.settings.values import (
+    ApiKey,
+    Endpoint,
+    Positive,
+    Seconds,
+    Section,
+    Temperature,
+    Text,
+    Usd,
+)
 
 Provider = Literal["offline", "openai", "anthropic"]
-
-
-def _endpoint(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        raise ValueError("must be a URL")
-    return url
-
-
-Endpoint = Annotated[
-    str,
-    AfterValidator(_endpoint),
-    Field(json_schema_extra={"expected": "an http or https URL without user or password"}),
-]
-
-ApiKey = Annotated[SecretStr, Field(min_length=1, json_schema_extra={"environment_only": True})]
 
 
 class ModelSettings(Section):

@@ -63,6 +63,8 @@ class Settings(Section):
         for tier, model in (("small", self.models.small), ("big", self.models.big)):
             if found := model.problem():
                 raise ContradictionError(f"models.{tier}.{found[0]}", found[1])
+        if found := self.tools.prices.problem():
+            raise ContradictionError(f"tools.prices.{found[0]}", found[1])
         self._require_steps_of_the_mode()
         if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
             raise ContradictionError(

@@ -2,8 +2,9 @@
 
 from decimal import Decimal
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 
 class Section(BaseModel):
@@ -42,3 +43,19 @@ Temperature = Annotated[float, Field(ge=0, le=2), _Number]
 Usd = Annotated[Decimal, Field(ge=0), _Number]
 Text = Annotated[str, Field(min_length=1)]
 Names = tuple[Text, ...]
+
+
+def _endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise ValueError("must be a URL")
+    return url
+
+
+Endpoint = Annotated[
+    str,
+    AfterValidator(_endpoint),
+    Field(json_schema_extra={"expected": "an http or https URL without user or password"}),
+]
+
+ApiKey = Annotated[SecretStr, Field(min_length=1, json_schema_extra={"environment_only": True})]

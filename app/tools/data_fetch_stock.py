@@ -1,12 +1,11 @@
 """The tool that fetches daily stock prices."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from app.tools.stocks.inputs import END, START, SYMBOL, Inputs, fetched
-from app.tools.stocks.prices import PriceSeries, PriceSource
+from app.tools.stocks.prices import PriceSeries, PriceSource, asking
 from app.tools.stocks.refusal import StockRefusedError, unfit
 from app.tools.stocks.table import FIELDS, in_words, rows_of, summary_of
 
@@ -62,7 +61,7 @@ class DataFetchStock:
 
     def __init__(self, source: PriceSource) -> None:
         self._source = source
-        self.spec = replace(_SPEC, external=source.external)
+        self.spec = asking(_SPEC, source)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Fetch what ``args`` ask for; a refusal is a failure dict with its reason."""
@@ -73,7 +72,7 @@ class DataFetchStock:
             limit = inputs.whole("max_points", 1, MAX_ROWS, DEFAULT_ROWS)
             series = await fetched(self._source, inputs.symbol(), inputs.period())
         except StockRefusedError as refusal:
-            return failure(str(refusal), refusal.code)
+            return refusal.result()
         return _result(series, fields, limit)
 
 

@@ -44,10 +44,19 @@ class ToolDispatch:
     """Runs the tools that the policy allows."""
 
     def __init__(
-        self, registry: ToolRegistry, policy: ToolPolicy, *, payloads: Payloads = "redacted"
+        self,
+        registry: ToolRegistry,
+        policy: ToolPolicy,
+        *,
+        payloads: Payloads = "redacted",
+        retry: RetryPolicy = ONE_ATTEMPT,
     ) -> None:
-        """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says."""
+        """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
+
+        ``retry`` is for tools that name transient failures; all others get one attempt.
+        """
         self._payloads = payloads
+        self._retry = retry
         self._registry = registry
         self._policy = policy
         self._checks = ArgumentChecks(registry)
@@ -76,7 +85,7 @@ class ToolDispatch:
         problem = self._checks.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
-        call = _call(tool.spec, args, f"{context.path}/{key}", self._shown(args))
+        call = self._call(tool.spec, args, f"{context.path}/{key}")
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
 
         async def attempt() -> Reply:
@@ -84,6 +93,21 @@ class ToolDispatch:
             return await _attempt(tool, args, tool_context, sink)
 
         return await _performed(context, call, attempt)
+
+    def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: str) -> Call:
+        asked = json.dumps([spec.name, args], sort_keys=True, default=str)
+        return Call(
+            key=key,
+            kind="tool",
+            name=spec.name,
+            request_hash=hashlib.sha256(asked.encode()).hexdigest(),
+            per_attempt={Dimension.TOOL_CALLS: 1},
+            external=spec.external,
+            repeatable=spec.idempotent,
+            retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
+            timeout_seconds=spec.timeout_seconds,
+            metadata=self._shown(args),
+        )
 
     def _shown(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         match self._payloads:
@@ -93,22 +117,6 @@ class ToolDispatch:
                 return {"args": dict(args)}
             case "redacted":
                 return {"args": redact_value(dict(args))}
-
-
-def _call(spec: ToolSpec, args: Mapping[str, Any], key: str, metadata: Mapping[str, Any]) -> Call:
-    asked = json.dumps([spec.name, args], sort_keys=True, default=str)
-    return Call(
-        key=key,
-        kind="tool",
-        name=spec.name,
-        request_hash=hashlib.sha256(asked.encode()).hexdigest(),
-        per_attempt={Dimension.TOOL_CALLS: 1},
-        external=spec.external,
-        repeatable=spec.idempotent,
-        retry=ONE_ATTEMPT,
-        timeout_seconds=spec.timeout_seconds,
-        metadata=metadata,
-    )
 
 
 async def _performed(context: FlowContext, call: Call, attempt: Attempt) -> ToolResult:
@@ -148,8 +156,18 @@ async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) 
         # It may quote what the tool was given or got; it is shown by the trace and in events.
         said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
         code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
-        raise AttemptError(said, error_class=code, retryable=False)
+        raise AttemptError(
+            said,
+            error_class=code,
+            retryable=code in tool.spec.transient,
+            retry_after_seconds=_seconds(result.get("retry_after_seconds")),
+        )
     return result
+
+
+def _seconds(asked: object) -> float | None:
+    """Return the wait that a tool asks for, unless it is no number."""
+    return float(asked) if isinstance(asked, int | float) else None
 
 
 def _code(failed: CallFailedError) -> str:

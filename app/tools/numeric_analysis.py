@@ -1,7 +1,6 @@
 """The tool that works out figures from prices or numbers."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import StatisticsError
 from typing import Any
 
@@ -26,7 +25,7 @@ from app.tools.analysis.subjects import (
 )
 from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from app.tools.stocks.inputs import END, START, SYMBOL, Inputs
-from app.tools.stocks.prices import PriceSource
+from app.tools.stocks.prices import PriceSource, asking
 from app.tools.stocks.refusal import StockRefusedError, unfit
 
 MAX_WINDOW = 1000
@@ -117,7 +116,7 @@ class NumericAnalysis:
 
     def __init__(self, source: PriceSource) -> None:
         self._source = source
-        self.spec = replace(_SPEC, external=source.external)
+        self.spec = asking(_SPEC, source)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Work out ``args["metric"]``; a refusal is a failure dict with its reason."""
@@ -131,7 +130,7 @@ class NumericAnalysis:
                 result = await self._single(inputs, metric)
             return {"metric": metric, **_worded(rounded(result, decimals))}
         except StockRefusedError as refusal:
-            return failure(str(refusal), refusal.code)
+            return refusal.result()
         except (ArithmeticError, StatisticsError, ValueError):
             return failure("The numbers are too far apart to work this out.", "too_large")
 

@@ -1,7 +1,6 @@
 """The tool that draws prices."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, stem_of
@@ -20,7 +19,7 @@ from app.tools.plotting.picture import (
 from app.tools.plotting.renderer import NotRenderedError, Renderer
 from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from app.tools.stocks.inputs import END, START, SYMBOL, Inputs, fetched
-from app.tools.stocks.prices import PriceSeries, PriceSource
+from app.tools.stocks.prices import PriceSeries, PriceSource, asking
 from app.tools.stocks.refusal import StockRefusedError, unfit
 
 MAX_SYMBOLS = 5
@@ -93,7 +92,7 @@ class Plotter:
     def __init__(self, source: PriceSource, renderer: Renderer) -> None:
         self._source = source
         self._renderer = renderer
-        self.spec = replace(_SPEC, external=source.external)
+        self.spec = asking(_SPEC, source)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Draw what ``args`` ask for and keep it; a refusal is a failure dict with its reason."""
@@ -109,7 +108,9 @@ class Plotter:
             data = await self._renderer.render(picture, sink.max_bytes)
             stem = stem_of("plot", *symbols, wish.kind)
             saved = await sink.save(stem, wish.format.media_type, data)
-        except (StockRefusedError, NotRenderedError) as refusal:
+        except StockRefusedError as refusal:
+            return refusal.result()
+        except NotRenderedError as refusal:
             return failure(str(refusal), refusal.code)
         except ArtifactTooLargeError as refusal:
             return failure(str(refusal), "too_large")

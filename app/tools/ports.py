@@ -25,7 +25,12 @@ class ToolSpec:
     idempotent: bool = True
     """True when a call whose outcome is unknown may be made again."""
     parallel_safe: bool = True
+    transient: frozenset[str] = frozenset()
+    """Codes of failures that another attempt may not meet, such as ``source_unavailable``. A tool
+    that names any is asked again after them and after a timeout, if it is idempotent, as the
+    settings ``retry`` say; every attempt counts in ``max_tool_calls`` (seed 002, 21.3)."""
     timeout_seconds: float = 10.0
+    """Per attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +57,15 @@ class Tool(Protocol):
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Do it; every failure is a dict with ``error`` and ``code``.
 
+        A transient one may say in ``retry_after_seconds`` how long to wait before the next attempt.
         ``args`` already follow ``spec.parameters``.
         """
         ...
 
 
-def failure(message: str, code: str) -> ToolResult:
+def failure(message: str, code: str, *, retry_after_seconds: float | None = None) -> ToolResult:
     """The dict that every failing tool returns."""
-    return {"error": message, "code": code}
+    result: ToolResult = {"error": message, "code": code}
+    if retry_after_seconds is not None:
+        result["retry_after_seconds"] = retry_after_seconds
+    return result

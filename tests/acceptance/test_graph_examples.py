@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.toolbox import build_toolbox
+from app.bootstrap.toolbox import Toolbox
 from app.settings.schema import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -35,7 +35,7 @@ def test_the_example_in_python_runs_without_a_database() -> None:
 def test_the_example_over_http_is_a_valid_graph() -> None:
     """Without even a warning."""
     settings = Settings()
-    toolbox = build_toolbox(settings.tools)
+    toolbox = Toolbox(settings.tools)
     dispatch = build_tools(settings, toolbox.tools)
     catalog = build_catalog(settings, build_models(settings), dispatch, toolbox)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.toolbox import build_toolbox
+from app.bootstrap.toolbox import Toolbox
 from app.runs.definitions import GraphDefinitions
 from app.runs.errors import GraphRefusedError
 from app.runs.graphs import GraphLimits
@@ -35,7 +35,7 @@ def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def graphs() -> GraphDefinitions:
     settings = Settings()
-    toolbox = build_toolbox(settings.tools)
+    toolbox = Toolbox(settings.tools)
     tools = build_tools(settings, toolbox.tools)
     catalog = build_catalog(settings, build_models(settings), tools, toolbox)
     return GraphDefinitions(MemoryGraphs(), catalog, GraphLimits())

@@ -6,14 +6,15 @@ also equality. A check that the case does not ask for is no check: the metric of
 gold answer and expected tools is a share of three.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 
-from app.nodes.case.answer import Answer, compose, finding
+from app.nodes.case.answer import RESPOND, Answer, compose, finding
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
-from app.nodes.case.numbers import number_in
+from app.nodes.case.numbers import number_in, numbers_among
 from app.tools.ports import ToolResult
 
 Recompute = Callable[[Evidence], ToolResult | None]
@@ -86,15 +87,27 @@ def _recomputed(
     """Tell whether working the answer out again leads to it.
 
     Every action of the pass that can be repeated must find the same. A number that the pass did
-    not work out but wrote down must be one that some action of the case found.
+    not work out but wrote down must be one that some action of the case found, if any found one.
     """
     if not all(_repeats(found, recompute, same) for found in answer.basis if not found.failed):
         return False
-    if number_in(answer.text) is None:
+    written = number_in(answer.text)
+    if written is None:
         return True
-    again = [recompute(found) for found in evidence if not found.failed and not found.refused]
-    values = [value for result in again if result and (value := finding(result)) is not None]
-    return not values or any(same(answer.text, value) for value in values)
+    worked = [found for found in evidence if _worked(found)]
+    numbers = {number for found in worked for number in _found(recompute(found) or found.result)}
+    return not numbers or written in numbers
+
+
+def _worked(found: Evidence) -> bool:
+    """Tell whether an action found something; to write an answer down is to find nothing."""
+    return not found.failed and not found.refused and found.tool != RESPOND
+
+
+def _found(result: ToolResult) -> Iterable[Decimal]:
+    """Return the number that a tool found; of one that found none, all that it names."""
+    number = number_in(finding(result) or "")
+    return numbers_among(result) if number is None else (number,)
 
 
 def _repeats(found: Evidence, recompute: Recompute, same: Same) -> bool:

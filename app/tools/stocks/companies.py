@@ -11,7 +11,6 @@ SYMBOLS: Mapping[str, str] = MappingProxyType(
         "apple computer": "AAPL",
         "facebook": "FB",
         "google": "GOOG",
-        "googl": "GOOG",
         "international business machines": "IBM",
         "meta": "FB",
         "meta platforms": "FB",

@@ -1,11 +1,15 @@
 """Daily prices, and the port through which the tools get them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from app.tools.ports import ToolSpec
 from app.tools.stocks.refusal import StockRefusedError
+
+UNAVAILABLE: Final = "source_unavailable"
+"""The code of a source that may answer when it is asked again."""
 
 
 class DailyPrice(NamedTuple):
@@ -49,6 +53,24 @@ class PriceSeries:
         """The latest day."""
         return self.days[-1]
 
+    def between(self, start: date | None, end: date | None) -> "PriceSeries":
+        """Return the days from ``start`` to ``end``, both included; None is all there is.
+
+        Raises:
+            StockRefusedError: they lie, at least in part, outside the series (``out_of_range``), or
+                nothing was traded on them (``no_data``).
+        """
+        first, last = self.first.day, self.last.day
+        start, end = start or first, end or last
+        if start < first or end > last:
+            raise out_of_range(self.symbol, first, last)
+        begin = bisect_left(self.days, start, key=_day_of)
+        stop = bisect_right(self.days, end, key=_day_of)
+        if begin == stop:
+            before, after = self.days[begin - 1].day, self.days[begin].day
+            raise not_traded(self.symbol, start, end, before, after)
+        return replace(self, days=self.days[begin:stop])
+
 
 class PriceSource(Protocol):
     """Where daily prices come from: the packaged set, or a provider that is asked by key.
@@ -70,17 +92,28 @@ class PriceSource(Protocol):
         Raises:
             StockRefusedError: the symbol is unknown (``unknown_symbol``); the dates are not covered
                 (``out_of_range``); nothing was traded on them (``no_data``); the source cannot be
-                reached, or asks to wait (``source_unavailable``).
+                reached, or asks to wait (``source_unavailable``); it does not let us in
+                (``source_refused``).
         """
         ...
 
 
-def unknown_symbol(symbol: str, known: Sequence[str]) -> StockRefusedError:
-    """Return the refusal of a symbol that is none of those ``known``."""
+def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
+    """Return the spec of a tool that asks ``source``: one outside may be tried again."""
+    transient = frozenset({UNAVAILABLE} if source.external else ())
+    return replace(spec, external=source.external, transient=transient)
+
+
+def unknown_symbol(symbol: str, there_are: str) -> StockRefusedError:
+    """Return the refusal of a symbol; ``there_are`` says for what there are prices."""
     return StockRefusedError(
-        f"There are no prices for {symbol[:20]!r}; there are prices for {', '.join(known)}.",
+        f"There are no prices for {symbol[:20]!r}; there are prices for {there_are}.",
         code="unknown_symbol",
     )
+
+
+def _day_of(price: DailyPrice) -> date:
+    return price.day
 
 
 def out_of_range(symbol: str, first: date, last: date) -> StockRefusedError:
@@ -92,12 +125,10 @@ def out_of_range(symbol: str, first: date, last: date) -> StockRefusedError:
     )
 
 
-def not_traded(
-    symbol: str, start: date, end: date, before: date | None, after: date | None
-) -> StockRefusedError:
+def not_traded(symbol: str, start: date, end: date, before: date, after: date) -> StockRefusedError:
     """Return the refusal of dates without a trading day; it names those around them."""
     asked = f"on {start:%A} {start}" if start == end else f"from {start} to {end}"
-    around = " and ".join(str(day) for day in (before, after) if day is not None)
     return StockRefusedError(
-        f"{symbol} was not traded {asked}; the nearest trading days are {around}.", code="no_data"
+        f"{symbol} was not traded {asked}; the nearest trading days are {before} and {after}.",
+        code="no_data",
     )

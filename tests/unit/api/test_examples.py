@@ -10,7 +10,7 @@ from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_na
 from app.api.run_body import CaseBody, GraphRunBody
 from app.api.services import ApiLimits
 from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.toolbox import build_toolbox
+from app.bootstrap.toolbox import Toolbox
 from app.runs.graphs import GraphChecks
 from app.settings.schema import Settings
 
@@ -19,7 +19,7 @@ from app.settings.schema import Settings
 def catalog() -> GraphChecks:
     """The real one, with which the service is built."""
     settings = Settings()
-    toolbox = build_toolbox(settings.tools)
+    toolbox = Toolbox(settings.tools)
     tools = build_tools(settings, toolbox.tools)
     return build_catalog(settings, build_models(settings), tools, toolbox)
 
@@ -29,7 +29,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
     """Cases and graphs; nothing of a graph is even odd."""
     value: Any = RUNS[name]["value"]
     if value.get("kind") != "graph":
-        tools = build_tools(Settings(), build_toolbox(Settings().tools).tools)
+        tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
         Admission(ApiLimits(), tools).new_run(CaseBody.model_validate(value), "t", None)
         return
     graph = GraphRunBody.model_validate(value).graph

@@ -8,7 +8,7 @@ import pytest
 
 from app.bootstrap.errors import StartupError
 from app.bootstrap.plugins import FUNCTIONS, functions_of, named_tools
-from app.bootstrap.toolbox import build_toolbox
+from app.bootstrap.toolbox import Toolbox
 from app.engine.context import ExecutionContext
 from app.nodes.function import FunctionNode
 from app.settings.cases import ToolSettings
@@ -82,7 +82,7 @@ def test_a_tool_is_added_by_its_dotted_name(name: str) -> None:
     [tool] = named_tools([f"{HERE}:{name}"])
 
     assert tool.spec.name == "weather"
-    tools = build_toolbox(ToolSettings(plugins=(f"{HERE}:{name}",)), others=()).tools
+    tools = Toolbox(ToolSettings(plugins=(f"{HERE}:{name}",)), others=()).tools
     assert [each.spec.name for each in tools][-1] == "weather"
 
 

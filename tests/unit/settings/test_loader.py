@@ -328,48 +328,6 @@ def test_service_links_of_a_service_with_our_own_name_are_ignored(tmp_path: Path
     assert "service links" in warning
 
 
-def test_the_usual_variables_of_providers_serve_both_tiers(tmp_path: Path) -> None:
-    """A key alone is enough to leave the built-in planner."""
-    models = load(tmp_path, environ={"OPENAI_API_KEY": "k"}).settings.models
-
-    assert models.small.chosen_model == "gpt-5-nano"
-    assert models.big.chosen_model == "gpt-5"
-    assert models.small.api_key is not None
-    assert models.small.api_key.get_secret_value() == "k"
-
-
-def test_the_closer_variable_wins_over_the_usual_one(tmp_path: Path) -> None:
-    """One tier may have a provider, an endpoint and a key of its own."""
-    models = load(
-        tmp_path,
-        "models: {small: {base_url: 'http://127.0.0.1:11434/v1'}, big: {provider: anthropic,"
-        " model: claude}}",
-        {
-            "OPENAI_API_KEY": "shared",
-            "OPENAI_BASE_URL": "http://elsewhere/v1",
-            "MODELS_SMALL_API_KEY": "own",
-            "ANTHROPIC_API_KEY": "other",
-        },
-    ).settings.models
-
-    assert models.small.base_url == "http://127.0.0.1:11434/v1"
-    assert models.small.api_key is not None
-    assert models.small.api_key.get_secret_value() == "own"
-    assert models.big.base_url is None
-    assert models.big.api_key is not None
-    assert models.big.api_key.get_secret_value() == "other"
-
-
-def test_the_offline_provider_ignores_keys(tmp_path: Path) -> None:
-    """Said is said."""
-    models = load(
-        tmp_path, "models: {small: {provider: offline}}", {"OPENAI_API_KEY": "k"}
-    ).settings.models
-
-    assert models.small.chosen_provider == "offline"
-    assert models.small.api_key is None
-
-
 @pytest.mark.req("002/24.4")
 def test_the_limits_of_a_mode_are_checked_wherever_they_come_from(tmp_path: Path) -> None:
     """The default of the other mode is no contradiction."""

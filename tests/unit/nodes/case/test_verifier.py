@@ -139,6 +139,47 @@ def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> 
     assert judged(comparison, found("respond", {"answer": "7"})).passed
 
 
+def test_a_number_that_was_written_down_does_not_vouch_for_itself(comparison: Comparison) -> None:
+    """To work out an answer of ``respond`` again gives that answer, right or wrong."""
+    evidence = (found("calculator", {"value": "42"}), found("respond", {"answer": "41"}, step=2))
+
+    def repeated(action: Evidence) -> ToolResult:
+        return action.result
+
+    case = Case(question="?", timezone="UTC", now=NOW)
+    verdict = verify(case, evidence, recompute=repeated, same=comparison.same)
+
+    assert not verdict.checks[Check.RECOMPUTED]
+
+
+@pytest.mark.parametrize(
+    ("answer", "vouched"),
+    [
+        ("189.98", True),  # in a row
+        ("700", True),  # in the summary
+        ("1,234.5", True),  # in words
+        ("2012", False),  # a part of a date
+        ("2", False),  # a key is a name
+        ("190", False),
+    ],
+)
+def test_a_number_read_off_what_a_tool_found_is_vouched_for(
+    comparison: Comparison, answer: str, vouched: bool
+) -> None:
+    """Also if the tool cannot be asked again, as a provider of prices."""
+    fetched = found(
+        "data_fetch_stock",
+        {
+            "rows": [["2012-01-03", 189.98]],
+            "summary": {"max": 7e2, "2": None, "adjusted": True},
+            "text": "IBM closed at 1,234.5.",
+        },
+    )
+    written = found("respond", {"answer": answer}, step=2, number=2)
+
+    assert judged(comparison, fetched, written).passed is vouched
+
+
 def test_the_pass_metric_is_the_share_that_must_hold(comparison: Comparison) -> None:
     """An answer must exist in any case."""
     wrong = found("respond", {"answer": "blue"})

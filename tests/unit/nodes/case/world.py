@@ -32,7 +32,7 @@ from app.nodes.tool_names import ToolNames
 from app.nodes.toolset import toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
-from app.tools.dispatch import ToolDispatch
+from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolRegistry
@@ -202,6 +202,8 @@ class World:
     used_by_others: Charge = field(default_factory=dict)
     more_tools: Sequence[Tool] = ()
     deny: frozenset[str] = frozenset()
+    tool_retry: RetryPolicy = ONE_ATTEMPT
+    """For tools that name transient failures."""
     recomputed: Sequence[Tool] = field(default_factory=lambda: [Calculator()])
     defaults: CaseDefaults = field(default_factory=lambda: CaseDefaults(timezone="UTC"))
     journal: Journal = field(default_factory=Journal)
@@ -275,7 +277,7 @@ class World:
         registry = ToolRegistry([Calculator(), Respond(), *self.more_tools])
         return CaseNode(
             models=self.models or self._gateway(),
-            tools=ToolDispatch(registry, ToolPolicy(deny=self.deny)),
+            tools=ToolDispatch(registry, ToolPolicy(deny=self.deny), retry=self.tool_retry),
             recomputation=DeterministicTools(self.recomputed),
             dates=DateReader(),
             defaults=self.defaults,

@@ -1,0 +1,98 @@
+"""A provider of prices on loopback that speaks Tiingo's end-of-day API, scripted by tests."""
+
+import asyncio
+import csv
+import gzip
+import io
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import app.tools.stocks
+from tests.support.fake_provider.connection import Connection, Request
+
+DATA = Path(app.tools.stocks.__path__[0], "data", "stocks.csv.gz")
+COLUMNS = {
+    "date": "Date",
+    "close": "Close",
+    "high": "High",
+    "low": "Low",
+    "open": "Open",
+    "volume": "Volume",
+    "adjClose": "Adj Close",
+}
+"""Tiingo's columns in its order, and what the packaged file calls them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What one request is answered with, instead of prices."""
+
+    status: int = 200
+    body: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: bool = False
+    """Hang up in the middle of the body."""
+    hang: bool = False
+    """Never answer."""
+
+
+class FakeTiingo:
+    """``async with FakeTiingo() as tiingo``; it serves the packaged prices in Tiingo's form."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.was_asked = asyncio.Event()
+        self.replies: deque[Reply] = deque()
+        """What the next requests get; afterwards, prices."""
+        self.url = ""
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self._answer), "127.0.0.1", 0, backlog=64
+        )
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _answer(self, request: Request, connection: Connection) -> None:
+        self.asked.append(request)
+        self.was_asked.set()
+        reply = self.replies.popleft() if self.replies else _prices(request)
+        if reply.hang:
+            await asyncio.Event().wait()
+        body = reply.body.encode()
+        length = ("content-length", str(len(body)))
+        connection.send_head(reply.status, [length, *reply.headers.items()])
+        if reply.cut:
+            connection.send_data(body[: len(body) // 2])
+            connection.abort()
+            return
+        connection.send_data(body)
+        connection.send_end()
+
+
+def _prices(request: Request) -> Reply:
+    symbol = request.path.removeprefix("/tiingo/daily/").removesuffix("/prices")
+    text = prices_as_csv(symbol)
+    if text is None:
+        return Reply(status=404, body='{"detail":"Error: Ticker not found"}')
+    return Reply(body=text, headers={"content-type": "text/csv"})
+
+
+def prices_as_csv(symbol: str) -> str | None:
+    """Return the packaged prices of a symbol as Tiingo writes them; None if there are none."""
+    with gzip.open(DATA, "rt", encoding="ascii") as file:
+        rows = [row for row in csv.DictReader(file) if row["Ticker"] == symbol]
+    written = io.StringIO()
+    lines = csv.writer(written)
+    lines.writerow([*COLUMNS, "divCash", "splitFactor"])
+    lines.writerows([*(row[name] for name in COLUMNS.values()), "0.0", "1.0"] for row in rows)
+    return written.getvalue() if rows else None
