@@ -13,7 +13,7 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import AttemptError, Call, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
-from app.llm.forms import ReplyForm, read_in_form
+from app.llm.forms import ReplyForm, read_json
 from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.ports import ModelError
 from app.llm.pricing import Prices, PriceUnknownError, estimate_tokens
@@ -32,6 +32,8 @@ class Exchange:
     key: str
     """Its path in the run, the same whenever the run is executed again."""
     metadata: Mapping[str, Any]
+    wants_json: bool = False
+    """Whether the reply is to be JSON, in whatever form it is asked for."""
 
     @property
     def request_hash(self) -> str:
@@ -86,7 +88,7 @@ class Exchanges:
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
         return Completion(
-            text=read_in_form(value["text"], exchange.form),
+            text=_read(value["text"], exchange),
             provider=exchange.model.provider.name,
             model=value["model"],
             tokens_in=value["tokens_in"],
@@ -163,6 +165,10 @@ class Exchanges:
         if chosen.price is not None:
             return chosen.price.cost_usd(usage)
         return self._prices.cost_usd(chosen.provider.name, chosen.model, usage)
+
+
+def _read(reply: str, exchange: Exchange) -> str:
+    return read_json(reply) if exchange.wants_json else reply
 
 
 def _value(reply: ModelReply, spent: Spent) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """How a model is made to reply with JSON: by a schema, by JSON mode, or by words alone.
 
 Not every endpoint has all three. The best form is tried first; an endpoint that refuses its
-parameter is asked again in the next simpler one, and from then on starts there. What a form does
+parameter is asked again in the next simpler one, and from then on starts there. So does one that
+takes the parameter and replies with prose all the same, from the next question on. What a form does
 not enforce is said in the prompt, and what may stand around the JSON in a reply is cut off.
 """
 
@@ -71,12 +72,15 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
     )
 
 
-def read_in_form(text: str, form: ReplyForm) -> str:
+def read_json(reply: str) -> str:
     """Return the JSON in a reply, or the reply itself where there is none to be told apart."""
-    if form is ReplyForm.SCHEMA:
-        return text
-    found = json_part(text)
-    return text if found is None else found
+    found = json_part(reply)
+    return reply if found is None else found
+
+
+def is_prose(reply: str) -> bool:
+    """Tell whether a reply does not even try to be JSON; one that breaks off has tried."""
+    return bool(reply.strip()) and not any(mark in reply for mark in "{[")
 
 
 def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Message, ...]:

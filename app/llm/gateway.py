@@ -18,7 +18,7 @@ from app.control.retry import RetryPolicy
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.llm.exchange import Exchange, Exchanges
-from app.llm.forms import ReplyForm, forms_for, in_form
+from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.messages import Message, ModelRequest
 from app.llm.ports import ModelFault
 from app.llm.pricing import Prices
@@ -75,6 +75,7 @@ class _LogicalCall:
             name=self.name,
             key=f"{self.key}{fallback}{simpler}",
             metadata={**metadata, "fallback": number} if number else metadata,
+            wants_json=self.json_schema is not None,
         )
 
 
@@ -156,12 +157,16 @@ class ModelGateway:
         exchanges = self._exchanges_with(asked, chosen, number)
         for exchange, simpler in pairwise(exchanges):
             try:
-                return await self._perform(asked, exchange)
+                completion = await self._perform(asked, exchange)
             except CallFailedError as failed:
                 if failed.error_class not in _SIMPLER_FORM:
                     raise
                 if failed.error_class == ModelFault.FORM_UNSUPPORTED:
                     self._learned[_endpoint(chosen)] = simpler.form
+            else:
+                if exchange.form is ReplyForm.SCHEMA and is_prose(completion.text):
+                    self._learned[_endpoint(chosen)] = simpler.form
+                return completion
         return await self._perform(asked, exchanges[-1])
 
     async def _perform(self, asked: _LogicalCall, exchange: Exchange) -> Completion:

@@ -43,7 +43,7 @@ class Completion:
     """What a model answered and what that cost, retries included or replayed from the journal."""
 
     text: str
-    """Where JSON was asked for in plain words, the JSON alone if there is any."""
+    """Where JSON was asked for, the JSON alone if there is any."""
     provider: str
     """Whose model answered, which may be that of a fallback."""
     model: str

@@ -42,8 +42,8 @@ class ModelSettings(Section):
     """How long one attempt may take."""
     structured_output: Literal["auto", "schema", "json", "text"] = "auto"
     """How the model is made to reply with JSON: held to a schema, in JSON mode, or asked in words.
-    `auto` takes the best that the endpoint accepts; choose `text` for one that accepts what it then
-    ignores."""
+    `auto` takes the best that the endpoint accepts and heeds; `text` spares one that knows none of
+    it the trials."""
     price_per_million_in_usd: Usd | None = None
     """Price of a million input tokens; null is the public list price."""
     price_per_million_out_usd: Usd | None = None

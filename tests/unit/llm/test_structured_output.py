@@ -75,6 +75,40 @@ def test_in_a_simpler_form_the_prompt_says_what_the_parameter_would(steps: list[
     assert user["content"] == "Why?"
 
 
+def test_words_around_the_json_are_cut_off_in_every_form() -> None:
+    """An endpoint may ignore the parameter, and its model mean well."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("local", Step(text=FENCED))
+        assert (await asking.ask(json_schema=SCHEMA)).text == ANSWER
+        asking.provider.script("local", Step(text=FENCED))
+        assert (await asking.ask(key="words")).text == FENCED
+
+    assert formats(told(story, MODEL)) == ["json_schema", None]
+
+
+@pytest.mark.parametrize(
+    ("reply", "next_form"),
+    [
+        ("It is 42.", "json_object"),
+        ('{"answer": "4', "json_schema"),
+        (ANSWER, "json_schema"),
+        ("  ", "json_schema"),
+    ],
+)
+def test_an_endpoint_that_ignores_the_schema_is_told_it_in_words_from_then_on(
+    reply: str, next_form: str
+) -> None:
+    """Prose is a sign of it, a reply that breaks off is none; the reprompt is the next question."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("local", Step(text=reply), REPLY)
+        await asking.ask(json_schema=SCHEMA)
+        await asking.ask(key="reprompt", json_schema=SCHEMA)
+
+    assert formats(told(story, MODEL)) == ["json_schema", next_form]
+
+
 def test_what_was_learned_of_a_model_is_remembered_for_the_process() -> None:
     """The second question is asked in the form that works, also of another schema."""
 

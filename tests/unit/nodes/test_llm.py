@@ -85,7 +85,7 @@ async def test_an_answer_with_a_schema_is_json() -> None:
     ("unfit", "why"),
     [
         ("Berlin", "is not JSON alone"),
-        ('```json\n{"city": "Berlin"}\n```', "is not JSON alone"),
+        ('```json\n{"city": "Berlin"\n```', "is not JSON alone"),
         ('{"city": NaN}', "is not JSON alone"),
         ('{"city": "\\u0000"}', "holds a character that is none"),
         ('{"city": "\\ud800"}', "holds a character that is none"),
