@@ -6,7 +6,8 @@ from typing import Any, Self
 
 from pydantic import ConfigDict
 
-from app.llm.gateway import ModelGateway, Tier
+from app.llm.forms import StructuredOutput
+from app.llm.tiers import TierModel
 from app.tools.ports import ToolSpec
 
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
@@ -27,7 +28,10 @@ class ToolView:
     idempotent: bool
     """True if a call whose outcome is unknown is made again."""
     parallel_safe: bool
+    transient: Sequence[str]
+    """Codes of failures after which it is tried again."""
     timeout_seconds: float
+    """Per attempt."""
 
     @classmethod
     def of(cls, spec: ToolSpec) -> Self:
@@ -39,6 +43,7 @@ class ToolView:
             external=spec.external,
             idempotent=spec.idempotent,
             parallel_safe=spec.parallel_safe,
+            transient=sorted(spec.transient),
             timeout_seconds=spec.timeout_seconds,
         )
 
@@ -52,7 +57,7 @@ class ToolList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView:
-    """The model of a tier."""
+    """A model and how it is asked."""
 
     __pydantic_config__ = _DOCUMENTED
 
@@ -61,31 +66,50 @@ class ModelView:
     model: str
     external: bool
     """True if a call leaves the service and may cost something."""
+    structured_output: StructuredOutput
+    """How it is made to reply with JSON: ``auto`` is the best way that its endpoint heeds."""
     temperature: float | None
     max_output_tokens: int
     timeout_seconds: float
     """Per attempt."""
 
     @classmethod
-    def of(cls, models: ModelGateway, tier: Tier) -> Self:
-        """Return the view of a tier's model."""
-        chosen = models.model_of(tier)
-        return cls(
-            provider=chosen.provider.name,
-            model=chosen.model,
-            external=chosen.provider.external,
-            temperature=chosen.temperature,
-            max_output_tokens=chosen.max_output_tokens,
-            timeout_seconds=chosen.timeout_seconds,
-        )
+    def of(cls, chosen: TierModel) -> Self:
+        """Return the view of a model."""
+        return cls(**_shown(chosen))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierView(ModelView):
+    """The model of a tier, and those that stand in for it."""
+
+    fallbacks: Sequence[ModelView]
+    """Asked in this order when the ones before cannot answer."""
+
+    @classmethod
+    def of(cls, chosen: TierModel) -> Self:
+        """Return the view of a tier, by its first model."""
+        return cls(**_shown(chosen), fallbacks=[ModelView.of(each) for each in chosen.fallbacks])
+
+
+def _shown(chosen: TierModel) -> dict[str, Any]:
+    return {
+        "provider": chosen.provider.name,
+        "model": chosen.model,
+        "external": chosen.provider.external,
+        "structured_output": chosen.structured_output,
+        "temperature": chosen.temperature,
+        "max_output_tokens": chosen.max_output_tokens,
+        "timeout_seconds": chosen.timeout_seconds,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTiers:
     """The models of both tiers: a run starts on the small one."""
 
-    small: ModelView
-    big: ModelView
+    small: TierView
+    big: TierView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

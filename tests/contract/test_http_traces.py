@@ -252,11 +252,19 @@ async def test_a_denied_tool_is_not_listed() -> None:
 
 
 async def test_the_models_of_both_tiers_are_named(client: httpx.AsyncClient) -> None:
-    """Who answers stands in the open."""
+    """Who answers stands in the open, and who stands in for them, in their order."""
     models = (await client.get("/models")).json()["models"]
 
     assert set(models) == {"small", "big"}
-    assert (models["small"]["provider"], models["small"]["model"]) == ("silent", "small-model")
+    small = models["small"]
+    assert (small["provider"], small["model"], small["structured_output"]) == (
+        "silent",
+        "small-model",
+        "auto",
+    )
+    [stand_in] = small["fallbacks"]
+    assert (stand_in["model"], stand_in["timeout_seconds"]) == ("stand-in", 5)
+    assert "fallbacks" not in stand_in
 
 
 async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> None:

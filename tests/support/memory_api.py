@@ -77,7 +77,9 @@ def memory_api(
 ) -> FastAPI:
     """Build the real application over runs in memory that nobody executes."""
     store = store or MemoryRuns()
-    tier = TierModel(provider=SilentProvider(), model="small-model")
+    provider = SilentProvider()
+    stand_in = TierModel(provider=provider, model="stand-in", timeout_seconds=5)
+    tier = TierModel(provider=provider, model="small-model", fallbacks=(stand_in,))
     services = ApiServices(
         runs=runs or RunService(store, executor=None),
         artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),

@@ -7,9 +7,9 @@ from app.api.call import Call, GuardedRoute
 from app.api.catalog_views import (
     ModelList,
     ModelTiers,
-    ModelView,
     NodeTypeList,
     NodeTypeView,
+    TierView,
     ToolList,
     ToolView,
 )
@@ -33,7 +33,8 @@ async def list_models(call: Call) -> ModelList:
     models = call.services.models
     return ModelList(
         models=ModelTiers(
-            small=ModelView.of(models, Tier.SMALL), big=ModelView.of(models, Tier.BIG)
+            small=TierView.of(models.model_of(Tier.SMALL)),
+            big=TierView.of(models.model_of(Tier.BIG)),
         )
     )
 
