@@ -34,7 +34,7 @@ async def test_prices_of_a_provider_are_fetched_once_more_after_a_failure(
     assert (run["status"], run["result"]["answer"]) == ("completed", "186.3")
     assert run["result"]["verified"] is True
     [found] = run["result"]["evidence"]
-    assert found["result"]["source"] == "tiingo: end-of-day prices"
+    assert found["result"]["source"] == "live: Tiingo end-of-day prices"
     assert run["usage"]["tool_calls"] == 2
     nodes = trace["snapshot"]["nodes"].values()
     attempts = [node["status"] for node in nodes if node["name"] == "attempt"]

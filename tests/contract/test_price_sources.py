@@ -34,7 +34,7 @@ async def test_a_period_has_both_its_ends_and_says_who_answered(source: PriceSou
     assert (first.close, first.adjusted_close, first.volume) == (186.3, 157.57837143485, 5646000)
     assert first.low <= min(first.open, first.close) <= max(first.open, first.close) <= first.high
     assert series.currency == "USD"
-    assert series.source.split(":")[0] in ("packaged", "tiingo")
+    assert series.source.split(":")[0] in ("packaged", "live")
 
 
 async def test_without_dates_everything_is_there(source: PriceSource) -> None:

@@ -21,7 +21,7 @@ from app.tools.stocks.prices import UNAVAILABLE, PriceSeries, unknown_symbol
 from app.tools.stocks.refusal import StockRefusedError
 
 BASE_URL: Final = "https://api.tiingo.com"
-SOURCE: Final = "tiingo: end-of-day prices"
+SOURCE: Final = "live: Tiingo end-of-day prices"
 CURRENCY: Final = "USD"
 
 KEPT_SECONDS: Final = 900.0

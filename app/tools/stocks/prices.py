@@ -38,7 +38,7 @@ class PriceSeries:
 
     symbol: str
     source: str
-    """Who answered, such as ``packaged: …``; every result repeats it."""
+    """Who answered, as ``packaged: …`` or ``live: …``; every result repeats it."""
     currency: str
     """ISO 4217, such as USD."""
     days: tuple[DailyPrice, ...]
