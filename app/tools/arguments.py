@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jsonschema_rs import Draft202012Validator, ValidationError
@@ -12,6 +12,8 @@ from app.tools.registry import ToolRegistry
 
 MAX_PROBLEMS = 3
 """How many problems one message names."""
+MAX_DEPTH = 64
+"""How deep arguments may be nested."""
 _MASK = "the value"
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -98,11 +100,29 @@ class _ArgumentCheck:
 def _is_storable(args: Mapping[str, Any]) -> bool:
     """Tell whether a journal can hold the arguments: no NaN, NUL, broken surrogate or abyss."""
     try:
+        if _is_deep(args):
+            return False
         text = json.dumps(dict(args), allow_nan=False, ensure_ascii=False)
         text.encode()
     except (TypeError, ValueError, RecursionError):
         return False
     return _NUL.search(text) is None
+
+
+def _is_deep(args: Mapping[str, Any]) -> bool:
+    """Tell whether the arguments are nested beyond ``MAX_DEPTH``; how deep a parser goes varies."""
+    level: list[Any] = [args]
+    for _ in range(MAX_DEPTH):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _refuse(uri: str) -> Any:

@@ -190,8 +190,9 @@ class FaultProxy:
                 if self._max_delay_seconds:
                     await asyncio.sleep(self._random.uniform(0, self._max_delay_seconds))
                 await self._flowing.wait()
-                sink.write(allow(link, data))
-                await sink.drain()
+                if allowed := allow(link, data):
+                    sink.write(allowed)
+                    await sink.drain()
         sink.close()  # after what is still to be sent; the other direction then ends as well
 
     def _to_server(self, link: _Link, data: bytes) -> bytes:

@@ -35,7 +35,7 @@ class _Ledger:
                 self.heard += data
                 self._more.set()
                 *lines, unfinished = (unfinished + data).split(b"\n")
-                writer.writelines(b"done " + line + b"\n" for line in lines)
+                writer.write(b"".join(b"done " + line + b"\n" for line in lines))
                 await writer.drain()
         except ConnectionError:
             pass
