@@ -35,10 +35,11 @@ _LENGTHS = MappingProxyType(
 def _pattern() -> str:
     """Return what matches a number of the right length, however it is grouped."""
     ways = (
-        rf"(?:{named.replace(' ', '|')})\d\d(?:[ .\-\u00a0]?[A-Za-z0-9]){{{length - 4}}}"
+        rf"(?:{named.replace(' ', '|')})\d\d(?:[ .\-+]{{0,2}}[A-Za-z0-9]){{{length - 4}}}"
         for length, named in _COUNTRIES.items()
     )
-    return rf"(?<![A-Za-z0-9])(?=[A-Za-z]{{2}}\d\d)(?i:{'|'.join(ways)})(?![A-Za-z0-9])"
+    begins = r"(?:(?<![A-Za-z0-9])|(?<=IBAN)|(?<=iban))(?=[A-Za-z]{2}\d\d)"
+    return rf"{begins}(?i:{'|'.join(ways)})(?![A-Za-z0-9])"
 
 
 ACCOUNT_NUMBER = re.compile(_pattern())

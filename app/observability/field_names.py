@@ -3,6 +3,8 @@
 import re
 from functools import lru_cache
 
+from app.observability.readings import plain_reading
+
 LOG_FIELDS = frozenset(
     {
         *("ts", "level", "logger", "event", "exception", "stack"),
@@ -23,35 +25,44 @@ SAFE_NAMES = frozenset(
         *("dimension", "error_class", "media_type", "method", "status_code"),
     }
 )
-"""Names whose values the service makes itself, or that callers name their runs with."""
+"""Names of log fields whose values the service makes itself, or that callers name runs with."""
 
 _REMEMBERED_NAMES = 4096
 """The names of a service are few; those that callers make up push one another out."""
 
+_GAPS = re.compile(r"[\s_.:-]+")
 _SECRET = re.compile(
     r"passw|passphrase|passcode|secret|apikey|privatekey|accesskey|credential|authorization|cookie"
-    r"|goldanswer|^pwd$|^pin$|^otp$|^cvv|^cvc"
-    r"|(?:^|access|refresh|auth|bearer|id|session|csrf)token$"
+    r"|(?:signing|encryption|master|ssh|auth|client|license|account|session|shared)key$"
+    r"|goldanswer|^pwd$|^pin$|^otp$|^cvv|^cvc|^auth$|^bearer$|^jwt$|^dsn$|connectionstring"
+    r"|mnemonic|seedphrase|kennwort|motdepasse|contrasen|^senha$|\u043f\u0430\u0440\u043e\u043b\u044c"
+    r"|(?<!per)(?<!first)(?<!last)token$"
 )
 _PERSONAL = frozenset(
     {
-        *("email", "emailaddress", "mail", "phone", "phonenumber", "telephone", "mobile", "fax"),
-        *("firstname", "lastname", "fullname", "surname", "givenname", "familyname"),
-        *("middlename", "maidenname", "customername", "patientname", "cardholder"),
-        *("dateofbirth", "birthdate", "birthday", "dob", "ssn", "socialsecuritynumber"),
-        *("nationalid", "taxid", "passport", "passportnumber", "driverslicense"),
-        *("iban", "accountnumber", "cardnumber", "creditcard", "creditcardnumber"),
-        *("street", "streetaddress", "homeaddress", "postaladdress", "postalcode", "zipcode"),
+        *("mail", "telephone", "mobile", "fax", "dob", "ssn", "iban"),
+        *("customername", "patientname", "cardholder", "birthday", "socialsecuritynumber"),
+        *("nationalid", "taxid", "passport", "driverslicense", "creditcard"),
+        *("street", "postalcode", "zipcode"),
     }
 )
+_PERSONAL_ENDINGS = (
+    *("email", "emailaddress", "phone", "phonenumber", "mobilenumber", "telephonenumber"),
+    *("firstname", "lastname", "fullname", "surname", "givenname", "familyname"),
+    *("middlename", "maidenname", "dateofbirth", "birthdate", "passportnumber"),
+    *("accountnumber", "cardnumber", "creditcardnumber", "cardholdername"),
+    *("streetaddress", "homeaddress", "postaladdress"),
+)
+"""How such names end, whoever's they are: ``customer_email``, ``workPhone``."""
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def mark_for(name: str) -> str | None:
     """Return what is shown of any value with this name; None if the value decides."""
-    plain = name.replace("_", "").replace("-", "").replace(" ", "").lower()
+    plain = _GAPS.sub("", plain_reading(name)).lower()
     if not plain:
         return None
     if _SECRET.search(plain):
         return "[secret]"
-    return "[personal data]" if plain in _PERSONAL else None
+    personal = plain in _PERSONAL or plain.endswith(_PERSONAL_ENDINGS)
+    return "[personal data]" if personal else None

@@ -2,22 +2,27 @@ r"""Tells telephone numbers from sums, dates and amounts.
 
 Taken for a telephone number is: what begins with a plus sign and a country (E.164); the North
 American form ``415-555-2671`` or ``(415) 555-2671``; what begins with the trunk digit 0 and stands
-in groups; and any 7 to 15 digits behind a word such as ``phone``. A number without a plus sign, a
-group or a word is kept: it may just as well be an amount.
+in groups or is as long as such numbers are; and any 7 to 15 digits behind a word such as ``phone``.
+A number without a plus sign, a zero, a group or a word is kept: it may just as well be an amount.
 """
 
 import re
 
-from app.observability.rules import Rule
+from app.observability.rules import Rule, marked
 
 PHONE = "[phone number]"
 
-_GAP = r"(?:\)?[ .\-/\u00a0\u2010-\u2015]?\(?)"
-_LABELS = "phone|telephone|tel|mobile|cellphone|cell|fax|whatsapp|telefon|handy|mobil|call|dial|sms"
-_FILLERS = "number|nummer|no|nr|is|at|me|us|on"
+_GAP = r"(?:\)?(?:[ ]{2}|[ .\-/])?\(?)"
+_LABELS = (
+    "phone|telephone|tel|mobile|cellphone|cell|fax|whatsapp|telefon|handy|mobil|call|dial|sms"
+    "|my number|reach me|reach us|contact me|contact us"
+)
+_FILLERS = "numbers?|nummer|no|nr|is|at|me|us|on|under"
 _SHORTEST, _LONGEST = 9, 15
 """Digits of a number with its country."""
 _DATE_GROUPS = (2, 2, 4)
+_COUNTED = "0123456789"
+"""What everybody writes who needs some digits."""
 _PLAIN_DECIMAL = re.compile(r"\+?\d{5,}\.\d+")
 
 
@@ -41,6 +46,17 @@ def _national(found: re.Match[str]) -> str | None:
     return PHONE if len(set(gaps[1:])) <= 1 else None
 
 
+def _dialled_abroad(found: re.Match[str]) -> str | None:
+    """Judge what begins as calls to another country do; in one it is as long as they are."""
+    text = found.group()
+    return PHONE if re.search(r"\d[ .\-/(]", text[3:]) or len(text) >= _LONGEST - 2 else None
+
+
+def _in_one(found: re.Match[str]) -> str | None:
+    """Judge digits in one that begin with a zero, as no amount does."""
+    return None if found.group() == _COUNTED else PHONE
+
+
 def _labelled(found: re.Match[str]) -> str | None:
     label, number = found.group(1, 2)
     digits = sum(character.isdecimal() for character in number)
@@ -55,20 +71,46 @@ PHONE_NUMBERS: tuple[Rule, ...] = (
             re.IGNORECASE,
         ),
         _labelled,
-        ("phone", "tel", "mobil", "cell", "fax", "whatsapp", "handy", "call", "dial", "sms"),
+        (
+            "phone",
+            "tel",
+            "mobil",
+            "cell",
+            "fax",
+            "whatsapp",
+            "handy",
+            "call",
+            "dial",
+            "sms",
+            "my number",
+            "reach",
+            "contact",
+        ),
     ),
     Rule(re.compile(rf"(?<!\+)\+\(?[1-9](?:{_GAP}\d){{8,14}}(?!\d)"), _international, ("+",)),
     Rule(
-        re.compile(rf"(?<![\w.,+:-])00[ ]?[1-9](?:{_GAP}\d){{8,14}}(?!\d)"),
-        lambda found: PHONE if re.search(r"\d[ .\-/(]", found.group()[3:]) else None,
-        ("00",),
+        re.compile(rf"(?<![\w.,+:-])(?:00|011)[ ]?[1-9](?:{_GAP}\d){{8,14}}(?!\d|[.,]\d)"),
+        _dialled_abroad,
+        ("00", "011"),
     ),
     Rule(
         re.compile(
             r"(?<![\w.+-])(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.-])[2-9]\d\d[ .-]\d{4}"
             r"(?![\w-]|\.\d)"
         ),
-        lambda _: PHONE,
+        marked(PHONE),
+    ),
+    Rule(
+        re.compile(
+            r"(?<![\w.+-])(?:\([1-9]\d\) ?9\d{4}-\d{4}|8 ?\(\d{3}\) ?\d{3}-\d\d-\d\d)(?![\w-]|\.\d)"
+        ),
+        marked(PHONE),
+        ("(",),
+    ),
+    Rule(
+        re.compile(r"(?<![\w.,+:/*^-])0[1-9]\d{8,10}(?!\w|[.,:/-]\d)"),
+        _in_one,
+        ("0",),
     ),
     Rule(
         re.compile(r"(?<![\w.,+:/-])\(?0[1-9]\d{0,3}\)?(?:[ .\-/]\d{2,8}){1,4}+(?!\w|[.,:/-]\d)"),

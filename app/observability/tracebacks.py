@@ -8,6 +8,8 @@ what follows it is left out.
 import traceback
 from collections.abc import Iterator
 
+from app.observability.redaction import redact_text
+
 MAX_MESSAGE_CHARS = 300
 _LONGEST_CHAIN = 8
 _MOST_IN_GROUP = 5
@@ -43,7 +45,7 @@ def message_of(error: BaseException) -> str:
         return "(its message cannot be read)"
     if type(error).__module__.startswith("app."):
         return message
-    return message.partition("\n")[0][:MAX_MESSAGE_CHARS]
+    return redact_text(message.partition("\n")[0], max_chars=MAX_MESSAGE_CHARS)
 
 
 def _alone(error: BaseException) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from jsonschema_rs import Draft202012Validator, ValidationError
 
+from app.observability.redaction import redact_text
 from app.tools.ports import ToolSpec
 from app.tools.registry import ToolRegistry
 
@@ -86,7 +87,8 @@ class _ArgumentCheck:
                 missing = f"{place}.{details['property']}" if place else details["property"]
                 return f"'{missing}' is missing: add it."
             case "additionalProperties":
-                strange = ", ".join(f"'{name[:40]}'" for name in details["unexpected"][:3])
+                names = [redact_text(name, max_chars=40) for name in details["unexpected"][:3]]
+                strange = ", ".join(f"'{name}'" for name in names)
                 inside = f" in '{place}'" if place else f" (the tool takes {self._known})"
                 return f"{strange} is not known{inside}: leave it out."
             case "type":

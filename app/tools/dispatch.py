@@ -81,7 +81,7 @@ class ToolDispatch:
         """
         tool = self._registry.find(name) if self._policy.allows(name) else None
         if tool is None:
-            return failure(f"There is no tool {name[:60]!r}.", "unknown_tool")
+            return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
         problem = self._checks.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 _LETTERS = "abcdefghijkmnopqrstuvwxyz"
 _MIXED = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz23456789"
 
+_WIDE = "\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44\uff1a"
+"""The word password and a colon, in wide letters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Canary:
@@ -69,6 +72,12 @@ def _kinds(place: str, draw: random.Random) -> Iterator[Canary]:
     yield _plain(place, "social security", _social_security(draw))
     yield Canary(place, "password", f"password={word}1", f"{word}1")
     yield Canary(place, "url", f"https://app:{word}2@db.example.org/x", f"{word}2")
+    yield Canary(place, "database", f"postgres://app:{word}/3@db.example.org/x", f"{word}/3")
+    yield Canary(place, "pair", f"('authorization', '{word}4')", f"{word}4")
+    yield Canary(place, "escaped password", f"password%3D{word}5", f"{word}5")
+    yield Canary(place, "wide password", f"{_WIDE} {word}6", f"{word}6")
+    hidden = f"{word[:4]}\u200b{word[4:]}7@mail.example.org"
+    yield Canary(place, "hidden email", hidden, f"{word[4:]}7@mail")
     yield Canary(place, "name", f"Mrs. {word.capitalize()} Miller", f"{word.capitalize()} Miller")
     key = f"{mixed}\n{mixed[::-1]}"
     shown = f"-----BEGIN PRIVATE KEY-----\n{key}\n-----END PRIVATE KEY-----"

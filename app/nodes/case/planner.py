@@ -13,9 +13,11 @@ from app.nodes.case.ports import Models
 from app.nodes.case.prompt import prompt
 from app.nodes.case.state import ModelName, Trouble
 from app.nodes.case.work import CALLS_OF, CaseWork
+from app.observability.redaction import redact_text
 from app.tools.ports import failure
 
 _Draft = Plan | Cannot | PlanSchemaError
+_NAME_CHARS = 60
 
 
 class Planner:
@@ -133,11 +135,11 @@ class Planner:
 
     def _refuse(self, unknown: list[Action]) -> str:
         """Put a warning into the evidence for every action that cannot be allowed."""
-        named = ", ".join(sorted({repr(action.tool[:60]) for action in unknown}))
+        named = ", ".join(sorted({repr(_shown_name(action)) for action in unknown}))
         for action in unknown:
-            result = failure(f"There is no tool {action.tool[:60]!r}.", UNKNOWN_TOOL)
+            result = failure(f"There is no tool {_shown_name(action)!r}.", UNKNOWN_TOOL)
             self._work.state.add_evidence(action, result, warning=UNKNOWN_TOOL)
-            self._log(UNKNOWN_TOOL, level="warning", tool=action.tool[:60])
+            self._log(UNKNOWN_TOOL, level="warning", tool=_shown_name(action))
         return f"There is no tool {named}. The tools are: {', '.join(sorted(self._known))}."
 
     def _log(self, event: str, **details: Any) -> None:
@@ -146,3 +148,8 @@ class Planner:
 
 def _joined(earlier: str | None, complaint: str) -> str:
     return complaint if earlier is None else f"{earlier} {complaint}"
+
+
+def _shown_name(action: Action) -> str:
+    """Return the name of a tool that is none; a model may put anything there."""
+    return redact_text(action.tool, max_chars=_NAME_CHARS)

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from app.observability import personal_data, secrets
-from app.observability.rules import Rule
+from app.observability import names_and_places, personal_data, readings, secrets
+from app.observability.rules import Rule, marked
 from tests.support.regex_steps import CountingPattern
 
 RULES = (
@@ -17,7 +17,8 @@ RULES = (
     *personal_data.ACCOUNTS,
     *personal_data.CARDS,
     *personal_data.GROUPED,
-    *personal_data.WORDED,
+    *names_and_places.WORDED,
+    *(Rule(pattern, marked("x")) for pattern in readings.PATTERNS),
 )
 
 HOSTILE = (
@@ -71,6 +72,24 @@ HOSTILE = (
         "Dear Ada ",
         "name: Ada ",
         "Aweg",
+    ),
+    *("?a=", "?a=b+", "&a=%41", "%41", "&#64;", "\\u0041", "a\u0430", "\u0430-", "\u0430 b"),
+    *(
+        "<password>",
+        "<a:password",
+        "password, ",
+        "password (",
+        "pass,a;b&c",
+        "--password ",
+        "-u a:",
+    ),
+    *(
+        "seed phrase: abc ",
+        "Private-Lines: 1\nAB ",
+        "date of birth: ",
+        "a [at] b",
+        '"a"@b.',
+        "a@[1",
     ),
     *("name:", "passport id: ", "account number 1", "hooks.slack.com/services/", "ab1C", "ab1C+/"),
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.observability.field_names import SAFE_NAMES
 from app.observability.redaction import MAX_TEXT_CHARS, redact_text, redact_value
 
 
@@ -19,14 +20,14 @@ def test_what_a_text_holds_is_taken_out_wherever_the_text_stands() -> None:
     given = {
         "detail": ["mail to ada@example.org", {"ada@example.org": Decimal(1)}],
         "when": datetime(2025, 9, 8, tzinfo=UTC),
-        "n": 4111111111111111,
+        "n": [4111111111111111, 4111111111111111.0, 4111111111111112.0],
         "m": 17,
     }
 
     assert redact_value(given) == {
         "detail": ["mail to [email]", {"[email]": "1"}],
         "when": "2025-09-08 00:00:00+00:00",
-        "n": "[card number]",
+        "n": ["[card number]", "[card number]", 4111111111111112.0],
         "m": 17,
     }
 
@@ -56,19 +57,63 @@ def test_names_on_the_allowlist_pass() -> None:
     """Identifiers that the service makes are what a log is read by."""
     line = {"run_id": "0123456789abcdefABCDEF0123456789", "tier": "small", "decision": "escalate"}
 
-    assert redact_value(line) == line
+    for name, value in line.items():
+        assert redact_value(value, name=name) == value
+
+
+@pytest.mark.req("002/19.2")
+@pytest.mark.parametrize("name", sorted(SAFE_NAMES))
+def test_the_allowlist_is_not_for_names_that_others_give(name: str) -> None:
+    """Arguments and results of tools call their parts what they like."""
+    assert redact_value({name: "ada@example.org"}, name="args") == {name: "[email]"}
+
+
+@pytest.mark.req("002/19.2")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (["X-Api-Key", "hunter2"], ["X-Api-Key", "[secret]"]),
+        ([(b"authorization", b"hunter2")], [["[13 bytes]", "[secret]"]]),
+        (
+            {"name": "password", "value": "hunter2"},
+            {"name": "password", "value": "[secret]"},
+        ),
+        ({"key": "email", "value": {"of": "Ada"}}, {"key": "email", "value": "[personal data]"}),
+        ({"name": "price", "value": 42}, {"name": "price", "value": 42}),
+        (["password", "email"], ["password", "[secret]"]),
+        (["price", 42], ["price", 42]),
+    ],
+)
+def test_a_name_beside_a_value_counts_like_one_above_it(value: Any, shown: Any) -> None:
+    """Headers and variables are told as pairs."""
+    assert redact_value({"said": value}) == {"said": shown}
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        *((name, "[secret]") for name in ("github_token", "slackToken", "jwt", "dsn", "ssh.key")),
+        *((name, "[secret]") for name in ("Kennwort", "pass\u200bword", "pass%77ord", "auth")),
+        *((name, "[personal data]") for name in ("customer_email", "workPhone", "billing.email")),
+        *((name, None) for name in ("tokens", "cost_per_token", "time_to_first_token", "key")),
+        *((name, None) for name in ("signature", "author", "price", "keyword", "mailing", "")),
+    ],
+)
+def test_names_that_tell_are_known_in_every_form(name: str, mark: str | None) -> None:
+    """In camels and snakes, disguised, and with the word whose they are."""
+    assert redact_value({name: 42}) == {name if mark is None else redact_text(name): mark or 42}
 
 
 @pytest.mark.req("002/19.2")
 def test_a_key_does_not_pass_under_any_name() -> None:
     """Callers name their runs and requests themselves, and paste what they have at hand."""
-    assert redact_value({"run_id": "sk-proj-abcdEFGH12345678"}) == {"run_id": "[secret]"}
+    assert redact_value("sk-proj-abcdEFGH12345678", name="run_id") == "[secret]"
 
 
 def test_the_allowlist_is_for_identifiers_only() -> None:
     """A text that is too long or not printable is no identifier, whatever its name."""
-    assert redact_value({"kind": "ada@example.org\n"}) == {"kind": "[email]\n"}
-    assert "ada@example.org" not in redact_value({"kind": "x" * 300 + " ada@example.org"})["kind"]
+    assert redact_value("ada@example.org\n", name="kind") == "[email]\n"
+    assert "ada@example.org" not in redact_value("x" * 300 + " ada@example.org", name="kind")
 
 
 def test_usage_counters_are_not_mistaken_for_tokens() -> None:
@@ -93,6 +138,22 @@ def test_a_cut_never_tears_a_secret_apart() -> None:
     assert shown.endswith(f"[{len(text) - MAX_TEXT_CHARS} more characters]")
     torn = redact_text("x" * 1950 + "ada.lovelace@mail.example.org" + "y" * 500)
     assert "ada" not in torn
+
+
+def test_marks_that_shorten_a_text_do_not_bring_a_torn_secret_into_sight() -> None:
+    """What was read to see the whole of a secret is not shown itself."""
+    key = f"-----BEGIN PRIVATE KEY-----\n{'A' * 900}\n-----END PRIVATE KEY-----"
+    for shift in range(40):
+        text = f"{key} {'x ' * 630}{'x' * shift} 4111 1111 1111 1111 {'y ' * 400}"
+        assert "4111" not in redact_text(text)
+
+
+@pytest.mark.parametrize("glue", ["", '","', "&", "\n"])
+def test_a_text_without_spaces_is_cut_as_carefully(glue: str) -> None:
+    """JSON without spaces and URLs are texts too."""
+    for length in range(1900, 2001, 4):
+        text = "x" * length + glue + "ada.king.countess.of.lovelace@mail.example.org" + "," * 900
+        assert "countess" not in redact_text(text)
 
 
 @pytest.mark.parametrize("length", [1990, 2000, 2001, 2010, 5000])
@@ -141,7 +202,7 @@ def test_control_characters_cannot_steer_a_terminal() -> None:
     assert "\x1b" not in redact_text("\x1b[2Jgone")
 
 
-_FRAGMENTS = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     (
         *(
             "ada@example.org",
@@ -169,7 +230,7 @@ _FRAGMENTS = st.sampled_from(
 
 
 @pytest.mark.req("002/19.3")
-@given(st.lists(_FRAGMENTS | st.text(max_size=3), max_size=12))
+@given(st.lists(FRAGMENTS | st.text(max_size=3), max_size=12))
 def test_what_was_redacted_once_stays_as_it_is(fragments: list[str]) -> None:
     """Logs are redacted again on their way out, and traces when they are shown."""
     once = redact_text("".join(fragments))

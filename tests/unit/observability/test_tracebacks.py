@@ -3,7 +3,7 @@
 import pytest
 
 from app.engine.report import StepTimeoutError
-from app.observability.tracebacks import message_of, told
+from app.observability.tracebacks import MAX_MESSAGE_CHARS, message_of, told
 
 
 def raised(error: Exception) -> Exception:
@@ -26,7 +26,18 @@ def test_only_our_own_messages_are_shown_whole() -> None:
     """Of others the first line, cut: the rest may quote what they were given."""
     assert message_of(StepTimeoutError("one\ntwo")) == "one\ntwo"
     assert message_of(ValueError("one\ntwo")) == "one"
-    assert message_of(ValueError("x" * 1000)) == "x" * 300
+    assert message_of(ValueError("x " * 500)).startswith("x " * 100)
+    assert len(message_of(ValueError("x " * 500))) <= MAX_MESSAGE_CHARS
+
+
+@pytest.mark.req("002/19.2")
+def test_a_message_is_not_cut_in_the_middle_of_a_secret() -> None:
+    """Half an address is an address to whoever reads it."""
+    for length in range(250, 300, 3):
+        error = ValueError(
+            f"{'x' * length} ada.king.countess.of.lovelace@mail.example.org is taken"
+        )
+        assert "king" not in message_of(error)
 
 
 def test_every_error_of_a_group_is_told() -> None:

@@ -1,0 +1,170 @@
+"""Secrets that callers never sent: tools and models say them, in answers and in failures.
+
+A tool of somebody else breaks, fails and answers with canaries; a model provider puts them into
+headers, pages, broken plans and names of tools that do not exist, long enough to be cut. What they
+answer belongs to the caller who asked; nothing of it may be read anywhere else.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.support.canary_story import Story
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess, model_settings
+from tests.support.surfaces import Surface, columns_of, plain, views_of
+
+KEPT = frozenset({"runs.request", "runs.result", "calls.value"})
+"""What a run is executed from, what was asked for, and the journal it comes from."""
+
+TORN = ("ada.king.countess.of.lovelace", "hunter-of-secrets-2")
+"""Parts of an address and of a password that stand where names are cut."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[ServiceProcess]:
+    """A service with a tool of somebody else, that says all it can."""
+    settings = {
+        **model_settings(running_provider.openai_url),
+        "LOGGING_LEVEL": "debug",
+        "TOOLS_PLUGINS": '["tests.support.talkative_tool:TalkativeTool"]',
+    }
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def story(service: ServiceProcess, running_provider: FakeProvider) -> AsyncIterator[Story]:
+    """What happened."""
+    timeout = httpx.Timeout(60)
+    async with httpx.AsyncClient(base_url=service.url, timeout=timeout, trust_env=False) as http:
+        told = Story(http, running_provider)
+        for name, step in steps(told).items():
+            await ask(told, name, step)
+        await look_for(told)
+        yield told
+
+
+def steps(story: Story) -> dict[str, Step]:
+    """Return how the provider answers, by a name for it."""
+    for place in ("tool cause", "tool exception", "tool error", "tool code", "tool result"):
+        story.text(place)
+    page = f"<html><body>{story.text('page')}</body></html>"
+    limits = {"x-request-id": story.one("request id", "model key"), "retry-after": "0"}
+    limits["www-authenticate"] = f'Bearer realm="{story.one("realm", "email")}"'
+    strange = {"how": "answer", f"{'x' * 25}.{TORN[0]}@mail.example.org": 1}
+    return {
+        "breaks": Step(plan=action("talk", how="break")),
+        "fails": Step(plan=action("talk", how="fail")),
+        "answers": Step(plan=action("talk", how="answer")),
+        "page": Step(status=503, raw_body=page, headers=limits),
+        "teapot": Step(status=418, raw_body=page, headers=limits),
+        "half a plan": Step(text='{"actions": [{"tool": "' + story.text("half")),
+        "no tool": Step(plan=action(f"{'x' * 45} {TORN[0]}@mail.example.org")),
+        "no tool either": Step(plan=action(f"{'x' * 35} password={TORN[1]}")),
+        "no argument": Step(plan=action("talk", **strange)),
+        "no json": Step(raw_body=story.text("no json")),
+    }
+
+
+def action(tool: str, **args: Any) -> dict[str, Any]:
+    return {"actions": [{"tool": tool, "args": args}]}
+
+
+async def ask(story: Story, name: str, step: Step) -> None:
+    """Ask a case and a graph that the provider answers in this way."""
+    case = {"input": f"Case of {name}: {story.text(f'question {name}')}"}
+    prompt = f"Graph of {name}: {story.text(f'prompt {name}')}"
+    steps = [{"id": "ask", "type": "llm", "data": {"prompt": prompt}}]
+    graph = {"kind": "graph", "graph": {"steps": steps, "edges": []}}
+    for marker, body in ((f"Case of {name}:", case), (f"Graph of {name}:", graph)):
+        await story.provider.script(marker, [step], repeat_last=True)
+        answer = await story.http.post("/runs", json=body, headers={"Prefer": "wait=30"})
+        story.runs[marker] = answer.json()
+
+
+async def look_for(story: Story) -> None:
+    """Ask for what is not there, under names that are secrets."""
+    for kind in ("email", "model key", "web token", "account", "phone"):
+        value = story.one(f"path {kind}", kind)
+        for path in ("/runs/{}/trace", "/runs/{}/artifacts/{}", "/graphs/{}/versions/1", "/{}"):
+            story.answers.append(await story.http.get(path.format(value, value)))
+        story.answers.append(await story.http.delete(f"/graphs/{value}"))
+        story.answers.append(await story.http.put("/runs", params={"q": value}))
+
+
+def leaks(story: Story, surfaces: list[Surface]) -> list[str]:
+    """Return what can be read where."""
+    found = {
+        f"{leaked} in {surface.name}"
+        for surface in surfaces
+        for canaries in story.canaries.values()
+        for leaked in canaries.leaked_into(surface.text)
+    }
+    return sorted(
+        found
+        | {f"{part} in {each.name}" for part in TORN for each in surfaces if part in each.text}
+    )
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_way_was_gone(story: Story, module_database_url: str) -> None:
+    """Otherwise the searches below would search what never happened."""
+    statuses = {name: run["status"] for name, run in story.runs.items()}
+    kept = "".join(each.text for each in columns_of(module_database_url) if each.name in KEPT)
+
+    assert set(statuses.values()) == {"completed", "failed"}
+    assert statuses["Case of answers:"] == "completed"
+    assert statuses["Case of breaks:"] == statuses["Case of half a plan:"] == "failed"
+    for place in ("tool result", "half", "question page"):
+        assert story.canaries[place].of("email").needle in kept, place
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/19.2")
+async def test_what_tools_and_models_say_is_not_logged(
+    story: Story, service: ServiceProcess
+) -> None:
+    """At the most talkative level, and with the tracebacks of what broke."""
+    lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
+    output = service.child.stdout + service.child.stderr
+
+    assert len(lines) > len(story.runs)
+    assert leaks(story, [Surface("output", output), Surface("lines", plain(lines))]) == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/19.2")
+async def test_what_tools_and_models_say_is_kept_in_the_journal_alone(
+    story: Story, module_database_url: str
+) -> None:
+    """No event, no snapshot and no job of the queue holds a copy."""
+    elsewhere = [each for each in columns_of(module_database_url) if each.name not in KEPT]
+
+    assert {each.name.partition(".")[0] for each in elsewhere} >= {"events", "snapshots", "calls"}
+    assert leaks(story, elsewhere) == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/19.2", "002/13.5")
+async def test_what_tools_and_models_say_is_not_told_of_a_run(story: Story) -> None:
+    """In its view without the result that was asked for, its trace, its events, its receipt."""
+    for name, run in story.runs.items():
+        assert leaks(story, await views_of(story.http, run["run_id"])) == [], name
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/23.5")
+async def test_what_is_not_found_is_not_named(story: Story) -> None:
+    """A path may be a secret that somebody has pasted."""
+    assert len(story.answers) == 30
+    for answer in story.answers:
+        assert 400 <= answer.status_code < 500, answer.url
+        assert leaks(story, [Surface("answer", answer.text + str(answer.headers.raw))]) == []

@@ -1,0 +1,36 @@
+"""A tool of somebody else that says more than it should."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from tests.support.canaries import planted
+
+
+class TalkativeTool:
+    """Breaks, fails or answers with canaries, as it is asked to."""
+
+    spec = ToolSpec(
+        name="talk",
+        description="Talks.",
+        parameters={
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["how"],
+            "properties": {"how": {"enum": ["break", "fail", "answer"]}},
+        },
+    )
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Do it; see Tool."""
+        match args["how"]:
+            case "break":
+                try:
+                    raise LookupError(planted("tool cause").text)
+                except LookupError as cause:
+                    raise RuntimeError(planted("tool exception").text) from cause
+            case "fail":
+                text = planted("tool error").text
+                return {**failure(text, planted("tool code").text), "detail": text}
+            case _:
+                return {"text": planted("tool result").text}
