@@ -1,7 +1,8 @@
 """The ``eval`` command: what its options mean, and how its end is told.
 
 Exit code 0: the targets are met, or ``--no-gate``. 1: a target was missed. 2: nothing was measured,
-because of the options, the data set or the service.
+because of the options, the data set or the service. 130: it was interrupted; what is under way was
+cancelled, and what had ended is written.
 """
 
 import sys
@@ -25,7 +26,7 @@ from app.harness.summary import print_summary
 T = TypeVar("T")
 
 _FOLDER = Path("evaluations")
-_MISSED, _NOT_MEASURED = 1, 2
+_MISSED, _NOT_MEASURED, _INTERRUPTED = 1, 2, 130
 _TARGETS, _ALLOWANCE = Targets(), Allowance()
 
 
@@ -119,6 +120,9 @@ def _carry_out(plan: Plan, with_client: WithClient, url: str | None, *, gate: bo
             evaluation = with_client(lambda client: evaluate(plan, client, told), url=url)
     except (ApiError, ServiceUnreachableError, OSError) as error:
         _refuse(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted; what had ended until then stands in {plan.folder.path}\n")
+        raise typer.Exit(_INTERRUPTED) from None
     print_summary(Console(highlight=False), evaluation.metrics, plan.folder.path)
     for miss in evaluation.misses:
         sys.stderr.write(f"target missed: {miss.message}\n")

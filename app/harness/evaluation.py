@@ -1,5 +1,6 @@
 """One evaluation from beginning to end."""
 
+import asyncio
 import json
 import secrets
 import time
@@ -76,30 +77,56 @@ def read_metrics(path: Path) -> Metrics:
 async def evaluate(plan: Plan, service: Service, progress: Progress) -> Evaluation:
     """Run the cases, write the folder, and log a warning for every target that was missed.
 
+    An evaluation that is interrupted writes what it has and judges nothing.
+
     Raises:
+        CancelledError: it was interrupted; the runs under way were cancelled.
         ServiceUnreachableError: nobody answers.
         ApiError: what answers is not the service.
         OSError: the folder cannot be written.
     """
     version = await service.service_version()
     plan.folder.prepare()
-    results: list[Result] = []
-
-    def finished(trial: Trial) -> None:
-        result = result_of(trial)
-        plan.folder.add(trial, result)
-        results.append(result)
-        progress(result)
-
-    began, clock = datetime.now(UTC), time.monotonic()
+    record = _Record(plan, version, progress)
     runner = Runner(service, plan.run, evaluation_id=plan.evaluation_id)
-    await runner.run(plan.dataset.cases, finished)
-    about = _about(plan, version, began, time.monotonic() - clock)
-    return _concluded(plan, _in_order(plan.dataset, results), about)
+    try:
+        await runner.run(plan.dataset.cases, record.add)
+    except asyncio.CancelledError:
+        metrics = record.metrics(interrupted=True)
+        plan.folder.finish(metrics, report_of(metrics, record.results, ()))
+        raise
+    return _concluded(plan, record.results, record.metrics())
 
 
-def _concluded(plan: Plan, results: tuple[Result, ...], about: dict[str, Any]) -> Evaluation:
-    metrics = metrics_of(results, about)
+class _Record:
+    """What an evaluation has measured so far."""
+
+    def __init__(self, plan: Plan, version: str, progress: Progress) -> None:
+        self._plan = plan
+        self._version = version
+        self._progress = progress
+        self._results: list[Result] = []
+        self._began, self._clock = datetime.now(UTC), time.monotonic()
+
+    def add(self, trial: Trial) -> None:
+        """Judge a trial that has ended and keep its trace."""
+        result = result_of(trial)
+        self._plan.folder.add(trial, result)
+        self._results.append(result)
+        self._progress(result)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """All results, in the order of the data set."""
+        return _in_order(self._plan.dataset, self._results)
+
+    def metrics(self, *, interrupted: bool = False) -> Metrics:
+        """Return the figures of what was measured."""
+        about = _about(self._plan, self._version, self._began, time.monotonic() - self._clock)
+        return metrics_of(self.results, {**about, "interrupted": interrupted})
+
+
+def _concluded(plan: Plan, results: tuple[Result, ...], metrics: Metrics) -> Evaluation:
     misses = missed(metrics, plan.targets)
     if plan.earlier is not None:
         misses += regressions(metrics, plan.earlier, plan.allowance)

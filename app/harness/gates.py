@@ -86,6 +86,8 @@ def require_comparable(earlier: object) -> Metrics:
     missing = {"success@1", "p95_latency_easy", "evaluation", "cases", "counts"} - earlier.keys()
     if missing:
         raise IncomparableError(f"these metrics lack {', '.join(sorted(missing))}")
+    if earlier["evaluation"].get("interrupted"):
+        raise IncomparableError("these are metrics of an evaluation that was interrupted")
     return earlier
 
 

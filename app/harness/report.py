@@ -7,6 +7,7 @@ from app.harness.changes import changes
 from app.harness.gates import Miss
 from app.harness.metrics import Metrics
 from app.harness.results import Result
+from app.observability.redaction import redact_text
 
 _SLOWEST = 10
 _MOST_CHARS = 400
@@ -46,9 +47,15 @@ def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
             f"{counts['without_gold_answer']} of them have no gold answer: their success rests on"
             " the service's own verification."
         )
-    lines += ["", "All targets are met." if not misses else "Missed targets:", ""]
+    lines += ["", _judgement(about, misses), ""]
     lines += [f"- {miss.message}" for miss in misses]
     return "\n".join(lines).rstrip()
+
+
+def _judgement(about: Mapping[str, Any], misses: Sequence[Miss]) -> str:
+    if about.get("interrupted"):
+        return "It was interrupted: no target is met or missed."
+    return "Missed targets:" if misses else "All targets are met."
 
 
 def _figures(metrics: Metrics) -> str:
@@ -158,7 +165,7 @@ def _row(cells: Sequence[object]) -> str:
 def _cell(value: object) -> str:
     """Return a value on one line that cannot break out of its cell."""
     text = "" if value is None else " ".join(str(value).split())
-    shown = text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}…"
+    shown = redact_text(text, max_chars=_MOST_CHARS)
     return shown.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 

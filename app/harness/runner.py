@@ -14,6 +14,8 @@ from app.harness.dataset import EvalCase, Mode
 from app.harness.trials import Service, Trial
 
 _LONGEST_WAIT_SECONDS = 20
+_LAST_SECONDS = 10
+"""How long an interrupted evaluation waits for the end of the runs that it has cancelled."""
 _REFUSALS = frozenset({400, 413, 422})
 _OVERLOAD = frozenset({429, 502, 503, 504})
 
@@ -53,9 +55,18 @@ class Runner:
         self._service = service
         self._options = options
         self._evaluation_id = evaluation_id
+        self._under_way: set[str] = set()
+        self._interrupted = False
 
     async def run(self, cases: Sequence[EvalCase], finished: Finished) -> None:
-        """Run every case as often as wanted; what ``finished`` raises ends it."""
+        """Run every case as often as wanted; what ``finished`` raises ends it.
+
+        However it ends, the runs under way are cancelled. The trials whose runs were cut off like
+        this are not told: they say nothing about the service.
+
+        Raises:
+            CancelledError: it was interrupted.
+        """
         jobs = iter(
             [
                 (number, case, repeat)
@@ -63,6 +74,31 @@ class Runner:
                 for repeat in range(1, self._options.repeat + 1)
             ]
         )
+        lanes = asyncio.create_task(self._lanes(jobs, finished), name="lanes")
+        try:
+            # The requests of the lanes outlive a cancellation: those of a run that is cancelled
+            # on the service come to their end, and none is torn in the middle of its transaction.
+            await asyncio.shield(lanes)
+        except BaseException:
+            await self._interrupt(lanes)
+            raise
+
+    async def _interrupt(self, lanes: asyncio.Task[None]) -> None:
+        """Cancel what is under way on the service, then end the lanes."""
+        self._interrupted = True
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                async with asyncio.TaskGroup() as stops:
+                    for run_id in self._under_way:
+                        stops.create_task(self._stop(run_id, "The evaluation was interrupted."))
+                await asyncio.wait({lanes})
+        except TimeoutError:
+            lanes.cancel()
+            await asyncio.wait({lanes})
+        finally:
+            lanes.cancel()
+
+    async def _lanes(self, jobs: Iterator[tuple[int, EvalCase, int]], finished: Finished) -> None:
         try:
             async with asyncio.TaskGroup() as lanes:
                 for _ in range(self._options.concurrency):
@@ -72,8 +108,14 @@ class Runner:
 
     async def _lane(self, jobs: Iterator[tuple[int, EvalCase, int]], finished: Finished) -> None:
         for number, case, repeat in jobs:
+            if self._interrupted:
+                return
             run_id = f"{self._evaluation_id}-{number:04}-{repeat}"
-            finished(await self._trial(case, repeat, run_id))
+            self._under_way.add(run_id)
+            trial = await self._trial(case, repeat, run_id)
+            self._under_way.remove(run_id)
+            if not (self._interrupted and _is_cut_off(trial)):
+                finished(trial)
 
     async def _trial(self, case: EvalCase, repeat: int, run_id: str) -> Trial:
         began = time.monotonic()
@@ -99,7 +141,7 @@ class Runner:
             run = await self._posted(body, min(_LONGEST_WAIT_SECONDS, math.ceil(left)))
             if run["finished_at"] is not None:
                 return run
-        await self._stop(body["run_id"])
+        await self._stop(body["run_id"], "The evaluation waited long enough.")
         return None
 
     async def _posted(self, body: Mapping[str, Any], wait_seconds: int) -> dict[str, Any]:
@@ -112,9 +154,9 @@ class Runner:
         )
         return await again(self._service.post_run, body, wait_seconds=wait_seconds)
 
-    async def _stop(self, run_id: str) -> None:
+    async def _stop(self, run_id: str, reason: str) -> None:
         try:
-            await self._service.cancel_run(run_id, reason="The evaluation waited long enough.")
+            await self._service.cancel_run(run_id, reason=reason)
         except (ApiError, ServiceUnreachableError):
             return  # nothing more can be done about it from here
 
@@ -135,6 +177,10 @@ class Runner:
             **{name: value for name, value in wanted.items() if value is not None},
             "metadata": {"evaluation": self._evaluation_id, "case": case.id, "repeat": repeat},
         }
+
+
+def _is_cut_off(trial: Trial) -> bool:
+    return trial.error is not None or (trial.run or {}).get("status") == "cancelled"
 
 
 def _is_about_input(problem: Mapping[str, Any]) -> bool:

@@ -49,12 +49,6 @@ class ActSettings(Section):
     no_progress_patience: Count = 1
     """Rounds without progress that are borne."""
 
-    def max_steps_in(self, mode: Mode) -> int:
-        """Return the limit that applies in ``mode`` (seed 002, requirement 24)."""
-        if mode == "fallback_only":
-            return min(self.max_steps, self.max_steps_fallback_only)
-        return self.max_steps
-
 
 class VerifierSettings(Section):
     """What the verifier asks of an answer."""

@@ -5,6 +5,7 @@ With ``EVALUATION_DIR`` in the environment, metrics and traces are kept there.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.service import ServiceProcess
+from app.client import CaseworkerClient
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.processes import ChildProcess
+from tests.support.service import QUICK, ServiceProcess, finished, model_settings
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "data" / "cases" / "cases.json"
@@ -154,3 +159,37 @@ def test_an_answer_that_is_not_the_right_one_misses_the_target(
     ]
     assert '"event": "performance.target_missed"' in evaluated.stderr
     assert evaluated.metrics["outcomes"] == {"not_verified": 1}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("over", ["http", "in_process"])
+async def test_ctrl_c_cancels_the_runs_under_way_and_keeps_what_had_ended(
+    over: str,
+    tmp_path: Path,
+    service: ServiceProcess,
+    client: CaseworkerClient,
+    provider: FakeProvider,
+    module_database_url: str,
+) -> None:
+    """Nothing that costs money goes on behind an evaluation, and the exit code says what it was."""
+    cases = [{"id": "done", "input": "quick"}] + [
+        {"id": f"waits-{number}", "input": f"forever {number}"} for number in range(2)
+    ]
+    (tmp_path / "set.json").write_text(json.dumps(cases))
+    await provider.script("forever", [Step(hang=True)], repeat_last=True)
+    where = ["--url", service.url] if over == "http" else []
+    arguments = ["eval", str(tmp_path / "set.json"), "--out", str(tmp_path / "out"), *where]
+    arguments += ["--concurrency", "2"]
+    env = {**QUICK, **model_settings(provider.openai_url), "DATABASE_URL": module_database_url}
+
+    with ChildProcess.python("-m", "app", *arguments, env=env, name="eval") as command:
+        await provider.wait_for_arrivals(2, "forever")  # the second took the lane of the quick one
+        os.killpg(command.pid, signal.SIGINT)
+        assert await command.wait(timeout_seconds=8) == 130
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert [case["id"] for case in metrics["cases"]] == ["done"]
+    assert metrics["evaluation"]["interrupted"] is True
+    for number in (2, 3):
+        run = await finished(client, f"{metrics['evaluation']['id']}-{number:04}-1")
+        assert (run["status"], run["stop"]["kind"]) == ("cancelled", "cancelled")
+        assert run["stop"]["reason"] == "The evaluation was interrupted."

@@ -1,11 +1,16 @@
 """The implementations that the contract suites run against."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from app.adapters.postgres.runs import StoreLimits
+from tests.support.configured_cases import Configured
+from tests.support.database import TestServer
+from tests.support.fake_provider.client import FakeProvider
 from tests.support.ports import NO_LIMITS, Open, Ports, in_memory
 from tests.support.stores import (
     open_stores,
@@ -32,3 +37,26 @@ async def ports(opened: Open) -> AsyncIterator[Ports]:
     """An empty store without limits that matter."""
     async with opened() as ports:
         yield ports
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running_provider() -> AsyncIterator[FakeProvider]:
+    """A model provider as a process of its own."""
+    async with FakeProvider() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres: TestServer) -> Iterator[str]:
+    """A migrated database for a whole module."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def configured(
+    running_provider: FakeProvider, module_database_url: str, tmp_path: Path
+) -> Configured:
+    """The means to run cases with settings of one's own, and a provider without a past."""
+    await running_provider.reset()
+    return Configured(running_provider, module_database_url, tmp_path)

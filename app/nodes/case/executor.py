@@ -1,8 +1,10 @@
 """L: runs the actions of a plan, one after the other."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from app.control.budget import Dimension
+from app.control.ledger import Scope
 from app.nodes.case.evidence import UNKNOWN_TOOL
 from app.nodes.case.log import summary
 from app.nodes.case.plan import Action, Plan
@@ -55,20 +57,24 @@ class Executor:
         return action, await self._run(action, number)
 
     async def _run(self, action: Action, number: int) -> ToolResult:
+        """Run an action and count its attempts, be there others in the run at the same time."""
         work = self._work
-        state, usage = work.state, work.context.scope.usage
-        charged = usage.of(Dimension.TOOL_CALLS)
+        state, scope = work.state, work.context.scope.child(f"act/{number}", None)
         try:
             result = await self._tools.run(
-                work.context,
+                replace(work.context, scope=scope),
                 name=action.tool,
                 args=action.args,
                 key=f"{state.path}/act/{number}",
                 tool_context=work.tool_context,
             )
         except BaseException:
-            state.tool_calls += usage.of(Dimension.TOOL_CALLS) > charged
+            state.tool_calls += _attempts(scope)
             raise
-        began = usage.of(Dimension.TOOL_CALLS) > charged  # a replayed call is not charged again
-        state.tool_calls += began or result.get("code") not in _NOT_RUN
+        # A call that is replayed is not charged again.
+        state.tool_calls += _attempts(scope) or result.get("code") not in _NOT_RUN
         return result
+
+
+def _attempts(scope: Scope) -> int:
+    return int(scope.usage.of(Dimension.TOOL_CALLS))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from app.observability.redaction import redact_text
 from app.tools.arithmetic.real import MAX_DIGITS
 from app.tools.arithmetic.refusal import malformed, too_large
 
@@ -120,7 +121,7 @@ class _Reader:
         if name in self.constants:
             self._push_operand(name)
         elif name not in self.functions:
-            raise malformed(f"{lexeme[:40]!r} is neither a function nor a constant here")
+            raise malformed(f"{_shown(lexeme)!r} is neither a function nor a constant here")
         elif following != "(":
             raise malformed(f"{name} needs its argument in parentheses: {name}(2)")
         else:
@@ -128,7 +129,7 @@ class _Reader:
 
     def _begin_operand(self, lexeme: str) -> None:
         if self.operand is not None:
-            raise malformed(f"an operator is missing before {lexeme[:40]!r}")
+            raise malformed(f"an operator is missing before {_shown(lexeme)!r}")
 
     def _push_operand(self, text: str) -> None:
         self.operand = len(self.pieces)
@@ -199,11 +200,16 @@ class _Reader:
         self.pieces[start:] = [before + "".join(self.pieces[start:]) + after]
 
 
+def _shown(lexeme: str) -> str:
+    """Return a part of the expression as a message may repeat it."""
+    return redact_text(lexeme, max_chars=40)
+
+
 def _checked_number(lexeme: str) -> str:
     mantissa, _, exponent = lexeme.lower().partition("e")
     whole = mantissa.partition(".")[0]
     if len(whole) > 1 and whole.startswith("0"):
-        raise malformed(f"{lexeme[:40]!r} has a leading zero; write it without")
+        raise malformed(f"{_shown(lexeme)!r} has a leading zero; write it without")
     if len(mantissa) + abs(int(exponent or 0)) > MAX_DIGITS:
         raise too_large(f"a number has more than {MAX_DIGITS} digits")
     return lexeme

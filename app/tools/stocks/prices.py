@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final, NamedTuple, Protocol
 
+from app.tools.dates.wording import weekday_name
 from app.tools.ports import ToolSpec
 from app.tools.stocks.refusal import StockRefusedError
 
@@ -127,7 +128,7 @@ def out_of_range(symbol: str, first: date, last: date) -> StockRefusedError:
 
 def not_traded(symbol: str, start: date, end: date, before: date, after: date) -> StockRefusedError:
     """Return the refusal of dates without a trading day; it names those around them."""
-    asked = f"on {start:%A} {start}" if start == end else f"from {start} to {end}"
+    asked = f"on {weekday_name(start)} {start}" if start == end else f"from {start} to {end}"
     return StockRefusedError(
         f"{symbol} was not traded {asked}; the nearest trading days are {before} and {after}.",
         code="no_data",

@@ -1,5 +1,6 @@
 """Runs, traces and a service as the API would show them."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -106,3 +107,38 @@ class RecordedService:
 
     async def trace(self, run_id: str) -> dict[str, Any]:
         return a_trace("calculator")
+
+
+class HangingService(RecordedService):
+    """A service whose runs end only when they are cancelled; those of ``quick`` end at once."""
+
+    def __init__(self, *quick: str, waits: int = 1, cancels: bool = True) -> None:
+        """With ``cancels`` false, a wish to stop is heard and not followed."""
+        super().__init__()
+        self._waits = waits
+        self._quick = quick
+        self._cancels = cancels
+        self._ended: dict[str, asyncio.Event] = {}
+        self.waiting = asyncio.Event()
+        """Set as soon as ``waits`` runs are waited for."""
+
+    async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
+        """Keep the request, and wait for the end of the run unless it is a quick one."""
+        run = await super().post_run(body, wait_seconds=wait_seconds)
+        if body["metadata"]["case"] in self._quick:
+            return run
+        ended = self._end_of(body["run_id"])
+        if len(self._ended) == self._waits:
+            self.waiting.set()
+        await ended.wait()
+        return {**run, "status": "cancelled", "finish_reason": None}
+
+    async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
+        """Take the wish to stop a run."""
+        receipt = await super().cancel_run(run_id, reason=reason)
+        if self._cancels:
+            self._end_of(run_id).set()
+        return receipt
+
+    def _end_of(self, run_id: str) -> asyncio.Event:
+        return self._ended.setdefault(run_id, asyncio.Event())

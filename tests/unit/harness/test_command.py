@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -12,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from app.client import CaseworkerClient, ServiceUnreachableError
 from app.harness.command import evaluation_command
-from tests.unit.harness.recorded import RecordedService, a_run
+from tests.unit.harness.recorded import HangingService, RecordedService, a_run
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ def out(folder: Path) -> tuple[str, str]:
     return "--out", str(folder / "out")
 
 
-@pytest.mark.req("002/16.3", "002/26.3")
+@pytest.mark.req("002/16.3", "002/26.1", "002/26.3")
 def test_a_missed_target_ends_with_1_and_a_line_for_each(tmp_path: Path, dataset: str) -> None:
     """Each reason stands on a line of its own, on standard error."""
     ended = called(RecordedService(), dataset, *out(tmp_path), "--max-mean-tokens", "1")
@@ -58,6 +60,30 @@ def test_a_missed_target_ends_with_1_and_a_line_for_each(tmp_path: Path, dataset
         "target missed: success@1 is 0.5000, below the target of 0.95",
         "target missed: mean_tokens_per_case is 110 tokens, above the target of 1",
     ]
+
+
+@pytest.mark.req("002/12.3")
+@pytest.mark.parametrize(
+    ("option", "limit", "reason"),
+    [
+        ("--max-mean-cost-usd", "0.019", "mean_cost_usd_per_case is 0.02 USD, above the target"),
+        ("--max-mean-tokens", "109", "mean_tokens_per_case is 110 tokens, above the target"),
+    ],
+)
+def test_what_a_case_may_cost_on_average_can_be_limited(
+    tmp_path: Path, dataset: str, option: str, limit: str, reason: str
+) -> None:
+    """Reached exactly, the limit is kept."""
+
+    def costly(body: Mapping[str, Any]) -> dict[str, Any]:
+        return a_run(run_id=body["run_id"], cost_usd=0.02)
+
+    allowed = (dataset, *out(tmp_path), "--min-success", "0")
+    over = called(RecordedService(costly), *allowed, option, limit)
+    kept = called(RecordedService(costly), *allowed, option, "0.02" if "cost" in option else "110")
+
+    assert (over.exit_code, kept.exit_code) == (1, 0)
+    assert reason in over.stderr
 
 
 def test_without_a_gate_the_same_ends_with_0(tmp_path: Path, dataset: str) -> None:
@@ -79,6 +105,9 @@ def test_met_targets_end_with_0_and_the_figures(tmp_path: Path, dataset: str) ->
     assert figures["success@1"].strip() == "0.5"
     assert figures["avg_llm_small"].strip() == "1"
     assert figures["mean_tokens_per_case"].strip() == "110"
+    assert {"avg_llm_big", "avg_tool_calls", "avg_act_steps", "mean_cost_usd_per_case"} <= set(
+        figures
+    )
     assert "report.md" in figures["report"]
 
 
@@ -153,6 +182,29 @@ def test_a_folder_that_cannot_be_written_ends_with_2(tmp_path: Path, dataset: st
 
     assert ended.exit_code == 2
     assert "out" in ended.stderr
+
+
+def test_an_interruption_ends_with_130_and_says_where_the_rest_is(
+    tmp_path: Path, dataset: str
+) -> None:
+    """The run under way is cancelled; no target is said to be missed."""
+
+    class Interrupting(HangingService):
+        async def post_run(
+            self, body: Mapping[str, Any], *, wait_seconds: int = 0
+        ) -> dict[str, Any]:
+            os.kill(os.getpid(), signal.SIGINT)
+            return await super().post_run(body, wait_seconds=wait_seconds)
+
+    service = Interrupting()
+
+    ended = called(service, dataset, *out(tmp_path), "--concurrency", "1")
+
+    folder = tmp_path / "out"
+    assert ended.exit_code == 130
+    assert ended.stderr == f"interrupted; what had ended until then stands in {folder}\n"
+    assert len(service.cancelled) == 1
+    assert json.loads((folder / "metrics.json").read_text())["evaluation"]["interrupted"] is True
 
 
 @pytest.mark.req("002/26.5")

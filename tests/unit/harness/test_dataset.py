@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from app.harness.dataset import Dataset, DatasetError, load_dataset
+from app.harness.metrics import metrics_of
+from tests.unit.harness.recorded import a_result, a_trace
 
 BARE = {"id": "a", "input": "1 + 1"}
 
@@ -30,6 +32,20 @@ def test_a_case_needs_no_more_than_an_id_and_an_input(tmp_path: Path) -> None:
 
     assert (bare.expected_tools, bare.gold_answer, bare.expect) == ((), None, "answer")
     assert (full.expected_tools, full.gold_answer) == (("calculator",), "2")
+
+
+@pytest.mark.req("002/16.5")
+def test_a_case_of_a_kind_nobody_has_heard_of_is_taken_and_measured(tmp_path: Path) -> None:
+    """Families, tags and tools are words of the data set, not of the program."""
+    (case,) = loaded(
+        tmp_path,
+        {**BARE, "family": "astronomy", "tags": ["moons"], "expected_tools": ["telescope"]},
+    ).cases
+    result = a_result(case, trace=a_trace("telescope"))
+
+    metrics = metrics_of([result], {"id": "eval-1"})
+
+    assert metrics["by_family"]["astronomy"]["succeeded"] == 1
 
 
 @pytest.mark.req("002/16.1")

@@ -1,5 +1,6 @@
 """An evaluation from its cases to the folder that it leaves."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from app.harness.dataset import Dataset, DatasetError, EvalCase
 from app.harness.evaluation import Evaluation, Plan, evaluate, new_evaluation_id, read_metrics
 from app.harness.folder import OutputFolder
 from app.harness.runner import RunOptions
-from tests.unit.harness.recorded import RecordedService, a_case, a_run
+from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
 RIGHT = a_case(id="right", gold_answer="42", family="math", difficulty="easy")
 WRONG = a_case(id="wrong", gold_answer="41", input="a | b\n<b>?</b>")
@@ -37,6 +38,23 @@ def names_in(folder: Path) -> list[str]:
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.req("002/19.1")
+async def test_the_report_shows_no_personal_data_of_a_question(tmp_path: Path) -> None:
+    """Also where a long question is cut."""
+    mail = "jane.doe@example.org"
+    asked = (f"Who is {mail}?", "why " * 20 + mail)
+    cases = [
+        a_case(id=f"case-{number}", gold_answer="41", input=text)
+        for number, text in enumerate(asked)
+    ]
+
+    await evaluated(tmp_path, *cases)
+
+    report = (tmp_path / "report.md").read_text()
+    assert "Who is [email]?" in report
+    assert "jane" not in report
 
 
 @pytest.mark.req("002/26.2", "002/14.2")
@@ -174,3 +192,27 @@ def test_ids_of_evaluations_fit_into_run_ids() -> None:
 
     assert one != other
     assert len(f"{one}-{9999:04}-1000") <= 64
+
+
+@pytest.mark.req("002/26.2")
+@pytest.mark.parametrize(("quick", "ended"), [("right", 1), ("none", 0)])
+async def test_an_interrupted_evaluation_writes_what_it_has_and_judges_nothing(
+    tmp_path: Path, quick: str, ended: int
+) -> None:
+    """Its metrics say so, and no later evaluation can be compared with them."""
+    service = HangingService(quick)
+    running = asyncio.create_task(evaluated(tmp_path, RIGHT, WRONG, service=service))
+    await service.waiting.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert (metrics["evaluation"]["interrupted"], metrics["counts"]["trials"]) == (True, ended)
+    report = (tmp_path / "report.md").read_text()
+    assert "It was interrupted" in report
+    assert "target" not in report.replace("no target is met or missed", "")
+    assert ("right.trace.jsonl" in names_in(tmp_path)) == bool(ended)
+    with pytest.raises(DatasetError, match="interrupted"):
+        read_metrics(tmp_path / "metrics.json")

@@ -20,7 +20,7 @@ def easy(seconds: float, **fields: Any) -> Result:
     return a_result(case, seconds=seconds)
 
 
-@pytest.mark.req("002/7.5", "002/16.2", "002/16.4")
+@pytest.mark.req("002/7.5", "002/12.2", "002/12.3", "002/16.2", "002/16.4")
 def test_success_calls_and_cost_are_means() -> None:
     """One of four is wrong, one escalates, one is not taken and costs nothing."""
     metrics = measured(
@@ -53,7 +53,7 @@ def test_success_calls_and_cost_are_means() -> None:
     assert metrics["outcomes"] == {"success": 3, "wrong_answer": 1}
 
 
-@pytest.mark.req("002/12.1")
+@pytest.mark.req("002/12.1", "002/16.4")
 def test_the_latency_of_easy_questions_is_that_of_nothing_else() -> None:
     """Harder ones, and those that should be refused, do not count."""
     metrics = measured(

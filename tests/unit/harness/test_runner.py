@@ -9,7 +9,7 @@ import pytest
 from app.client import ApiError, ServiceUnreachableError
 from app.harness.runner import Runner, RunOptions
 from app.harness.trials import Trial
-from tests.unit.harness.recorded import RecordedService, a_case, a_run
+from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
 Passing = ApiError(503, {"detail": "the queue is full"})
 IN_INPUT = {"detail": "Correct it.", "errors": [{"field": "input", "message": "It is blank."}]}
@@ -164,6 +164,53 @@ async def test_what_the_listener_raises_ends_the_evaluation() -> None:
     runner = Runner(RecordedService(), RunOptions(), evaluation_id="eval-1")
     with pytest.raises(OSError, match="no space left"):
         await runner.run([a_case()], full)
+
+
+async def test_what_the_listener_raises_cancels_what_is_under_way() -> None:
+    """Nobody would wait for those runs any more."""
+    service = HangingService("quick")
+
+    def full(trial: Trial) -> None:
+        raise OSError("no space left")
+
+    runner = Runner(service, RunOptions(), evaluation_id="eval-1")
+    with pytest.raises(OSError, match="no space left"):
+        await runner.run([a_case(id="slow"), a_case(id="quick")], full)
+
+    assert service.cancelled == ["eval-1-0001-1"]
+
+
+async def test_an_interruption_cancels_the_runs_under_way_and_begins_no_other() -> None:
+    """What had ended was told; what was cut off says nothing about the service."""
+    service = HangingService("quick", waits=2)
+    told: list[Trial] = []
+    runner = Runner(service, RunOptions(concurrency=2), evaluation_id="eval-1")
+    cases = [a_case(id=name) for name in ("quick", "slow", "slower", "later")]
+    running = asyncio.create_task(runner.run(cases, told.append))
+    await service.waiting.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert sorted(service.cancelled) == ["eval-1-0002-1", "eval-1-0003-1"]
+    assert [body["metadata"]["case"] for body in service.posted] == ["quick", "slow", "slower"]
+    assert [trial.case.id for trial in told] == ["quick"]
+
+
+async def test_an_interruption_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that does not stop its runs keeps nobody."""
+    monkeypatch.setattr("app.harness.runner._LAST_SECONDS", 0)
+    service = HangingService(cancels=False)
+    runner = Runner(service, RunOptions(), evaluation_id="eval-1")
+    running = asyncio.create_task(runner.run([a_case()], lambda trial: None))
+    await service.waiting.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 class CountingService(RecordedService):

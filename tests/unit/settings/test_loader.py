@@ -268,6 +268,7 @@ def test_no_message_repeats_a_secret(tmp_path: Path, environ: dict[str, str]) ->
     assert "hunter2" not in problem(tmp_path, environ=environ)
 
 
+@pytest.mark.req("002/15.3", "002/15.4")
 def test_an_unknown_variable_stops_start_up_only_with_the_prefix(tmp_path: Path) -> None:
     """The environment is full of other programs' names."""
     environ = {
@@ -333,7 +334,7 @@ def test_the_limits_of_a_mode_are_checked_wherever_they_come_from(tmp_path: Path
     """The default of the other mode is no contradiction."""
     fallback = {"FLAGS_MODE": "fallback_only"}
 
-    assert load(tmp_path, environ=fallback).settings.act.max_steps_in("fallback_only") == 1
+    assert load(tmp_path, environ=fallback).settings.act.max_steps == 3
     assert problem(tmp_path, environ={**fallback, "ACT_MAX_STEPS": "2"}).startswith(
         "ACT_MAX_STEPS: must be 0 or 1"
     )

@@ -75,18 +75,27 @@ def test_money_is_exact() -> None:
 
 @pytest.mark.req("002/24.1", "002/24.2", "002/24.4")
 def test_each_mode_has_its_own_number_of_rounds() -> None:
-    """Three for the loop, none or one for the fallback, never more than max_steps."""
+    """Three for the loop, none or one for the fallback; what a run makes of them is its affair."""
     act = Settings().act
-    assert act.max_steps_in("hrm_small_then_escalate") == 3
-    assert act.max_steps_in("fallback_only") == 1
+    assert (act.max_steps, act.max_steps_fallback_only) == (3, 1)
 
-    verify_only = Settings.model_validate({"act": {"max_steps_fallback_only": 0}}).act
-    assert verify_only.max_steps_in("fallback_only") == 0
+    for allowed in (0, 1):
+        Settings.model_validate({"act": {"max_steps_fallback_only": allowed}})
     with pytest.raises(ValidationError):
         Settings.model_validate({"act": {"max_steps_fallback_only": 2}})
 
-    low = Settings.model_validate({"act": {"max_steps": 0}, "flags": {"mode": "fallback_only"}})
-    assert low.act.max_steps_in("fallback_only") == 0
+
+@pytest.mark.req("002/17.2", "002/17.3")
+def test_modes_and_rules_of_escalation_are_those_of_the_requirements_and_no_others() -> None:
+    """Literally."""
+    fields = keys_of(Settings).walk()
+    expected = {key.dotted: key.expected for key in fields}
+
+    assert expected["flags.mode"] == "one of hrm_small_then_escalate, fallback_only"
+    assert expected["flags.escalate_when"] == "one of fail, fail_or_budget"
+    for wrong in ({"mode": "big_only"}, {"escalate_when": "never"}, {"mode": None}):
+        with pytest.raises(ValidationError):
+            Settings.model_validate({"flags": wrong})
 
 
 def test_without_a_key_the_built_in_planner_answers() -> None:

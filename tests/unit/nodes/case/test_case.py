@@ -89,7 +89,7 @@ def test_a_refusal_repeats_nothing_of_the_data() -> None:
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.req("002/24.2")
+@pytest.mark.req("002/24.2", "002/24.5")
 def test_each_mode_has_its_own_limit_of_steps() -> None:
     """That of fallback_only is never above the other."""
     assert ActLimits().max_steps_in(Mode.HRM_SMALL_THEN_ESCALATE) == 3

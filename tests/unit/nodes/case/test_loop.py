@@ -22,7 +22,7 @@ from tests.unit.nodes.case.world import (
 )
 
 
-@pytest.mark.req("002/1.1", "002/1.3", "002/6.1", "002/11.2")
+@pytest.mark.req("002/1.1", "002/1.3", "002/6.1", "002/7.4", "002/11.2", "002/17.1")
 async def test_a_verified_answer_of_the_first_pass_ends_the_case() -> None:
     """The big tier is never asked."""
     here = world([plan(calculate("6 * 7"))])
@@ -107,6 +107,8 @@ async def test_a_failed_tool_is_evidence_and_the_next_round_mends_it() -> None:
     }
     assert "division by zero" in told["failure"]
     assert told["evidence"][0]["result"]["code"] == "division_by_zero"
+    assert (result["counters"]["act_steps"], len(here.small.requests)) == (2, 2)
+    assert here.big.requests == []
 
 
 @pytest.mark.req("002/13.1")
@@ -210,6 +212,7 @@ async def test_under_fail_the_act_steps_end_the_run_with_budget() -> None:
     )
 
 
+@pytest.mark.req("002/6.1", "002/9.1")
 async def test_expected_tools_that_were_not_used_are_asked_for() -> None:
     """They are named in the next prompt, and until then nothing is verified."""
     here = world([plan(respond("42")), plan(calculate("6 * 7"))])
@@ -231,14 +234,16 @@ async def test_a_failed_use_of_an_expected_tool_does_not_count() -> None:
     assert result_of(outcome)["verified"] is False
 
 
-@pytest.mark.req("002/20.2")
+@pytest.mark.req("002/7.2", "002/20.1", "002/20.2")
 async def test_what_both_tiers_used_is_summed() -> None:
     """Per tier and in all."""
     here = world([plan(calculate("1 / 0"))], big=[plan(calculate("6 * 7"))], external=True)
 
     result = result_of(await here.run(mode="fallback_only"))
 
-    tokens = result["counters"]["tokens"]
+    counters = result["counters"]
+    assert (counters["llm_calls_small"], counters["llm_calls_big"]) == (1, 1)
+    tokens = counters["tokens"]
     assert tokens["small"] == tokens["big"]
     assert tokens["total"] == {
         "input": 200,
@@ -279,6 +284,7 @@ async def test_a_tier_whose_model_fails_is_answered_for_by_its_fallback() -> Non
     assert (result["verified"], result["counters"]["llm_calls_small"]) == (True, 1)
 
 
+@pytest.mark.req("002/2.3", "002/17.1")
 async def test_a_limit_of_tool_calls_stops_the_run_and_keeps_what_was_found() -> None:
     """A limit of the run is nothing that the big tier could help with."""
     here = world(
@@ -295,7 +301,7 @@ async def test_a_limit_of_tool_calls_stops_the_run_and_keeps_what_was_found() ->
     assert result["counters"]["tool_calls"] == 2
 
 
-@pytest.mark.req("002/2.5")
+@pytest.mark.req("002/2.3", "002/2.5")
 async def test_used_up_tool_calls_end_the_run_before_another_plan_is_paid_for() -> None:
     """No plan could be executed."""
     here = world([plan(calculate("1 / 0"))], budget=Budget(max_tool_calls=1))

@@ -34,7 +34,7 @@ def test_a_planner_may_say_that_it_cannot() -> None:
     assert parse_plan('{"cannot": "no tool for that"}') == Cannot("no tool for that")
 
 
-@pytest.mark.req("002/8.2", "002/10.1", "002/18.1")
+@pytest.mark.req("002/8.1", "002/8.2", "002/10.1", "002/10.4", "002/18.1")
 @pytest.mark.parametrize(
     "reply",
     [

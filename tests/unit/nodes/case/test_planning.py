@@ -108,7 +108,7 @@ async def test_a_denied_tool_is_as_unknown_as_one_that_does_not_exist() -> None:
     assert result["answer"] == "42"
 
 
-@pytest.mark.req("002/13.5", "002/21.5")
+@pytest.mark.req("002/4.2", "002/8.5", "002/13.5", "002/21.5")
 async def test_a_provider_that_stays_down_escalates_and_its_call_counts() -> None:
     """Also under ``fail``."""
     here = world([provider_down()], big=[plan(calculate("6 * 7"))])
@@ -116,6 +116,8 @@ async def test_a_provider_that_stays_down_escalates_and_its_call_counts() -> Non
     result = result_of(await here.run(act={"escalate_when": "fail"}))
 
     assert events(result) == ["provider_error", "escalate_to_big"]
+    told = next(entry for entry in result["logs"] if entry.get("event") == "provider_error")
+    assert (told["error_class"], told["attempts"]) == ("ModelRequestRefused", 1)
     assert (result["counters"]["llm_calls_small"], result["verified"]) == (1, True)
 
 
@@ -147,6 +149,7 @@ async def test_no_small_calls_at_all_go_straight_to_the_big_tier() -> None:
     assert (result["answer"], result["counters"]["act_steps"]) == ("42", 0)
 
 
+@pytest.mark.req("002/2.1", "002/18.4")
 @pytest.mark.parametrize("replies", [[PROSE], [plan(calculate("1 / 0"))]])
 async def test_under_fail_used_up_small_calls_end_the_run_with_budget(replies: list[str]) -> None:
     """Also where it is the reprompt that they no longer allow."""
@@ -166,6 +169,7 @@ async def test_under_fail_used_up_small_calls_end_the_run_with_budget(replies: l
     assert result_of(outcome)["finish_reason"] == "budget"
 
 
+@pytest.mark.req("002/18.4", "002/4.4")
 async def test_without_a_call_left_for_the_reprompt_known_actions_are_executed() -> None:
     """The unknown one is skipped at once."""
     here = world([plan(("abacus", {}), calculate("6 * 7"))], budget=Budget(max_llm_calls_small=1))

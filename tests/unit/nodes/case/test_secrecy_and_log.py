@@ -29,11 +29,15 @@ async def test_the_gold_answer_is_in_no_prompt_log_or_trace() -> None:
     assert GOLD not in str(outcome.error)
 
 
+@pytest.mark.req("002/6.1", "002/9.1")
 async def test_the_gold_answer_decides_what_is_verified() -> None:
     """Otherwise hiding it would prove nothing."""
     right = result_of(await world([plan(respond(GOLD.upper()))]).run(gold_answer=GOLD))
+    wrong = world([plan(respond("blue"))], big=[plan(respond("blue"))] * 2)
+    unverified = result_of(await wrong.run(gold_answer=GOLD, mode="fallback_only"))
 
-    assert right["verified"] is True
+    assert (right["verified"], right["finish_reason"]) == (True, "success")
+    assert (unverified["verified"], unverified["finish_reason"]) == (False, "big_fail")
 
 
 @pytest.mark.req("002/14.1", "002/19.1", "002/7.1", "002/22.2")
@@ -60,7 +64,7 @@ async def test_every_step_is_logged_with_time_run_tier_and_kind() -> None:
     assert all(datetime.fromisoformat(entry["ts"]).tzinfo for entry in result["logs"])
 
 
-@pytest.mark.req("002/19.4", "002/20.4")
+@pytest.mark.req("002/14.4", "002/19.4", "002/19.5", "002/20.4")
 async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
     """Enough to follow a case without its trace."""
     logs = result_of(await world([plan(calculate("6 * 7"))]).run())["logs"]
@@ -76,7 +80,8 @@ async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
     assert (acted["tool"], acted["args"]) == ("calculator", {"expression": "6 * 7"})
     assert '"value": "42"' in acted["output_summary"]
     assert verified["metric"] == 1.0
-    assert ruled["decision"] == "stop"
+    assert verified["checks"] == {"answered": True, "no_error": True, "recomputed": True}
+    assert (ruled["decision"], ruled["reason"]) == ("stop", "passed")
 
 
 @pytest.mark.req("002/19.2")

@@ -20,6 +20,7 @@ def test_an_improvement_of_at_least_the_minimum_resets_the_stalled_rounds() -> N
     assert seen == [(0.25, 0), (0.5, 0), (0.625, 1), (0.625, 2), (0.875, 0)]
 
 
+@pytest.mark.req("002/6.4", "002/11.1")
 def test_a_metric_that_falls_is_a_stalled_round() -> None:
     """The best so far stays."""
     state = CaseState(models={})

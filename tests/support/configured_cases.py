@@ -1,0 +1,90 @@
+"""A service with settings of a test's own, as its environment would bring them, and its cases."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.bootstrap.process import Process
+from app.bootstrap.server import build_app
+from app.client import CaseworkerClient
+from app.settings.loader import load_settings
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import model_settings
+
+
+def plan(tool: str, *arguments: Any) -> Step:
+    """A reply that plans one use of a tool for each of the arguments."""
+    return Step(plan={"actions": [{"tool": tool, "args": args} for args in arguments]})
+
+
+def calculation(*expressions: str) -> Step:
+    """A reply that plans calculations."""
+    return plan("calculator", *({"expression": expression} for expression in expressions))
+
+
+RIGHT, WRONG, FAILING = calculation("6 * 7"), calculation("7 * 7"), calculation("1 / 0")
+"""Replies to the usual question."""
+
+QUESTION = {"input": "What is 6 times 7?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Runs cases on a service with settings of their own."""
+
+    provider: FakeProvider
+    database_url: str
+    folder: Path
+
+    @asynccontextmanager
+    async def serving(self, **environment: str) -> AsyncIterator[CaseworkerClient]:
+        """Open a service with these variables in its environment; return a client of it."""
+        environ = {**model_settings(self.provider.openai_url), **environment}
+        process = Process(
+            load_settings(environ, self.folder).settings, self.database_url, executes=True
+        )
+        await process.open()
+        try:
+            transport = httpx.ASGITransport(build_app(process))
+            async with CaseworkerClient("http://in-process", transport=transport) as client:
+                yield client
+        finally:
+            await process.close()
+
+    async def script(self, small: Sequence[Step], big: Sequence[Step] = (FAILING,)) -> None:
+        """Say what the two models answer; the last reply is repeated."""
+        await self.provider.script("", small, model="fake-small", repeat_last=True)
+        await self.provider.script("", big, model="fake-big", repeat_last=True)
+
+    async def run(
+        self, small: Sequence[Step], big: Sequence[Step] = (FAILING,), /, **settings: Any
+    ) -> dict[str, Any]:
+        """Run one case; small letters are fields of the request, capitals are settings."""
+        await self.script(small, big)
+        fields = {name: value for name, value in settings.items() if name.islower()}
+        environment = {name: value for name, value in settings.items() if name.isupper()}
+        async with self.serving(**environment) as client:
+            return await client.post_run({**QUESTION, **fields}, wait_seconds=20)
+
+    async def asked(self) -> dict[str, int]:
+        """How often each model was asked."""
+        models = [arrival.model for arrival in await self.provider.arrivals()]
+        return {tier: models.count(f"fake-{tier}") for tier in ("small", "big")}
+
+    async def document(self, place: int = 0) -> dict[str, Any]:
+        """What a planner was told, in the order of the requests."""
+        body = await self.body(place)
+        document: dict[str, Any] = json.loads(body["messages"][-1]["content"])
+        return document
+
+    async def body(self, place: int = 0) -> dict[str, Any]:
+        """The body of a request to the provider, in the order of arrival."""
+        body = (await self.provider.arrivals(bodies=True))[place].body
+        assert body is not None
+        return body
