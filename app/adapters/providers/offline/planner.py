@@ -1,17 +1,22 @@
 """Turns what a planner is told into a plan, or says why it cannot."""
 
 from collections.abc import Sequence
+from datetime import date
+from functools import lru_cache
 from typing import Any, Final
 
 from app.adapters.providers.offline.prompt import PlanningPrompt
 from app.adapters.providers.offline.reading.action import Action, Reading
 from app.adapters.providers.offline.reading.questions import NotUnderstoodError, understand
+from app.adapters.providers.offline.reading.tokens import MAX_CHARS
 from app.adapters.providers.offline.replanning import within
 
 Plan = dict[str, Any]
 """``{"actions": [{"tool", "args"}]}`` or ``{"cannot": why}``."""
 
 MAX_ACTIONS: Final = 3
+_REMEMBERED: Final = 128
+"""Questions whose readings are kept; each has at most ``MAX_CHARS`` characters."""
 _ORDER: Final = ("data_fetch_stock", "numeric_analysis", "plotter")
 """How the tools for stocks follow one another where none needs another's result."""
 
@@ -25,10 +30,9 @@ def plan(prompt: PlanningPrompt) -> Plan:
     error = prompt.error()
     if error is not None and not prompt.beginnings():
         return _cannot(f"My plan failed, and I know no other. {error}")
-    try:
-        reading = understand(prompt.question, prompt.today)
-    except NotUnderstoodError as reason:
-        return _cannot(str(reason))
+    reading = _reading(prompt.question, prompt.today)
+    if isinstance(reading, str):
+        return _cannot(reading)
     actions = with_expected(reading, prompt.expected_tools)
     for action in actions:
         if prompt.tools is not None and action.tool not in prompt.tools:
@@ -40,6 +44,22 @@ def plan(prompt: PlanningPrompt) -> Plan:
     if done := next((a for a in actions if prompt.tried(a.tool, a.args)), None):
         return _cannot(f"I asked the tool {done.tool} already, and know no other plan.")
     return {"actions": [{"tool": action.tool, "args": dict(action.args)} for action in actions]}
+
+
+def _reading(question: str, today: date) -> Reading | str:
+    """Return what a question comes to, or why it is not understood."""
+    return _remembered(question, today) if len(question) <= MAX_CHARS else _read(question, today)
+
+
+def _read(question: str, today: date) -> Reading | str:
+    try:
+        return understand(question, today)
+    except NotUnderstoodError as reason:
+        return str(reason)
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED)(_read)
+"""A case asks the same in its next step and its next tier, and gets the same."""
 
 
 def with_expected(reading: Reading, expected: Sequence[str]) -> tuple[Action, ...]:

@@ -50,6 +50,33 @@ def read_age(dates: DateTerms) -> Action:
     return calendar_action(cursor, args)
 
 
+_TURN: Phrases[bool] = Phrases(
+    {"(on what date|on which day|on which date|when) (will|do|does|did|would)": True}
+)
+
+
+def read_birthday(dates: DateTerms) -> Action:
+    """Read ``when will I turn 30 if I was born on 14 July 1998``, or the birth first."""
+    cursor = dates.cursor
+    read_courtesies(cursor)
+    born = cursor.attempt(lambda _: _read_birth_first(dates))
+    _TURN.expect(cursor)
+    _PERSON.expect(cursor)
+    cursor.expect("turn", "become", "be")
+    years = cursor.number()
+    cursor.attempt(lambda at: at.expect("years") and at.expect("old"))
+    if born is None:
+        cursor.expect("if", "when", "who")
+        _PERSON.read(cursor)
+        _BORN.expect(cursor)
+        cursor.accept("on")
+        born = dates.term().reference(cursor)
+    if not years.isdigit() or len(years) > 3:
+        raise cursor.misread()
+    args = {"operation": "add", "date": born, "amount": int(years), "unit": "years"}
+    return calendar_action(cursor, args)
+
+
 def _read_birth_first(dates: DateTerms) -> str:
     """Read ``I was born on March 5, 1990`` and the full stop after it."""
     cursor = dates.cursor

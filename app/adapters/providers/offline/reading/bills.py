@@ -110,7 +110,7 @@ def _total(cursor: Cursor) -> bool:
 def read_with_share(cursor: Cursor) -> tuple[str, Formula]:
     """Read ``with a 10% discount`` or ``after 20% off``, with the sign of the share."""
     _WITH.expect(cursor)
-    return _share(cursor)
+    return read_named_share(cursor)
 
 
 def _price_moves(cursor: Cursor) -> tuple[str, Formula]:
@@ -118,7 +118,7 @@ def _price_moves(cursor: Cursor) -> tuple[str, Formula]:
     cursor.accept("it", "they", "this", "the", "its")
     cursor.accept("price")
     sign = _REDUCED.expect(cursor)
-    return sign, _percent(cursor)
+    return sign, read_percent(cursor)
 
 
 def _sale_first(cursor: Cursor) -> _Build:
@@ -133,7 +133,7 @@ def _sale_first(cursor: Cursor) -> _Build:
     before = amount
     if (moved := cursor.attempt(_price_moves)) is None:
         _ON_SALE.expect(cursor)
-        moved = _share(cursor)
+        moved = read_named_share(cursor)
     sign, share = moved
     read_end(cursor)
     if _SAVES.read(cursor):
@@ -147,7 +147,8 @@ def _sale_first(cursor: Cursor) -> _Build:
 _INSIDE: Phrases[bool] = Phrases(
     {
         "(what|how much) (do|would|will|should|must) (i|we|you) pay for": True,
-        "(what is|what's|how much is|how much are|what are) (the price of|the cost of|)": True,
+        "(what is|what's|how much is|how much are|what are) (the total price of|the total cost of|"
+        "the price of|the cost of|)": True,
         "(how much|what) (does|do|would|will)": True,
     }
 )
@@ -160,6 +161,9 @@ def _all_inside(cursor: Cursor) -> _Build:
     if share is not None:
         of = read_priced(cursor)
         return lambda: formula.times(of, share)
+    if (named := cursor.attempt(_share_named_first)) is not None:
+        of = cursor.attempt(read_priced) or read_amount(cursor)
+        return lambda: formula.times(of, named)
     amount = cursor.attempt(read_priced) or read_amount(cursor)
     cursor.accept("cost", "be")
     sign, percent = read_with_share(cursor)
@@ -173,18 +177,29 @@ def _share_on(cursor: Cursor) -> Formula:
     return share
 
 
+def _share_named_first(cursor: Cursor) -> Formula:
+    """Read ``sales tax of 8.25% on``."""
+    cursor.accept("a", "an", "the")
+    if not SURCHARGE.read(cursor):
+        DISCOUNT.expect(cursor)
+    cursor.expect("of", "at")
+    share = read_percent(cursor)
+    cursor.expect("on", "for")
+    return share
+
+
 def _share_itself(cursor: Cursor) -> Formula:
     """Read ``15% tip`` as so much money; ``20% off`` would be what is left."""
-    _, share = _share(cursor)
+    _, share = read_named_share(cursor)
     last = cursor.before()
     if last is not None and last.text == "off":
         raise cursor.misread()
     return share
 
 
-def _share(cursor: Cursor) -> tuple[str, Formula]:
+def read_named_share(cursor: Cursor) -> tuple[str, Formula]:
     """Read ``15% tip`` or ``20% off``, with the sign that it has."""
-    share = _percent(cursor)
+    share = read_percent(cursor)
     if SURCHARGE.read(cursor) or cursor.accept("increase", "raise", "markup", "surcharge", "rise"):
         cursor.accept("added", "included")
         return "+", share
@@ -193,7 +208,8 @@ def _share(cursor: Cursor) -> tuple[str, Formula]:
     raise cursor.misread()
 
 
-def _percent(cursor: Cursor) -> Formula:
+def read_percent(cursor: Cursor) -> Formula:
+    """Read ``15%``, ``15 percent`` or ``fifteen per cent``."""
     number = read_number(cursor)
     if not cursor.accept("%", "percent", "pct"):
         cursor.expect("per")

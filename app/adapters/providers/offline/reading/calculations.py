@@ -95,9 +95,20 @@ def read_joined(dates: DateTerms) -> Reading:
     return _finished(expressions, found)
 
 
+_PERCENT_WORDS = ("percent", "percentage", "%", "per")
+
+
+def _asks_of_what(cursor: Cursor) -> bool:
+    """Tell whether the question has ``of what`` or ``of which`` in it."""
+    pairs = zip(cursor.texts, cursor.texts[1:], strict=False)
+    return any(first == "of" and second in {"what", "which"} for first, second in pairs)
+
+
 def read_share(dates: DateTerms) -> Reading:
     """Read a question about a percentage that is not known, or of something not known."""
     cursor, expressions = dates.cursor, Expressions(dates)
+    if not (cursor.mentions(*_PERCENT_WORDS) or _asks_of_what(cursor)):
+        raise cursor.misread()
     read_courtesies(cursor)
     place = cursor.place()
     found = cursor.attempt(lambda _: read_proportion(expressions))

@@ -54,7 +54,13 @@ def _step(cursor: Cursor) -> Step:
 
 
 _THEN: Phrases[bool] = Phrases({"(then|next|after that|afterwards|finally|and then)": True})
-_IT: Phrases[bool] = Phrases({"(it|that|this|the result|the answer|the total|the sum)": True})
+_IT: Phrases[bool] = Phrases(
+    {
+        "(it|that|this|the result|the answer|the total|the sum)": True,
+        "(what is left|what's left|what remains|the rest|the remainder)": True,
+        "(what you get|what you have|the number you get)": True,
+    }
+)
 
 
 def _add(expressions: Expressions) -> Formula:

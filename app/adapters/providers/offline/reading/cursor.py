@@ -1,6 +1,7 @@
 """A place in the tokens of a question, and the ways to move it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Generic, TypeVar
 
@@ -17,6 +18,22 @@ class AmbiguousError(MisreadError):
     """A rule fits, but what it read can mean two things or is not enough; says which."""
 
 
+class Cut:
+    """A question in pieces, ready to be read any number of times; never changed."""
+
+    __slots__ = ("source", "texts", "tokens", "vocabulary", "words")
+
+    def __init__(self, tokens: Sequence[Token], source: str) -> None:
+        self.source = source
+        self.tokens = tuple(tokens)
+        self.texts = tuple(token.text for token in tokens)
+        self.words = tuple(
+            token.text if token.kind in {Kind.WORD, Kind.SIGN} else "" for token in tokens
+        )
+        """The texts of words and signs, and an empty one for every other token."""
+        self.vocabulary = frozenset(self.texts)
+
+
 class Cursor:
     """Where the reading stands.
 
@@ -24,21 +41,34 @@ class Cursor:
     gave, because the rule that came farthest explains best why a question was not understood.
     """
 
-    def __init__(self, tokens: Sequence[Token], source: str) -> None:
-        self.source = source
+    __slots__ = ("_cut", "_place", "_texts", "_tokens", "_words", "farthest", "reason", "source")
+
+    def __init__(self, cut: Cut) -> None:
+        self.source = cut.source
         """The question, in which the tokens have their places."""
-        self._tokens = tokens
-        self._texts = tuple(token.text for token in tokens)
+        self._cut = cut
+        self._tokens = cut.tokens
+        self._texts = cut.texts
+        self._words = cut.words
         self._place = 0
         self.farthest = 0
         """The number of the farthest token that was looked at in vain."""
         self.reason: str | None = None
         """The first thing that was ambiguous, in words."""
 
+    def anew(self) -> "Cursor":
+        """Return a cursor at the beginning of the same question."""
+        return Cursor(self._cut)
+
     @property
     def here(self) -> Token:
         """The next token."""
         return self._tokens[self._place]
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The text of every token, in order."""
+        return self._texts
 
     def ahead(self, distance: int = 1) -> Token:
         """Return a later token, or the end."""
@@ -58,12 +88,25 @@ class Cursor:
 
     def back(self, place: int) -> None:
         """Return to an earlier place."""
-        self.farthest = max(self.farthest, self._place)
+        if self._place > self.farthest:
+            self.farthest = self._place
         self._place = place
+
+    def follow(self, branches: "Mapping[str, Branch[T]]") -> T | None:
+        """Take the longest phrase of a tree of words that comes next; return its meaning."""
+        texts, place = self._texts, self._place
+        branch = branches.get(texts[place])
+        found: T | None = None
+        while branch is not None:
+            place += 1
+            if branch.meaning is not None:
+                found, self._place = branch.meaning, place
+            branch = branch.following.get(texts[place])
+        return found
 
     def take(self) -> Token:
         """Move past the next token and return it."""
-        token = self.here
+        token = self._tokens[self._place]
         if token.kind is not Kind.END:
             self._place += 1
         return token
@@ -75,30 +118,27 @@ class Cursor:
 
     def at(self, *texts: str) -> bool:
         """Tell whether the next token is one of these words or signs."""
-        return self.here.text in texts and self.here.kind in {Kind.WORD, Kind.SIGN}
+        return self._words[self._place] in texts
 
     def mentions(self, *texts: str) -> bool:
         """Tell whether the question has one of these words anywhere."""
-        return any(text in self._texts for text in texts)
-
-    def accept_all(self, words: tuple[str, ...]) -> bool:
-        """Take the next tokens if they are exactly these."""
-        end = self._place + len(words)
-        if self._texts[self._place : end] != words:
-            return False
-        self._place = end
-        return True
+        return not self._cut.vocabulary.isdisjoint(texts)
 
     def accept(self, *texts: str) -> str | None:
         """Take the next token if it is one of these words or signs, and return its text."""
-        return self.take().text if self.at(*texts) else None
+        text = self._words[self._place]
+        if text not in texts:
+            return None
+        self._place += 1
+        return text
 
     def expect(self, *texts: str) -> str:
         """Take the next token, which must be one of these words or signs."""
-        found = self.accept(*texts)
-        if found is None:
+        text = self._words[self._place]
+        if text not in texts:
             raise self.misread()
-        return found
+        self._place += 1
+        return text
 
     def number(self) -> str:
         """Take the next token, which must be a number in digits."""
@@ -108,7 +148,8 @@ class Cursor:
 
     def misread(self) -> MisreadError:
         """Return the error of a rule that does not fit the next token."""
-        self.farthest = max(self.farthest, self._place)
+        if self._place > self.farthest:
+            self.farthest = self._place
         return MisreadError()
 
     def ambiguous(self, reason: str) -> AmbiguousError:
@@ -147,31 +188,59 @@ def new_cursor(text: str) -> Cursor:
     Raises:
         TooLongError: the question is longer than what is read.
     """
+    return Cursor(_cut(text))
+
+
+@lru_cache(maxsize=64)
+def _cut(text: str) -> Cut:
+    """Cut a text; the same one is looked at several times on the way to its plan."""
     source = unified(text)
-    return Cursor(tokenize(source), source)
+    return Cut(tokenize(source), source)
+
+
+class Branch(Generic[T]):
+    """What the phrases that begin with the same words have next."""
+
+    __slots__ = ("following", "meaning")
+
+    def __init__(self) -> None:
+        self.following: dict[str, Branch[T]] = {}
+        self.meaning: T | None = None
+        """What the words so far mean, if they are a phrase."""
 
 
 class Phrases(Generic[T]):
     """A vocabulary: phrases of one or more words, each with what it means.
 
     An entry may have alternatives in parentheses, an empty one included:
-    ``"(what is|what's) (the|)"`` stands for four phrases.
+    ``"(what is|what's) (the|)"`` stands for four phrases. Of the same phrase in two entries the
+    first one counts. The phrases are kept as a tree of words, so that reading takes as long as the
+    phrase that is read, however many there are.
     """
 
+    __slots__ = ("_first",)
+
     def __init__(self, entries: Mapping[str, T]) -> None:
-        self._by_first: dict[str, list[tuple[tuple[str, ...], T]]] = {}
+        self._first: dict[str, Branch[T]] = {}
         for pattern, meaning in entries.items():
             for words in _expanded(pattern):
-                self._by_first.setdefault(words[0], []).append((words, meaning))
-        for choices in self._by_first.values():
-            choices.sort(key=lambda choice: -len(choice[0]))
+                self._add(words, meaning)
+
+    def _add(self, words: tuple[str, ...], meaning: T) -> None:
+        branch = self._first.setdefault(words[0], Branch())
+        for word in words[1:]:
+            branch = branch.following.setdefault(word, Branch())
+        if branch.meaning is None:
+            branch.meaning = meaning
+
+    @property
+    def beginnings(self) -> frozenset[str]:
+        """The words with which a phrase can begin."""
+        return frozenset(self._first)
 
     def read(self, cursor: Cursor) -> T | None:
         """Take the longest phrase that comes next and return its meaning, or None."""
-        for words, meaning in self._by_first.get(cursor.here.text, ()):
-            if cursor.accept_all(words):
-                return meaning
-        return None
+        return cursor.follow(self._first)
 
     def expect(self, cursor: Cursor) -> T:
         """Take the longest phrase that comes next, which must be one of these."""

@@ -10,7 +10,11 @@ from app.adapters.providers.offline.reading import date_words
 from app.adapters.providers.offline.reading.cursor import Cursor
 from app.adapters.providers.offline.reading.days import Day, Duration, on, relative, shifted
 from app.adapters.providers.offline.reading.durations import read_durations
-from app.adapters.providers.offline.reading.numerals import ordinal
+from app.adapters.providers.offline.reading.numerals import (
+    NUMBER_BEGINNINGS,
+    ORDINALS,
+    ordinal,
+)
 from app.adapters.providers.offline.reading.periods import read_month, read_year
 from app.adapters.providers.offline.reading.tokens import Kind
 from app.adapters.providers.offline.reading.written_dates import read_written
@@ -22,6 +26,40 @@ MAX_DEPTH = 5
 """Days named by means of other days."""
 _MAX_NTH = 5
 _LAST = -1
+_NUMERIC = frozenset({Kind.NUMBER, Kind.ORDINAL, Kind.DATE})
+DAY_BEGINNINGS = frozenset(
+    {
+        "in",
+        "on",
+        "the",
+        "day",
+        "business",
+        "working",
+        "work",
+        "exactly",
+        "(",
+        "first",
+        "next",
+        "last",
+        "previous",
+        "final",
+    }
+).union(
+    NUMBER_BEGINNINGS,
+    ORDINALS,
+    date_words.WEEKDAY_NAMES,
+    date_words.MONTH_NUMBERS,
+    date_words.AROUND.beginnings,
+    date_words.RELATIVE.beginnings,
+    date_words.NAMED_DAYS.beginnings,
+    date_words.EDGES.beginnings,
+)
+"""The words with which a day can begin that does not begin with a digit."""
+
+
+def cursor_has_no_day(cursor: Cursor) -> bool:
+    """Tell from the next token alone that no day begins there."""
+    return cursor.here.kind not in _NUMERIC and cursor.here.text not in DAY_BEGINNINGS
 
 
 class DateTerms:
@@ -38,6 +76,8 @@ class DateTerms:
         """Read a day; ``towards`` places a day without a year (see ``read_written``)."""
         if self._depth >= MAX_DEPTH:
             raise self.cursor.ambiguous("it is nested too deeply")
+        if cursor_has_no_day(self.cursor):
+            raise self.cursor.misread()
         self._depth += 1
         try:
             found = self.cursor.first_of(
@@ -91,11 +131,15 @@ class DateTerms:
         return shifted(self.cursor, relative("today", self.today), Duration(distance, "days"))
 
     def _next_to_another(self) -> Day:
-        """``the day after March 1, 2024``."""
+        """``the day after March 1, 2024``, ``the next working day after …``."""
         self.cursor.accept("the")
-        self.cursor.expect("day")
+        self.cursor.accept("next", "first", "previous", "last")
+        unit = date_words.UNITS.expect(self.cursor)[1]
+        taken = self.cursor.before()
+        if unit not in {"days", "business_days"} or taken is None or taken.text != "day":
+            raise self.cursor.misread()
         back = self._direction()
-        return self._moved(self.term(), [Duration(1, "days")], back=back)
+        return self._moved(self.term(), [Duration(1, unit)], back=back)
 
     def _in_period(self) -> Day:
         """``the third Friday of May 2025``, ``the last day of February 2024``, ``the end of …``."""
@@ -105,7 +149,10 @@ class DateTerms:
         if edge is not None:
             return self._day_of_period(edge)
         nth = _LAST if cursor.accept("last", "final") else ordinal(cursor)
-        weekday = None if cursor.accept("day", "date") else date_words.weekday(cursor)
+        if nth != _LAST and cursor.at("of") and cursor.ahead().text in {"this", "next", "last"}:
+            weekday = None  # the 15th of next month
+        else:
+            weekday = None if cursor.accept("day", "date") else date_words.weekday(cursor)
         cursor.expect("of", "in")
         if weekday is None:
             return self._day_of_period(nth)

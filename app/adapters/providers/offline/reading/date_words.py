@@ -41,6 +41,7 @@ AROUND: Phrases[int] = Phrases({"(the|) day after tomorrow": 2, "(the|) day befo
 UNITS: Phrases[tuple[int, Unit]] = Phrases(
     {
         "(calendar|) (day|days)": (1, "days"),
+        "(night|nights)": (1, "days"),
         "(week|weeks)": (1, "weeks"),
         "(fortnight|fortnights)": (2, "weeks"),
         "(calendar|) (month|months)": (1, "months"),
@@ -50,6 +51,12 @@ UNITS: Phrases[tuple[int, Unit]] = Phrases(
         "(business|working|work) (day|days)": (1, "business_days"),
     }
 )
+UNIT_WORDS = frozenset(
+    f"{unit}{ending}"
+    for unit in ("day", "night", "week", "fortnight", "month", "year", "decade")
+    for ending in ("", "s")
+) | {"century", "centuries"}
+"""One of these is in every length of time."""
 LATER: Phrases[bool] = Phrases({"(after|from|following|past|later than|on from)": True})
 EARLIER: Phrases[bool] = Phrases(
     {"(before|prior to|preceding|ahead of|earlier than|back from)": True}

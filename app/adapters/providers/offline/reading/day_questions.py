@@ -127,6 +127,12 @@ def _asked_of(cursor: Cursor, asked: Asked, day: Day) -> Mapping[str, Any]:
     return {"operation": "weekday", "date": day.reference(cursor)}
 
 
+_RESULT: Phrases[bool] = Phrases(
+    {
+        "(what|which) (date|day|) (do|would|will|does) (i|you|we|one) (get|reach|have)": True,
+        "(what is|what's) the (date|result) (of|)": True,
+    }
+)
 _MOVES: Phrases[int] = Phrases(
     {
         "(add|adding)": 1,
@@ -143,6 +149,10 @@ def read_move(dates: DateTerms) -> Action:
     """Read ``add 45 days to 2025-01-15``, ``go back 3 weeks from March 5, 2024``."""
     cursor = dates.cursor
     read_courtesies(cursor)
+    _RESULT.read(cursor)
+    starts = cursor.here.text in _START.beginnings
+    if starts and (start := cursor.attempt(lambda _: _read_start(dates))) is not None:
+        return calendar_action(cursor, _moved_from(dates, start).args)
     sign = _MOVES.expect(cursor)
     durations = read_durations(cursor)
     cursor.expect("to", "from")
@@ -151,6 +161,44 @@ def read_move(dates: DateTerms) -> Action:
         day = shifted(cursor, day, duration if sign > 0 else duration.reversed())
     asked = cursor.attempt(_read_asked_late) or Asked.DATE
     return calendar_action(cursor, _asked_of(cursor, asked, day))
+
+
+def _read_start(dates: DateTerms) -> Day:
+    """Read ``Starting from 5 May 2023,``."""
+    _START.expect(dates.cursor)
+    day = dates.term()
+    dates.cursor.expect(",")
+    return day
+
+
+def _moved_from(dates: DateTerms, day: Day) -> Day:
+    """Read ``what is the date 10 days later`` or ``count forward 60 days``."""
+    cursor = dates.cursor
+    counts = _COUNTS.read(cursor)
+    if counts is None:
+        if _ASKED.read(cursor) is not Asked.DATE:
+            raise cursor.misread()
+        _VERBS.read(cursor)
+    durations = read_durations(cursor)
+    if counts is None:
+        counts = _LATER_ON.expect(cursor)
+    for duration in durations:
+        day = shifted(cursor, day, duration if counts > 0 else duration.reversed())
+    return day
+
+
+_START: Phrases[bool] = Phrases({"(starting|counting|beginning|) (from|on|with)": True})
+_COUNTS: Phrases[int] = Phrases(
+    {
+        "(count|go|move) (forward|forwards|ahead|on|)": 1,
+        "(count|go|move) (back|backward|backwards)": -1,
+        "add": 1,
+        "subtract": -1,
+    }
+)
+_LATER_ON: Phrases[int] = Phrases(
+    {"(later|after that|after it|after)": 1, "(earlier|before that|before it|before)": -1}
+)
 
 
 _NORMALISE: Phrases[bool] = Phrases(
@@ -165,7 +213,7 @@ _IN_FULL: Phrases[bool] = Phrases(
         "(in|into|as|to) (the|a|) (full|long|written|normal|standard) (form|format|date|text|)": (
             True
         ),
-        "(in|into|to|as) (words|text)": True,
+        "(out|) (in|into|to|as) (words|text|full)": True,
         "out": True,
     }
 )
@@ -175,7 +223,10 @@ def read_normalise(dates: DateTerms) -> Action:
     """Read ``normalise 8/9/2025`` or ``write out 2025-09-08``."""
     cursor = dates.cursor
     read_courtesies(cursor)
-    _NORMALISE.expect(cursor)
+    told = _NORMALISE.read(cursor)
+    if told is None and not cursor.mentions("words", "full", "out", "long", "form", "text"):
+        raise cursor.misread()
     day = dates.term()
-    _IN_FULL.read(cursor)
+    if _IN_FULL.read(cursor) is None and told is None:
+        raise cursor.misread()
     return calendar_action(cursor, {"operation": "normalise", "date": day.reference(cursor)})

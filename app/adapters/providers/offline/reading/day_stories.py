@@ -4,6 +4,8 @@
 words of the story are free, but for those that would change how the days are counted.
 """
 
+from typing import Any
+
 from app.adapters.providers.offline.reading import date_words
 from app.adapters.providers.offline.reading.action import Action
 from app.adapters.providers.offline.reading.calendar_action import calendar_action
@@ -45,6 +47,11 @@ _WHEN: Phrases[bool] = Phrases(
         "(on|by|) (what|which) (day|date) (does|will|is|must|do|are|should|would|did|was)": True,
     }
 )
+_ON_WEEKDAY: Phrases[bool] = Phrases(
+    {
+        "(on|) (what|which) (weekday|day of the week) (does|will|is|must|do|did|would)": True,
+    }
+)
 _END_DATE: Phrases[bool] = Phrases(
     {
         "(what is|what's|when is|what will be) (the|its) (due|end|expiry|expiration|final|delivery|"
@@ -55,14 +62,13 @@ _END_DATE: Phrases[bool] = Phrases(
 
 
 def read_day_story(dates: DateTerms) -> Action:
-    """Read a beginning, a length, and the question when it ends."""
+    """Read a beginning, a length, and the question when, or on which weekday, it ends."""
     story = _Story(dates)
     read_courtesies(dates.cursor)
     if not story.read_inside():
         story.read()
         story.read_question()
-    day = story.end()
-    return calendar_action(dates.cursor, day.args)
+    return calendar_action(dates.cursor, story.asked())
 
 
 class _Story:
@@ -73,6 +79,15 @@ class _Story:
         self._cursor = dates.cursor
         self._day: Day | None = None
         self._durations: list[Duration] | None = None
+        self._weekday = False
+        """True if only the weekday is asked for."""
+
+    def asked(self) -> dict[str, Any]:
+        """Return the operation that finds what is asked for."""
+        day = self.end()
+        if not self._weekday:
+            return dict(day.args)
+        return {"operation": "weekday", "date": day.reference(self._cursor)}
 
     def read_inside(self) -> bool:
         """Read ``when does a 90-day visa that starts on 2025-05-01 end``."""
@@ -119,7 +134,9 @@ class _Story:
                 cursor.accept("of", "for", "the")
             self._name()
         else:
-            _WHEN.expect(cursor)
+            self._weekday = _ON_WEEKDAY.read(cursor) is not None
+            if not self._weekday:
+                _WHEN.expect(cursor)
             self._name()
             _ENDS.expect(cursor)
         if cursor.accept(",") and self._dates.term() != self.end():
@@ -155,6 +172,8 @@ class _Story:
 
 
 def _length(cursor: Cursor) -> list[Duration]:
-    """Read ``for 3 weeks``, ``a warranty of 2 years``, ``a 14-day trial``."""
+    """Read ``for 3 weeks``, ``a warranty of 2 years``, ``a 14-day trial``, ``9 days later``."""
     _LASTS.read(cursor)
-    return read_durations(cursor)
+    found = read_durations(cursor)
+    cursor.accept("later")
+    return found

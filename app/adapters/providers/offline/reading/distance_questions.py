@@ -1,6 +1,6 @@
 """Questions about the length of things: between two days, of a month, of a year."""
 
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from app.adapters.providers.offline.reading import date_words
@@ -10,6 +10,8 @@ from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.frames import read_courtesies
 from app.adapters.providers.offline.reading.periods import read_month, read_year
+from app.adapters.providers.offline.reading.stock_periods import part_of_year, short_part
+from app.tools.dates import calculation
 
 _FEBRUARY = 2
 
@@ -24,6 +26,8 @@ _COUNT: Phrases[bool] = Phrases(
 _HOW_LONG: Phrases[bool] = Phrases(
     {
         "how long (is it|is|was it|was|has it been|will it be|)": True,
+        "how long (is|was) the (time|period|span|stretch)": True,
+        "how much time": True,
         "(what is|what's|) (the|) (difference|distance|gap|time)": True,
     }
 )
@@ -48,17 +52,40 @@ def read_distance(dates: DateTerms) -> Action:
     """Read ``how many days between A and B``, ``how many weeks until A``, ``days since A``."""
     cursor = dates.cursor
     read_courtesies(cursor)
+    away = cursor.accept("in") is not None
     unit = _read_unit(cursor)
+    if unit is not None and (away or cursor.at("away")):
+        return _until_it_is(dates, unit)
     while _THERE.read(cursor):
         pass
     args = _read_range(dates)
     if unit is None:
-        unit = _read_unit_named(cursor) if cursor.accept("in") else "days"
+        unit = cursor.attempt(_read_in_unit) or "days"
     if unit == "business_days":
         raise cursor.ambiguous(
             "business days between two dates are counted in several ways; ask for days"
         )
     return calendar_action(cursor, args if unit == "days" else {**args, "unit": unit})
+
+
+def _until_it_is(dates: DateTerms, unit: str) -> Action:
+    """Read the rest of ``in how many days is 1 March 2025`` or ``how many days away is …``."""
+    cursor = dates.cursor
+    cursor.accept("away")
+    cursor.expect("is", "will")
+    end = dates.term(towards=1).reference(cursor)
+    cursor.accept("be", "come")
+    if unit == "business_days":
+        raise cursor.misread()
+    args = {"operation": "until", "end_date": end}
+    return calendar_action(cursor, args if unit == "days" else {**args, "unit": unit})
+
+
+def _read_in_unit(cursor: Cursor) -> str:
+    """Read ``, in days`` at the end."""
+    cursor.accept(",")
+    cursor.expect("in")
+    return _read_unit_named(cursor)
 
 
 def _read_unit(cursor: Cursor) -> str | None:
@@ -111,12 +138,25 @@ def _read_range(dates: DateTerms) -> dict[str, Any]:
     if cursor.accept("ago"):
         cursor.expect("was", "is")
         return {"operation": "until", "date": dates.term().reference(cursor)}
+    if _LEFT_IN.read(cursor):
+        return {"operation": "until", "end_date": _end_of_now(dates)}
     _ONWARD.expect(cursor)
     end = dates.term(towards=1).reference(cursor)
     if cursor.accept("from"):
         start = dates.term().reference(cursor)
         return {"operation": "until", "date": start, "end_date": end}
     return {"operation": "until", "end_date": end}
+
+
+_LEFT_IN: Phrases[bool] = Phrases({"in (this|the current)": True})
+
+
+def _end_of_now(dates: DateTerms) -> str:
+    """Read the ``year`` of ``left in this year``, or ``month``; return its last day."""
+    today = dates.today
+    if dates.cursor.expect("year", "month") == "year":
+        return date(today.year, 12, 31).isoformat()
+    return calculation.end_of_month(today.year, today.month).isoformat()
 
 
 _LEAP: Phrases[bool] = Phrases({"(a|) leap year": True})
@@ -179,6 +219,7 @@ def read_whole(dates: DateTerms) -> dict[str, Any]:
         lambda at: _days_in_month(*read_month(at, dates.today)),
         lambda at: _days_in_month(*_month_had_in_year(at, dates.today)),
         lambda at: _days_in_any(at, dates.today),
+        lambda at: _days_in_part(at, dates.today),
         lambda at: {"operation": "days_in_year", "year": read_year(at, dates.today)},
     )
 
@@ -189,6 +230,19 @@ def _month_had_in_year(cursor: Cursor, today: date) -> tuple[int, int]:
     cursor.expect("have", "has", "had")
     cursor.expect("in")
     return read_year(cursor, today), month
+
+
+def _days_in_part(cursor: Cursor, today: date) -> dict[str, Any]:
+    """Read ``Q1 of 2024`` or ``the first half of 2023``: from its first day to the next part's."""
+    part = cursor.first_of(lambda at: part_of_year(at, today), lambda at: short_part(at, today))
+    if part.start is None or part.end is None:
+        raise cursor.misread()
+    following = part.end + timedelta(days=1)
+    return {
+        "operation": "difference",
+        "date": part.start.isoformat(),
+        "end_date": following.isoformat(),
+    }
 
 
 def _days_in_month(year: int, month: int) -> dict[str, Any]:

@@ -147,7 +147,9 @@ class Expressions:
         base = self._marked()
         if self.cursor.accept("^", "**"):
             return self._raised(base, self.operand())
-        degree = self.cursor.attempt(operators.nth_power)
+        degree = None
+        if self.cursor.at("to", "raised"):
+            degree = self.cursor.attempt(operators.nth_power)
         if degree is None and operators.TO_THE_POWER.read(self.cursor):
             degree = self.operand()
         if degree is None:
@@ -180,6 +182,8 @@ class Expressions:
         """Take the ``of`` of ``17% of 80`` or the ``tip on`` of ``a 15% tip on 80``."""
         if self.cursor.accept("of"):
             return True
+        if found.text == "1 / 2" and self.cursor.at("the", "my"):
+            return self.cursor.accept("the") is not None
         place = self.cursor.place()
         if found.quantity == PERCENT and operators.SURCHARGE.read(self.cursor):
             if self.cursor.accept("on", "for", "of"):
@@ -213,6 +217,8 @@ class Expressions:
     def _primary(self) -> Formula:
         if self.cursor.ahead().kind is Kind.NUMBER:
             self.cursor.accept("a", "an")  # a 20% tip
+        if self.cursor.here.kind is Kind.NUMBER:
+            return self.checked(lambda: read_number(self.cursor))
         if self.cursor.accept("("):
             found = self.expression()
             self.cursor.expect(")")

@@ -8,7 +8,7 @@ from app.adapters.providers.offline.reading.expressions import Expressions
 from app.adapters.providers.offline.reading.formula import Formula
 from app.adapters.providers.offline.reading.frames import read_courtesies
 from app.adapters.providers.offline.reading.problems import read_end, solved
-from app.adapters.providers.offline.reading.things import read_thing
+from app.adapters.providers.offline.reading.things import read_thing, same_money
 
 _HUNDRED = Formula("100")
 _MORE = "(more|larger|bigger|greater|higher)"
@@ -39,6 +39,8 @@ _GOES_INTO: Phrases[bool] = Phrases({"how (many times|often) (does|do|can|will)"
 _INTO: Phrases[bool] = Phrases({"(go|fit|goes|fits) (in|into)": True})
 _MOVES: Phrases[bool] = Phrases(
     {
+        "(is|was) (raised|increased)": True,
+        "(is|was) (reduced|lowered|cut|marked down)": False,
         "(rises|rise|rose|goes up|went up|increases|increased|grows|grew|climbs|climbed)": True,
         "(falls|fall|fell|goes down|went down|drops|dropped|decreases|decreased|sinks)": False,
     }
@@ -50,8 +52,8 @@ _IN_PERCENT: Phrases[bool] = Phrases(
         f"(what is|what's|how much is) (the|that|this|its) {_CHANGE} as a percentage": True,
         f"(what is|what's) (the|its) (percent|percentage|%) {_CHANGE}": True,
         "by (what|how many|which) (percent|percentage|per cent|%) (does|did|has|is|was) "
-        "(it|the price|that) (rise|fall|increase|decrease|drop|grow|go up|go down|change|changed|"
-        "risen|fallen)": True,
+        "(it|the price|that) (reduced|lowered|cut|raised|marked down|rise|fall|increase|decrease|"
+        "drop|grow|go up|go down|change|changed|risen|fallen)": True,
     }
 )
 
@@ -102,7 +104,7 @@ def read_told_change(dates: DateTerms) -> Reading:
     cursor.expect("from")
     before = expressions.item()
     cursor.expect("to")
-    after = expressions.item()
+    before, after = same_money(before, expressions.item())
     read_end(cursor)
     _IN_PERCENT.expect(cursor)
     change = expressions.checked(

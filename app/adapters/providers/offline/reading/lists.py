@@ -8,7 +8,10 @@ from app.adapters.providers.offline.reading.formula import Binding, Formula
 from app.adapters.providers.offline.reading.tokens import Kind
 
 THE_NUMBERS: Phrases[bool] = Phrases(
-    {"(the|these|those|the following|following) (numbers|values|amounts) (:|)": True}
+    {
+        "(the|these|those|the following|following) (numbers|values|amounts) (:|)": True,
+        "(these|the following) :": True,
+    }
 )
 
 

@@ -11,12 +11,13 @@ from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.distance_questions import read_length, read_span
 from app.adapters.providers.offline.reading.formula import Binding, Formula, Listing
-from app.adapters.providers.offline.reading.prices import read_price
+from app.adapters.providers.offline.reading.prices import PRICE_BEGINNINGS, read_price
 
 CALCULATOR, CALENDAR, RESPOND = "calculator", "calendar", "respond"
 
 _PLACE = re.compile(r"\$\{result\.(\d+)\}")
 _COUNTED: Phrases[bool] = Phrases({"(the|) number of": True, "how many": True, "(all|) the": True})
+_BEGINNINGS = _COUNTED.beginnings | PRICE_BEGINNINGS
 
 
 class Measures:
@@ -28,6 +29,8 @@ class Measures:
 
     def read(self, cursor: Cursor) -> Formula:
         """Read ``the number of days from A to B``, ``the days of May 2024``, ``the close of …``."""
+        if not cursor.at(*_BEGINNINGS):
+            raise cursor.misread()
         return cursor.first_of(lambda _: self._span(), lambda _: self._length(), self._price)
 
     def actions(self, expression: str) -> Reading:

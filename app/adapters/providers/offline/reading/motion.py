@@ -45,6 +45,8 @@ _SPEED: Phrases[bool] = Phrases(
         "how fast (is|does|do|did|was)": True,
     }
 )
+_ON_AVERAGE: Phrases[bool] = Phrases({"(on average|going|travelling|driving)": True})
+_JOURNEY: Phrases[bool] = Phrases({"(trip|journey|drive|ride|walk|flight|route|distance)": True})
 _HOW_LONG: Phrases[bool] = Phrases(
     {
         "how long (does|do|did|will|would) (it|) (take|need) (to|)": True,
@@ -130,15 +132,25 @@ class _Trip:
         if _SPEED.read(cursor):
             self._asks = "speed"
             cursor.attempt(self._subject)
+            _ON_AVERAGE.read(cursor)
             cursor.accept("that", "which", "if", "when")
             cursor.attempt(self._subject)
             _GOES.read(cursor)
             return
         _HOW_LONG.expect(cursor)
         self._asks = "time"
-        cursor.attempt(self._subject)
+        if cursor.attempt(lambda _: self._journey()) is None:
+            cursor.attempt(self._subject)
         _TAKES.read(cursor)
         _GOES.read(cursor)
+
+    def _journey(self) -> bool:
+        """Read ``a 240 km trip``."""
+        self._cursor.expect("a", "the")
+        fact = _read_fact(self._cursor)
+        _JOURNEY.expect(self._cursor)
+        self._known.append(fact)
+        return True
 
     def _subject(self, _: Cursor) -> bool:
         self._who()

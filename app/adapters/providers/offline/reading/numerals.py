@@ -47,10 +47,14 @@ _CURRENCY_WORDS: Phrases[str] = Phrases(
         "gbp": "pounds",
     }
 )
+NUMBER_BEGINNINGS = frozenset({"half", "a", "an", *_UNITS, *_TENS, *_CURRENCY_SIGNS})
+"""The words and signs with which a number can begin that does not begin with a digit."""
 
 
 def read_number(cursor: Cursor) -> Formula:
     """Read a number with its currency, if it has one."""
+    if cursor.here.kind is not Kind.NUMBER and not cursor.at(*NUMBER_BEGINNINGS):
+        raise cursor.misread()
     sign = cursor.accept(*_CURRENCY_SIGNS)
     number = _amount(cursor)
     if sign is not None:

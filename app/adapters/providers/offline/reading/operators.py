@@ -84,6 +84,7 @@ ADDITIVE: Operators = Phrases(
 MULTIPLICATIVE: Operators = Phrases(
     {
         "(*|x|times)": TIMES,
+        "times as (large|big|much|many|great|high) as": TIMES,
         "(is|are|) multiplied (by|with)": TIMES,
         "(/|over)": DIVIDED,
         "(is|are|) divided by": DIVIDED,

@@ -1,6 +1,6 @@
 """The phrases that name an operation before its operands, such as ``the square root of``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -55,11 +55,58 @@ def _function(name: str, *, plain: bool = True) -> Phrase:
 def _of_many(name: str, listing: Listing = Listing.OTHER, *, plain: bool = False) -> Phrase:
     def read(reader: Reader) -> Formula:
         reader.cursor.accept("of", "among", "between", "from")
+        if name in _OF_A_RUN and (run := reader.cursor.attempt(_run)) is not None:
+            return _OF_A_RUN[name](*run)
         items, closed = reader.items(splits_matter=listing is not Listing.SUM)
         found = formula.call(name, *items, plain=plain)
         return found if closed else replace(found, listing=listing)
 
     return read
+
+
+_NUMBERS: Phrases[bool] = Phrases(
+    {
+        "(all|) (the|) (whole|natural|consecutive|) (numbers|integers) (from|between)": True,
+        "(all|) (the|) (whole|natural|) (numbers|integers) (in|of) the range (from|)": True,
+        "everything from": True,
+    }
+)
+
+
+def _run(cursor: Cursor) -> tuple[int, int]:
+    """Read ``the numbers from 1 to 50``; both ends are among them."""
+    _NUMBERS.expect(cursor)
+    between = cursor.texts[cursor.place() - 1] == "between"
+    first = cursor.number()
+    cursor.expect("and" if between else "to", "through")
+    last = cursor.number()
+    if not (first.isdigit() and last.isdigit() and int(first) < int(last)):
+        raise cursor.misread()
+    if between and not cursor.accept("inclusive"):
+        raise cursor.ambiguous("'between' leaves open whether the ends count; say from and to")
+    cursor.accept("inclusive")
+    return int(first), int(last)
+
+
+def _sum_of_run(first: int, last: int) -> Formula:
+    return Formula(f"({first} + {last}) * {last - first + 1} / 2", formula.Binding.PRODUCT)
+
+
+def _mean_of_run(first: int, last: int) -> Formula:
+    return Formula(f"({first} + {last}) / 2", formula.Binding.PRODUCT)
+
+
+_OF_A_RUN: Mapping[str, Callable[[int, int], Formula]] = {"sum": _sum_of_run, "mean": _mean_of_run}
+"""A sum of neighbours is worked out from its ends, however many there are."""
+
+
+def _range(reader: Reader) -> Formula:
+    """Read the list of ``the range of 12, 5 and 22``: from the smallest to the largest."""
+    reader.cursor.expect("of", "in")
+    items, closed = reader.items()
+    largest = formula.call("max", *items, plain=False)
+    found = formula.minus(largest, formula.call("min", *items, plain=False))
+    return found if closed else replace(found, listing=Listing.OTHER)
 
 
 def _of_pair(build: Callable[[Formula, Formula], Formula], *separators: str) -> Phrase:
@@ -161,6 +208,7 @@ PHRASES: Phrases[Phrase] = Phrases(
         "product": _of_many("product", Listing.PRODUCT, plain=True),
         "(average|mean|arithmetic mean|avg)": _of_many("mean"),
         "median": _of_many("median"),
+        "range": _range,
         f"{_LARGEST} (number|value|)": _of_many("max"),
         f"{_SMALLEST} (number|value|)": _of_many("min"),
         "(larger|bigger|greater|higher) (number|value|) of": _of_many("max"),

@@ -5,9 +5,13 @@ from app.adapters.providers.offline.reading.action import Action
 from app.adapters.providers.offline.reading.cursor import Cursor
 from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.stock_periods import read_period
-from app.adapters.providers.offline.reading.stock_symbols import read_symbol
+from app.adapters.providers.offline.reading.stock_symbols import SYMBOL_BEGINNINGS, read_symbol
 
 FETCH = "data_fetch_stock"
+PRICE_BEGINNINGS = SYMBOL_BEGINNINGS.union(
+    {"the"}, stock_words.BASES.beginnings, stock_words.COLUMNS.beginnings
+)
+"""The words with which a price can begin."""
 
 
 def read_price(dates: DateTerms) -> Action:

@@ -64,7 +64,8 @@ _HOW_MUCH: Phrases[bool] = Phrases(
         "(what is|what's|what would be) (the|) (total|) (cost|price|weight|amount|sum) (of|for)": (
             True
         ),
-        "(what is|what's|how much is|how much are) (the price of|)": True,
+        "(what is|what's|how much is|how much are) (the price of|the price for|)": True,
+        "(what is|what's) the (price|cost) (per|of each|for each)": False,
         "how much for": True,
     }
 )
@@ -116,7 +117,9 @@ class _Problem:
         return self._times(amount, count)
 
     def _total(self, rate: _Rate) -> Formula:
-        _HOW_MUCH.expect(self._cursor)
+        if not _HOW_MUCH.expect(self._cursor):
+            self._same(rate.thing)
+            return rate.amount
         self._paying()
         quantity = self._quantity(rate)
         _COME_TO.read(self._cursor)
@@ -147,7 +150,8 @@ class _Problem:
         if time is not None:
             return time
         thing = read_thing(cursor)
-        if rate.thing and not is_same(rate.thing, thing):
+        measured = rate.thing.startswith(f"{thing} of ")
+        if rate.thing and not measured and not is_same(rate.thing, thing):
             raise cursor.misread()
         return count
 
@@ -230,9 +234,21 @@ def _read_measured_in(cursor: Cursor) -> None:
         cursor.take()
 
 
+def _for_pack(cursor: Cursor) -> _Rate:
+    """``A pack of 12 pens costs 9.60``."""
+    cursor.expect("a", "one", "the")
+    cursor.expect("pack", "packet", "box", "bag", "set", "case", "carton", "bundle", "tray")
+    cursor.expect("of")
+    count = read_count(cursor)
+    thing = read_thing(cursor)
+    _COME_TO.expect(cursor)
+    return _Rate(formula.divided(read_amount(cursor), count), thing)
+
+
 _RATES: tuple[Callable[[Cursor], _Rate], ...] = (
     _somebody_for_each,
     _for_each,
     _for_all,
     _at_each,
+    _for_pack,
 )

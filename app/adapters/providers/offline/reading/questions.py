@@ -1,78 +1,16 @@
 """Every kind of question that is understood."""
 
-from collections.abc import Callable
 from datetime import date
 
 from app.adapters.providers.offline.quoting import quoted
 from app.adapters.providers.offline.reading.action import Action, Reading, alone
-from app.adapters.providers.offline.reading.ages import read_age
-from app.adapters.providers.offline.reading.bills import read_share_of_bill
-from app.adapters.providers.offline.reading.calculations import (
-    read_calculation,
-    read_comparison,
-    read_joined,
-    read_left_over,
-    read_share,
-)
-from app.adapters.providers.offline.reading.change import read_change
 from app.adapters.providers.offline.reading.cursor import Cursor, MisreadError, new_cursor
 from app.adapters.providers.offline.reading.date_terms import DateTerms
-from app.adapters.providers.offline.reading.day_questions import (
-    read_day_question,
-    read_move,
-    read_normalise,
-    read_plain_day,
-)
-from app.adapters.providers.offline.reading.day_stories import read_day_story
-from app.adapters.providers.offline.reading.distance_questions import (
-    read_days_in,
-    read_distance,
-    read_leap_year,
-)
 from app.adapters.providers.offline.reading.frames import is_courtesy
-from app.adapters.providers.offline.reading.gaps import (
-    read_gap,
-    read_times_into,
-    read_told_change,
-)
-from app.adapters.providers.offline.reading.motion import read_motion
-from app.adapters.providers.offline.reading.purchases import read_rate_question
+from app.adapters.providers.offline.reading.rules import ASIDE, RULES, Rule
 from app.adapters.providers.offline.reading.sentences import tidied
-from app.adapters.providers.offline.reading.sharing import read_sharing
-from app.adapters.providers.offline.reading.stock_questions import read_stock_question
 from app.adapters.providers.offline.reading.supposed_today import supposed_today, with_today
-from app.adapters.providers.offline.reading.time_units import read_time_units
 from app.adapters.providers.offline.reading.tokens import MAX_CHARS, TooLongError
-
-_RULES: tuple[Callable[[DateTerms], Action | Reading], ...] = (
-    read_calculation,
-    read_left_over,
-    read_joined,
-    read_share,
-    read_comparison,
-    read_gap,
-    read_times_into,
-    read_day_question,
-    read_plain_day,
-    read_move,
-    read_normalise,
-    read_distance,
-    read_leap_year,
-    read_days_in,
-    read_age,
-    read_time_units,
-    read_stock_question,
-)
-_PROBLEMS: tuple[Callable[[DateTerms], Action | Reading], ...] = (
-    read_day_story,
-    read_rate_question,
-    read_share_of_bill,
-    read_change,
-    read_sharing,
-    read_motion,
-    read_told_change,
-)
-"""Those with words of which any may stand there."""
 
 MAX_QUESTIONS = 3
 """As many as a plan may have actions (seed 002, 8.2)."""
@@ -150,18 +88,21 @@ def _readings(cursor: Cursor, today: date) -> list[Reading]:
     """Return the different readings that the rules make of all of the question."""
     found: list[Reading] = []
     # Words that only a problem passes over must not count as understood in an explanation.
-    apart = new_cursor(cursor.source)
-    for rules, reader in ((_RULES, cursor), (_PROBLEMS, apart)):
+    for rules, reader in ((RULES, cursor), (ASIDE, cursor.anew())):
         for rule in rules:
-            reader.back(0)
-            try:
-                made = rule(DateTerms(reader, today))
-            except MisreadError:
-                continue
-            reading = alone(made) if isinstance(made, Action) else made
-            if all(reading.actions != other.actions for other in found):
+            reading = _reading(rule, reader, today) if rule.may_apply(reader) else None
+            if reading and all(reading.actions != other.actions for other in found):
                 found.append(reading)
     return found
+
+
+def _reading(rule: Rule, cursor: Cursor, today: date) -> Reading | None:
+    cursor.back(0)
+    try:
+        made = rule.read(DateTerms(cursor, today))
+    except MisreadError:
+        return None
+    return alone(made) if isinstance(made, Action) else made
 
 
 def _explanation(cursor: Cursor) -> str:

@@ -38,7 +38,9 @@ _NEAREST: Mapping[str, int] = {
     "dollar": 0,
     "euro": 0,
 }
-_NEAREST_PLACES: Phrases[int] = Phrases({f"(the|) nearest {k}": v for k, v in _NEAREST.items()})
+_NEAREST_PLACES: Phrases[int] = Phrases(
+    {f"(the|) nearest {k}": v for k, v in _NEAREST.items()} | {"the (cent|penny)": 2}
+)
 _PLACES: Phrases[bool] = Phrases(
     {
         "(decimal|decimals|dp)": True,
@@ -67,6 +69,7 @@ _AS_PERCENT: Phrases[bool] = Phrases(
 _AS_DECIMAL: Phrases[bool] = Phrases(
     {"(as|in|to|into) (a|) (decimal|decimals|decimal number|number)": True}
 )
+ROUNDING_BEGINNINGS = _ROUND_TO.beginnings | _NEAREST_PLACES.beginnings
 
 
 class Items(Protocol):

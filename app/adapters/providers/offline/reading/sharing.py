@@ -105,11 +105,16 @@ def _shared(cursor: Cursor) -> tuple[Formula, str]:
     return amount, thing
 
 
+def _same(cursor: Cursor, thing: str) -> None:
+    if not is_same(thing, read_thing(cursor)):
+        raise cursor.misread()
+
+
 def _asked(cursor: Cursor, thing: str = "") -> bool:
     """Read ``how much does each of them pay`` or ``how many sweets does each child get``."""
     if _HOW_MANY.read(cursor):
-        if not is_same(thing, read_thing(cursor)):
-            raise cursor.misread()
+        if not cursor.at("does", "will", "would", "do", "did", "can"):
+            _same(cursor, thing)
         _DOES_EACH.expect(cursor)
     else:
         _EACH.expect(cursor)

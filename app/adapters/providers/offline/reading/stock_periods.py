@@ -8,7 +8,7 @@ from datetime import date
 
 from app.adapters.providers.offline.reading import date_words
 from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
-from app.adapters.providers.offline.reading.date_terms import DateTerms
+from app.adapters.providers.offline.reading.date_terms import DAY_BEGINNINGS, DateTerms
 from app.adapters.providers.offline.reading.numerals import ordinal, read_number
 from app.adapters.providers.offline.reading.periods import read_month, read_year
 from app.adapters.providers.offline.reading.tokens import Kind
@@ -51,6 +51,17 @@ _IN: Phrases[bool] = Phrases(
 _YEAR_OF: Phrases[bool] = Phrases(
     {"(the|) (whole|full|entire|calendar) (calendar|) (year|) (of|)": True}
 )
+PERIOD_BEGINNINGS = DAY_BEGINNINGS.union(
+    {"period", "time", "years", "between", "from", "q", "h", "month"},
+    _WHOLE.beginnings,
+    _SINCE.beginnings,
+    _UNTIL.beginnings,
+    _IN.beginnings,
+    _YEAR_OF.beginnings,
+    date_words.THIS_NEXT_LAST.beginnings,
+    {"year"},
+)
+"""The words with which a period can begin that does not begin with a digit."""
 
 
 def read_period(dates: DateTerms) -> Period:
@@ -124,8 +135,8 @@ def _in_year(cursor: Cursor, start: tuple[int, int | None], last: Period) -> Per
 def _span(dates: DateTerms) -> Period:
     """Read a year, a half, a quarter, some months of a year, a month, or a day."""
     return dates.cursor.first_of(
-        lambda at: _part_of_year(at, dates.today),
-        lambda at: _short_part(at, dates.today),
+        lambda at: part_of_year(at, dates.today),
+        lambda at: short_part(at, dates.today),
         lambda at: _whole_month(at, dates.today),
         lambda _: _day(dates),
         lambda at: _whole_year(at, dates.today),
@@ -152,7 +163,7 @@ def _whole_year(cursor: Cursor, today: date) -> Period:
     return _months(cursor, read_year(cursor, today), 1, 12)
 
 
-def _part_of_year(cursor: Cursor, today: date) -> Period:
+def part_of_year(cursor: Cursor, today: date) -> Period:
     """Read ``the first quarter of 2012``, ``the second half of 2009``, ``the last 3 months of``."""
     cursor.accept("the")
     nth = None if cursor.accept("last", "final") else ordinal(cursor)
@@ -178,7 +189,7 @@ def _length(cursor: Cursor, nth: int | None) -> tuple[int, int]:
     return int(count), 1
 
 
-def _short_part(cursor: Cursor, today: date) -> Period:
+def short_part(cursor: Cursor, today: date) -> Period:
     """Read ``Q1 2012``, ``H2 of 2009`` or ``2012 Q1``."""
     year = _year_number(cursor) if _is_year(cursor) else None
     months, parts = (3, 4) if cursor.expect("q", "h") == "q" else (6, 2)

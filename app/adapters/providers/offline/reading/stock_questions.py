@@ -99,7 +99,7 @@ class _StockQuestion:
 
     def _prices(self) -> list[Action]:
         told, column = self._told, self._told.column
-        if column is None and told.worth:
+        if column is None and (told.worth or told.shares is not None):
             column = Column("close")
         if column is None or "column" in told.drawn:
             return []

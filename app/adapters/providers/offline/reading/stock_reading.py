@@ -7,16 +7,26 @@ question fails: their meaning is not known.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from app.adapters.providers.offline.reading import stock_words
 from app.adapters.providers.offline.reading.cursor import Cursor
 from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.frames import read_closing, read_courtesies
-from app.adapters.providers.offline.reading.numerals import read_number
-from app.adapters.providers.offline.reading.rounding import read_decimals
-from app.adapters.providers.offline.reading.stock_periods import Period, read_period
-from app.adapters.providers.offline.reading.stock_symbols import read_symbol, read_ticker
+from app.adapters.providers.offline.reading.numerals import NUMBER_BEGINNINGS, read_number
+from app.adapters.providers.offline.reading.rounding import ROUNDING_BEGINNINGS, read_decimals
+from app.adapters.providers.offline.reading.stock_periods import (
+    PERIOD_BEGINNINGS,
+    Period,
+    read_period,
+)
+from app.adapters.providers.offline.reading.stock_symbols import (
+    SYMBOL_BEGINNINGS,
+    read_symbol,
+    read_ticker,
+)
 from app.adapters.providers.offline.reading.stock_words import Column, Figure
+from app.adapters.providers.offline.reading.tokens import Kind
 
 MAX_SYMBOLS = 5
 MAX_FIGURES = 3
@@ -25,6 +35,7 @@ _ASKING = (
     *("give", "tell", "show", "fetch", "get", "list", "report"),
 )
 """Words with which something else begins to be asked for."""
+_NUMERIC = frozenset({Kind.NUMBER, Kind.ORDINAL, Kind.DATE})
 
 
 @dataclass(slots=True)
@@ -67,21 +78,6 @@ class StockReader:
         self._cursor = dates.cursor
         self._told = Told()
         self._clause: set[str] = set()
-        self._rules: tuple[Callable[[Cursor], bool], ...] = (
-            self._read_shares,
-            self._read_window,
-            self._read_decimals,
-            self._read_picture,
-            self._read_figure,
-            self._read_column,
-            self._read_summary,
-            self._read_manner,
-            self._read_symbol,
-            self._read_period,
-            self._read_next,
-            self._read_filler,
-            self._read_ticker,
-        )
 
     def read(self) -> Told:
         """Read the question to its end."""
@@ -89,11 +85,21 @@ class StockReader:
         if not cursor.mentions(*stock_words.TOPICS):
             raise cursor.misread()
         read_courtesies(cursor)
-        while any(cursor.attempt(rule) for rule in self._rules):
+        while self._read_more(cursor):
             pass
         self._end_clause()
         read_closing(cursor)
         return self._told
+
+    def _read_more(self, cursor: Cursor) -> bool:
+        """Follow the first rule that fits, of those that can begin with the next token."""
+        here = cursor.here
+        numeric = here.kind in _NUMERIC
+        for turn in _TURNS:
+            begins = here.text in turn.beginnings or (numeric and turn.numeric)
+            if begins and cursor.attempt(turn.of(self)):
+                return True
+        return cursor.attempt(self._read_ticker) is not None
 
     def _once(self, said: object) -> None:
         if said:
@@ -239,3 +245,44 @@ class StockReader:
         elif self._clause == {"column"}:
             self._told.listed = True
         self._clause = set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A rule, and the words and signs with which what it reads can begin."""
+
+    rule: Callable[[StockReader, Cursor], bool]
+    beginnings: frozenset[str]
+    numeric: bool = False
+    """True if it can also begin with a number or a date in digits."""
+
+    def of(self, reader: StockReader) -> Callable[[Cursor], bool]:
+        """Return the rule for one reader."""
+        return partial(self.rule, reader)
+
+
+_MANNERS = (
+    *(stock_words.BASES, stock_words.PERCENT, stock_words.MONEY, stock_words.LOSES),
+    *(stock_words.WORTH, stock_words.DATED, stock_words.COMPARES),
+)
+_TURNS = (
+    _Turn(StockReader._read_shares, NUMBER_BEGINNINGS, numeric=True),
+    _Turn(
+        StockReader._read_window,
+        NUMBER_BEGINNINGS | stock_words.AVERAGES.beginnings,
+        numeric=True,
+    ),
+    _Turn(StockReader._read_decimals, NUMBER_BEGINNINGS | ROUNDING_BEGINNINGS, numeric=True),
+    _Turn(
+        StockReader._read_picture,
+        stock_words.ANALYSES.beginnings | stock_words.PICTURES.beginnings,
+    ),
+    _Turn(StockReader._read_figure, stock_words.FIGURES.beginnings),
+    _Turn(StockReader._read_column, stock_words.COLUMNS.beginnings),
+    _Turn(StockReader._read_summary, stock_words.SUMMARIES.beginnings),
+    _Turn(StockReader._read_manner, frozenset().union(*(manner.beginnings for manner in _MANNERS))),
+    _Turn(StockReader._read_symbol, SYMBOL_BEGINNINGS),
+    _Turn(StockReader._read_period, PERIOD_BEGINNINGS, numeric=True),
+    _Turn(StockReader._read_next, stock_words.NEXT.beginnings),
+    _Turn(StockReader._read_filler, stock_words.FILLERS.beginnings | {"(", ")", "to", "with"}),
+)

@@ -9,6 +9,10 @@ from app.tools.stocks.companies import SYMBOLS
 _NAMES: Mapping[tuple[str, ...], str] = {
     tuple(name.split()): symbol for name, symbol in SYMBOLS.items()
 } | {(symbol.lower(),): symbol for symbol in SYMBOLS.values()}
+SYMBOL_BEGINNINGS = frozenset(
+    {"$", *(words[0] for words in _NAMES), *(f"{words[0]}'s" for words in _NAMES)}
+)
+"""The words with which the name of a stock can begin."""
 _LONGEST = max(map(len, _NAMES))
 _LEGAL_FORMS = ("inc", "incorporated", "corp", "corporation", "co", "company", "ltd", "plc")
 _MAX_TICKER_CHARS = 5
@@ -16,6 +20,8 @@ _MAX_TICKER_CHARS = 5
 
 def read_symbol(cursor: Cursor) -> str:
     """Read ``AAPL``, ``$AAPL``, ``Apple``, ``Apple Inc.``, ``Apple's`` or ``Apple (AAPL)``."""
+    if not cursor.at(*SYMBOL_BEGINNINGS):
+        raise cursor.misread()
     cursor.accept("$")
     for length in range(_LONGEST, 0, -1):
         words = [cursor.ahead(distance).text for distance in range(length)]

@@ -41,21 +41,25 @@ _DAILY = "(daily|one day|single day|one - day|single - day|day's)"
 COLUMNS: Phrases[Column] = Phrases(
     {
         "(daily|) (closing|close) (price|value|quote|)": Column("close"),
-        "(price|value) at (the|) close": Column("close"),
+        "(price|value|) at (the|) close (of trading|of the day|)": Column("close"),
         "(closed|close at|closed at)": Column("close"),
         "(daily|) (closing prices|closes|close prices|closing values)": Column("close", rows=True),
         "(daily|) (opening|open) (price|value|quote|)": Column("open"),
         "(price|value) at (the|) (open|opening)": Column("open"),
+        "at (the|) open (of trading|)": Column("open"),
         "(opened|open at|opened at)": Column("open"),
         "(daily|) (opening prices|opens|open prices)": Column("open", rows=True),
-        "(daily|intraday|day's|) high (price|)": Column("high"),
+        "(daily|intraday|day's|day|) high (price|)": Column("high"),
+        "high of the day": Column("high"),
         "(daily|intraday|) highs": Column("high", rows=True),
-        "(daily|intraday|day's|) low (price|)": Column("low"),
+        "(daily|intraday|day's|day|) low (price|)": Column("low"),
+        "low of the day": Column("low"),
         "(daily|intraday|) lows": Column("low", rows=True),
         "(daily|) (trading|trade|traded|) (volume|volumes)": Column("volume"),
         "(were|was|got|) (traded|exchanged)": Column("volume"),
         "(changed|change) hands": Column("volume"),
         "(stock|share|) price": Column("price"),
+        "(trading|traded|trade) at": Column("price"),
         "(daily|stock|share|daily stock|) (prices|price history|price data|quotes)": Column(
             "close", rows=True
         ),
@@ -78,6 +82,7 @@ FIGURES: Phrases[Figure] = Phrases(
             "total_return"
         ),
         "(lose|lost|fall|fell|drop|decline|decrease|go down)": Figure("total_return", loss=True),
+        "(perform|performed|performance)": _RETURN,
         "change": Figure("change"),
         f"{_ANNUAL} (total|) (return|returns|growth|growth rate|rate of return)": Figure(
             "annualized_return", percent=True
@@ -91,6 +96,12 @@ FIGURES: Phrases[Figure] = Phrases(
         "draw - down|drawdowns)": Figure("max_drawdown", percent=True),
         "(largest|biggest|maximum|deepest) (fall|drop|decline|loss) from (a|its|the|) peak": Figure(
             "max_drawdown", percent=True
+        ),
+        "(largest|biggest|maximum|deepest|) (fall|drop|decline|loss) from peak to trough": Figure(
+            "max_drawdown", percent=True
+        ),
+        "(largest|biggest|maximum|deepest|) peak - to - trough (fall|drop|decline|loss|drawdown)": (
+            Figure("max_drawdown", percent=True)
         ),
         f"(best|largest|biggest|highest|greatest) {_DAILY} (return|gain|rise|increase)": Figure(
             "best_day", percent=True
@@ -190,10 +201,11 @@ FILLERS: Phrases[bool] = Phrases(
     {
         "(what|which|where|how) (is|was|were|are|did|does|do|have|has)": True,
         "(what's|whats)": True,
-        "(at|) (what|which) (price|value)": True,
+        "(at|) (what|which) (price|value|level)": True,
+        "(on|of) its first (day of trading|trading day) ,": True,
         "(what|how much|how many|how high|how low|how strongly|how closely|how highly)": True,
         "(how|by how) much": True,
-        "(is|was|were|are|did|do|does|had|has|have|be)": True,
+        "(is|was|were|are|did|do|does|had|has|have|be|would)": True,
         "(calculate|compute|determine|find|find out|work out|give|give me|tell me|show|show me)": (
             True
         ),
@@ -215,5 +227,6 @@ TOPICS = (
     *("candlestick", "candles", "visualise", "visualize", "cagr", "growth", "sma", "loss"),
     *("opens", "highs", "lows", "highest", "lowest", "rising", "analyzing", "analysing"),
     *("grow", "drop", "decline", "increase", "percent", "percentage", "picture"),
+    *("perform", "performed", "performance", "trading", "traded", "worth"),
 )
 """One of these is in every question about stocks."""

@@ -16,6 +16,7 @@ _SUPPOSED: Phrases[bool] = Phrases(
     {
         "(if|suppose|assume|assuming|given|say|supposing|) (that|) (today|today's date|"
         "the current date|it) (is|was|were)": True,
+        "(it's|today's)": True,
     }
 )
 

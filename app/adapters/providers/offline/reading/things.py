@@ -32,7 +32,9 @@ _ENDING = words(
     "increased raised discounted during within payable there ride rides rode cycle cycles cycled "
     "move "
     "moves moved sail sails sailed walked flew ran travelled traveled earned rise rises rose fall "
-    "falls fell drop drops dropped"
+    "falls fell drop drops dropped arrive arrives arrived join joins joined enter entered remain "
+    "remains now this these those leaves grew grows shrank shrinks jumped jumps climbed climbs "
+    "melt melted die died"
 )
 """Words that a name does not go past."""
 _WEIGHTY = words(
@@ -43,6 +45,9 @@ _WEIGHTY = words(
     "first second average total least most instead unless than"
 )
 _IRREGULAR = {
+    "bus": "bus",
+    "buses": "bus",
+    "gas": "gas",
     "people": "person",
     "persons": "person",
     "children": "child",
@@ -72,7 +77,7 @@ _MAX_WORDS = 4
 def read_thing(cursor: Cursor) -> str:
     """Read ``red pens`` or ``kg of apples``; return what one of them is called."""
     names = [_name(cursor)]
-    if cursor.at("of") and _is_name(cursor.ahead().text) and cursor.ahead().kind is Kind.WORD:
+    if cursor.at("of") and is_name(cursor.ahead().text) and cursor.ahead().kind is Kind.WORD:
         cursor.take()
         names.append(_name(cursor))
     return " of ".join(names)
@@ -80,7 +85,7 @@ def read_thing(cursor: Cursor) -> str:
 
 def _name(cursor: Cursor) -> str:
     name: list[str] = []
-    while cursor.here.kind is Kind.WORD and _is_name(cursor.here.text) and len(name) < _MAX_WORDS:
+    while cursor.here.kind is Kind.WORD and is_name(cursor.here.text) and len(name) < _MAX_WORDS:
         name.append(cursor.take().text)
         if cursor.at("-") and cursor.here.glued and cursor.ahead().glued:
             cursor.take()
@@ -89,7 +94,8 @@ def _name(cursor: Cursor) -> str:
     return " ".join([*name[:-1], singular(name[-1])])
 
 
-def _is_name(word: str) -> bool:
+def is_name(word: str) -> bool:
+    """Tell whether a word may be a part of a name."""
     return word not in _ENDING and word not in _WEIGHTY
 
 

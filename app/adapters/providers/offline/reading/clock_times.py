@@ -1,0 +1,112 @@
+"""Questions about the time between two times of a day: ``How many minutes from 9:20 to 11:05``."""
+
+from app.adapters.providers.offline.reading import formula
+from app.adapters.providers.offline.reading.action import Reading
+from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
+from app.adapters.providers.offline.reading.date_terms import DateTerms
+from app.adapters.providers.offline.reading.expressions import Expressions
+from app.adapters.providers.offline.reading.formula import Binding, Formula
+from app.adapters.providers.offline.reading.frames import read_courtesies
+from app.adapters.providers.offline.reading.holders import read_holder
+from app.adapters.providers.offline.reading.problems import read_end, solved
+from app.adapters.providers.offline.reading.tokens import Kind
+
+_HOUR = 60
+_UNIT: Phrases[int] = Phrases({"(minutes|mins)": 1, "(hours|hrs)": _HOUR})
+_HOW_MANY: Phrases[bool] = Phrases({"how many": True, "(what is|what's) the number of": True})
+_THERE: Phrases[bool] = Phrases(
+    {
+        "(are|is) (there|it|) (in|)": True,
+        "(does|do|did) (it|that|this|he|she|i|we|they) (last|take|work|sleep|run)": True,
+        "(lie|pass|passed|is that|are that|is this)": True,
+    }
+)
+_STARTS: Phrases[bool] = Phrases(
+    {
+        "(starts|start|begins|begin|started|began|leaves|left|departs|departed|opens|opened) (at|)"
+        "": True,
+        "(runs|lasts|ran|works|worked|is open|sleeps|slept|lasted|goes) from": True,
+    }
+)
+_ENDS: Phrases[bool] = Phrases(
+    {
+        "(and|,) (it|he|she|) (ends|end|ended|finishes|finished|arrives|arrived|closes|closed|"
+        "stops|stopped) (at|)": True,
+        "(to|until|till)": True,
+    }
+)
+
+
+def read_clock_times(dates: DateTerms) -> Reading:
+    """Read ``how many hours are there between 8:30 and 17:00`` or a story with both times."""
+    cursor, expressions = dates.cursor, Expressions(dates)
+    read_courtesies(cursor)
+    found = cursor.first_of(_asked_first, _told_first)
+    return solved(expressions, found)
+
+
+def _asked_first(cursor: Cursor) -> Formula:
+    _HOW_MANY.expect(cursor)
+    unit = _UNIT.expect(cursor)
+    while _THERE.read(cursor):
+        pass
+    opening = cursor.expect("from", "between")
+    start = _time(cursor)
+    cursor.expect(*(("and",) if opening == "between" else ("to", "until", "till")))
+    return _between(cursor, start, _time(cursor), unit)
+
+
+def _told_first(cursor: Cursor) -> Formula:
+    """``A meeting starts at 9:40 and ends at 11:10. How many minutes does it last``."""
+    read_holder(cursor, _STARTS.beginnings)
+    _STARTS.expect(cursor)
+    start = _time(cursor)
+    _ENDS.expect(cursor)
+    end = _time(cursor)
+    read_end(cursor)
+    _HOW_MANY.expect(cursor)
+    unit = _UNIT.expect(cursor)
+    _THERE.expect(cursor)
+    return _between(cursor, start, end, unit)
+
+
+def _time(cursor: Cursor) -> tuple[int, int]:
+    """Read ``9:20``, ``9:20 pm`` or ``9 am`` as hours and minutes of the day."""
+    hour, minute = cursor.number(), "0"
+    told = cursor.at(":") and cursor.here.glued
+    if told:
+        cursor.take()
+        if not cursor.here.glued:
+            raise cursor.misread()
+        minute = cursor.number()
+    half = cursor.accept("am", "pm")
+    if not told and half is None:
+        raise cursor.misread()
+    if not (hour.isdigit() and minute.isdigit() and cursor.here.kind is not Kind.NUMBER):
+        raise cursor.misread()
+    return _checked(cursor, int(hour), int(minute), half)
+
+
+def _checked(cursor: Cursor, hour: int, minute: int, half: str | None) -> tuple[int, int]:
+    if half is not None:
+        if not 1 <= hour <= 12:
+            raise cursor.misread()
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    if hour > 23 or minute > 59:
+        raise cursor.misread()
+    return hour, minute
+
+
+def _between(cursor: Cursor, start: tuple[int, int], end: tuple[int, int], unit: int) -> Formula:
+    """Return the time from one to a later one of the same day."""
+    if end <= start:
+        raise cursor.ambiguous("the second time is not later on the same day; give both dates")
+    gap = formula.minus(_in_minutes(end), _in_minutes(start))
+    return gap if unit == 1 else formula.divided(gap, Formula(str(unit)))
+
+
+def _in_minutes(time: tuple[int, int]) -> Formula:
+    hour, minute = time
+    if minute == 0:
+        return Formula(f"{hour} * 60", Binding.PRODUCT)
+    return Formula(f"{hour} * 60 + {minute}", Binding.SUM)
