@@ -14,8 +14,9 @@ _SPEC = ToolSpec(
         "Works out an arithmetic expression exactly, in decimal. Use it for every calculation. "
         "Knows + - * / // % ** ^ ! parentheses, percentages such as 17% * 2340, pi, e and the "
         "functions abs, cbrt, ceil, exp, factorial, floor, gcd, lcm, ln, log(x, base), log10, max, "
-        "mean, median, min, mod, product, root(x, n), round(x, places), sqrt, sum. Returns value "
-        "(decimal text), expression, and exact: false when the value is rounded."
+        "mean, median, min, mod, product, root(x, n), round(x, places), sqrt, sum; and times, such "
+        "as (2 hours 30 minutes) * 4 in days. Returns value (decimal text), expression, exact: "
+        "false when the value is rounded, and unit if it is a time."
     ),
     parameters={
         "type": "object",
@@ -27,7 +28,7 @@ _SPEC = ToolSpec(
                 "minLength": 1,
                 "maxLength": MAX_LENGTH,
                 "description": (
-                    "One expression without words, units, currency signs or thousands separators, "
+                    "One expression without words, currency signs or thousands separators, "
                     "such as (3 + 4) * 2340 / 100"
                 ),
             }
@@ -39,7 +40,8 @@ _SPEC = ToolSpec(
 class Calculator:
     """Exact decimal arithmetic on written expressions; a Tool (seed 002, 5.1).
 
-    The result is ``{"value": decimal text, "expression": text, "exact": bool}``.
+    The result is ``{"value": decimal text, "expression": text, "exact": bool}``; if it is a time it
+    also has ``unit``: milliseconds, seconds, minutes, hours, days or weeks.
     """
 
     spec = _SPEC
@@ -56,8 +58,9 @@ class Calculator:
             evaluation = self._evaluator.evaluate(expression)
         except CalculationRefusedError as refusal:
             return failure(str(refusal), refusal.code)
-        return {
+        result: ToolResult = {
             "value": evaluation.value,
             "expression": evaluation.expression,
             "exact": evaluation.exact,
         }
+        return result if evaluation.unit is None else {**result, "unit": evaluation.unit}

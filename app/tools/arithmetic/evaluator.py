@@ -12,6 +12,7 @@ from app.tools.arithmetic.notation import to_python
 from app.tools.arithmetic.real import Real, RealArithmetic, negate
 from app.tools.arithmetic.refusal import malformed, too_large
 from app.tools.arithmetic.rendering import decimal_text
+from app.tools.arithmetic.units import SECONDS, unit_of
 
 MAX_OPERATIONS_DEEP = 100
 """Operations that wait for one another, such as the terms of one long sum."""
@@ -27,13 +28,15 @@ class Evaluation:
     """What was evaluated, in Python's notation."""
     exact: bool
     """False when ``value`` is rounded."""
+    unit: str | None = None
+    """The unit of time that the value is in; None for a number."""
 
 
 class Evaluator:
     """Evaluates expressions; one is enough for a process."""
 
     def __init__(self) -> None:
-        arithmetic = RealArithmetic()
+        arithmetic = self._arithmetic = RealArithmetic()
         self._functions: dict[str, Function] = function_table(arithmetic)
         self._operators = {
             ast.Add: arithmetic.add,
@@ -53,19 +56,25 @@ class Evaluator:
         Raises:
             CalculationRefusedError: it is not an expression, is beyond a limit or has no value.
         """
-        expression = to_python(text, functions=self._functions, constants=CONSTANTS)
+        notation = to_python(text, functions=self._functions, constants=CONSTANTS)
+        expression = notation.expression
         try:
             tree = ast.parse(expression, mode="eval")
         except (SyntaxError, RecursionError, MemoryError):
             raise malformed("the text is not an expression") from None
         _check_depth(tree)
-        value, exact = decimal_text(self._value(expression, tree))
-        return Evaluation(value=value, expression=expression, exact=exact)
+        unit = unit_of(tree, notation.wanted)
+        real = self._value(expression, tree)
+        value, exact = decimal_text(real if unit is None else self._told_in(unit, real))
+        return Evaluation(value=value, expression=expression, exact=exact, unit=unit)
+
+    def _told_in(self, unit: str, seconds: Real) -> Real:
+        return self._arithmetic.divide(seconds, SECONDS[unit])
 
     def _value(self, expression: str, tree: ast.Expression) -> Real:
         # The machine is fresh for every expression: simpleeval keeps the text it works on.
         machine = SimpleEval(
-            operators=self._operators, functions=self._functions, names=dict(CONSTANTS)
+            operators=self._operators, functions=self._functions, names={**CONSTANTS, **SECONDS}
         )
         allowed = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
         machine.nodes = {kind: machine.nodes[kind] for kind in allowed}
