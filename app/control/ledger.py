@@ -26,8 +26,8 @@ class Scope:
 
     __slots__ = (
         "_held",
-        "_limited",
         "_limits",
+        "_mark",
         "_warn",
         "_warned",
         "budget",
@@ -51,7 +51,8 @@ class Scope:
         self.parent = parent
         self._limits = self.budget.limits()
         self._limits.pop(Dimension.SECONDS, None)  # time passes by itself; see remaining_seconds
-        self._limited = tuple(self._limits.items())  # walked for every charge
+        self._mark = object()
+        """Left on the usage when it was found within the limits."""
         self._held: dict[Dimension, Amount] = {}
         self._warn: Warn | None = warn or (parent._warn if parent else None)
         self._warned: set[tuple[Dimension, float]] = set()
@@ -97,7 +98,17 @@ class Scope:
             if scope._limits:
                 scope._require_room(charge)
             scope = scope.parent
-        self.add(charge)
+        scope = self
+        while scope is not None:  # as ``add`` does, but what was allowed leaves it within limits
+            usage = scope.usage
+            if usage.checked_by is not scope._mark:
+                usage.checked_by = None
+            used = usage.amounts
+            for dimension, amount in charge.items():
+                used[dimension] = used.get(dimension, 0) + amount
+            if scope._warn is not None:
+                scope._warn_of(charge)
+            scope = scope.parent
 
     def add(self, charge: Charge) -> None:
         """Count what was spent already, whatever the limits say (late costs, replayed runs)."""
@@ -195,14 +206,23 @@ class Scope:
                 yield limit - scope.usage.time_elapsed_seconds, scope
 
     def _require_room(self, charge: Charge) -> None:
-        used, held = self.usage.amounts, self._held
-        for dimension, limit in self._limited:
-            spent = used.get(dimension, 0)
-            if spent > limit:
+        used, held, limits = self.usage.amounts, self._held, self._limits
+        if self.usage.checked_by is not self._mark:
+            self._refuse_overshot()
+        for dimension, asked in charge.items():
+            limit = limits.get(dimension)
+            if limit is None or not asked:
+                continue
+            if used.get(dimension, 0) + held.get(dimension, 0) + asked > limit:
                 self._refuse(dimension, limit)
-            asked = charge.get(dimension, 0)
-            if asked and spent + held.get(dimension, 0) + asked > limit:
+
+    def _refuse_overshot(self) -> None:
+        """Refuse where more than a limit was spent, which no charge comes to by itself."""
+        used = self.usage.amounts
+        for dimension, limit in self._limits.items():
+            if used.get(dimension, 0) > limit:
                 self._refuse(dimension, limit)
+        self.usage.checked_by = self._mark
 
     def _refuse(self, dimension: Dimension, limit: Amount) -> None:
         raise self._stop(dimension, limit)

@@ -29,6 +29,7 @@ class ResourceUsage:
         "_parent",
         "_start_monotonic",
         "amounts",
+        "checked_by",
         "start_time",
     )
 
@@ -55,6 +56,8 @@ class ResourceUsage:
             Dimension.API_CALLS: api_calls,
             Dimension.COST_USD: money(cost_dollars),
         }
+        self.checked_by: object = None
+        """The mark of the scope that has found none of its limits overshot since the last write."""
         self.start_time = datetime.now(UTC)
         self._clock = clock
         self._start_monotonic = clock()
@@ -120,6 +123,7 @@ class ResourceUsage:
         amounts = self.amounts
         for dimension, amount in charge.items():
             amounts[dimension] = amounts.get(dimension, 0) + amount
+        self.checked_by = None
 
     def exceeds(self, budget: Budget) -> tuple[bool, str | None]:
         """Tell whether nothing is left, and of what.
@@ -152,9 +156,11 @@ class ResourceUsage:
         """Set an amount; those around it change by the same."""
         change = amount - self.amounts.get(dimension, 0)
         self.amounts[dimension] = amount
+        self.checked_by = None
         outer = self._parent
         while outer is not None:
             outer.amounts[dimension] = outer.amounts.get(dimension, 0) + change
+            outer.checked_by = None
             outer = outer._parent
 
     def to_dict(self) -> dict[str, int | float]:

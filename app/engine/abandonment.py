@@ -16,25 +16,26 @@ def inside_step(path: str) -> tuple[str, ...]:
 class Abandonment:
     """What was cut off in a run and may still go on."""
 
-    __slots__ = ("_prefixes",)
+    __slots__ = ("prefixes",)
 
     def __init__(self) -> None:
-        self._prefixes: tuple[str, ...] = ()
+        self.prefixes: tuple[str, ...] = ()
+        """How the paths begin of what was cut off; hardly ever is there any."""
 
     def begin(self, inside: tuple[str, ...]) -> None:
         """Cut off everything whose path begins so."""
-        self._prefixes += inside
+        self.prefixes += inside
 
     def end(self, inside: tuple[str, ...]) -> None:
         """Forget what was cut off and has come to its end; as often as it was begun."""
-        left = list(self._prefixes)
+        left = list(self.prefixes)
         for prefix in inside:
             left.remove(prefix)
-        self._prefixes = tuple(left)
+        self.prefixes = tuple(left)
 
     def covers(self, path: str) -> bool:
         """Tell whether a path is inside of what was cut off."""
-        return bool(self._prefixes) and path.startswith(self._prefixes)
+        return bool(self.prefixes) and path.startswith(self.prefixes)
 
     def check(self, path: str) -> None:
         """Keep a step or a call from beginning inside of what was cut off.
@@ -42,5 +43,5 @@ class Abandonment:
         Raises:
             asyncio.CancelledError: it is inside; it had been cancelled, and went on.
         """
-        if self._prefixes and path.startswith(self._prefixes):
+        if self.prefixes and path.startswith(self.prefixes):
             raise asyncio.CancelledError("The work around it was cut off.")

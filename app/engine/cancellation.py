@@ -17,7 +17,8 @@ class CancellationToken:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a callback may look at the token that calls it
-        self._stop: Stop | None = None
+        self.stop: Stop | None = None
+        """The stop that was given, if any; :meth:`trip` gives one."""
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def cancel(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
@@ -27,21 +28,16 @@ class CancellationToken:
     def trip(self, stop: Stop) -> None:
         """End whatever holds this token, for any reason that is a stop."""
         with self._lock:
-            if self._stop is not None and not self._gives_way_to(stop):
+            if self.stop is not None and not self._gives_way_to(stop):
                 return
-            self._stop = stop
+            self.stop = stop
             for callback in list(self._callbacks.values()):
                 callback()
 
     @property
     def is_cancelled(self) -> bool:
         """True once a stop was given."""
-        return self._stop is not None
-
-    @property
-    def stop(self) -> Stop | None:
-        """The stop that was given, if any."""
-        return self._stop
+        return self.stop is not None
 
     def check(self) -> None:
         """Raise the stop that was given.
@@ -49,8 +45,8 @@ class CancellationToken:
         Raises:
             Stop: one was given; :class:`CancelledError` if someone asked for it.
         """
-        if self._stop is not None:
-            raise self._stop.with_traceback(None)  # or it would grow with every check
+        if self.stop is not None:
+            raise self.stop.with_traceback(None)  # or it would grow with every check
 
     async def wait(self) -> None:
         """Wait until a stop is given."""
@@ -74,7 +70,7 @@ class CancellationToken:
         key = object()
         with self._lock:
             self._callbacks[key] = callback
-            if self._stop is not None:
+            if self.stop is not None:
                 callback()
         try:
             yield
@@ -83,7 +79,7 @@ class CancellationToken:
                 del self._callbacks[key]
 
     def _gives_way_to(self, stop: Stop) -> bool:
-        return isinstance(self._stop, HandOver) and isinstance(stop, CancelledError)
+        return isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
 
 
 def is_being_cancelled() -> bool:

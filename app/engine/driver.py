@@ -10,24 +10,23 @@ them; what ignores that for its grace period is abandoned, and its result is dro
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from app.control.stops import HandOver, Stop
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs
 from app.engine.materializer import GraphRuntime, Materializer
-from app.engine.noting import Note
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
+from app.engine.routing import Routing
 from app.engine.run_context import RunContext
 from app.engine.settling import leave_alone, until_done
 from app.engine.stepping import Stepping
 from app.kernel.errors import GraphError
-from app.kernel.facts import Order, StartStep, StepFailed, StepFinished
-from app.kernel.lifecycle import StepStatus
+from app.kernel.facts import Order, StartStep, StepFailed
+from app.kernel.lifecycle import FAILED, StepStatus
 from app.kernel.scheduler import Scheduler
 
 TURN_SECONDS = 0.005
@@ -62,14 +61,14 @@ class GraphExecution:
         stepping: Stepping,
         grace_seconds: float,
     ) -> None:
-        self._prepared = prepared
-        self._inputs = inputs
+        self._prepared, self._steps = prepared, prepared.steps
+        self._routing = Routing(prepared, inputs, stepping.prefix)
         self._run = run
         self._stepping = stepping
         # A step that is cut off gets less time to end than whatever waits for this graph.
         self._grace_seconds = grace_seconds / 2
+        self._reports = self._routing.reports
         self._incoming = prepared.topology.incoming
-        self._reports = {step_id: StepReport() for step_id in prepared.topology.active}
         self._outcome = GraphOutcome(self._reports)
         self._materializer: Materializer | None = None
         self._scheduler = Scheduler(prepared.topology)
@@ -79,7 +78,7 @@ class GraphExecution:
         self._lanes_used = 0
         self._woken: asyncio.Future[None] | None = None
         if run.notes is not None:
-            run.notes.append(self)
+            run.notes.append(self._routing)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed, or never was."""
@@ -92,8 +91,7 @@ class GraphExecution:
 
     def outputs(self) -> Mapping[str, Outputs]:
         """Return what the steps have produced so far, by step and handle."""
-        so_far = {step_id: report.so_far() for step_id, report in self._reports.items()}
-        return {step_id: values for step_id, values in so_far.items() if values}
+        return self._routing.outputs()
 
     async def result(self) -> Mapping[str, Outputs]:
         """Execute the graph and return what its steps produced, by step and handle.
@@ -128,21 +126,13 @@ class GraphExecution:
             self._run.lanes.forget(self._wake)
         return self._outcome
 
-    def notes(self) -> Iterator[Note]:
-        """Yield what a trace must know of the steps that have ended."""
-        for step_id, report in self._reports.items():
-            if report.ended_ns:
-                step, inputs = self._prepared.steps[step_id], self._inputs_of(step_id)
-                yield self._stepping.note_of(step, report, inputs)
-
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
         """Return what the steps produced from which flow edges lead to one, by step."""
-        reports = self._reports
-        found = {}
+        reports, found = self._reports, {}
         for edge in self._incoming.get(step_id, ()):
-            report = reports[edge.source]
-            if edge.source_handle in report.outputs:
-                found[edge.source] = report.outputs
+            outputs = reports[edge.source].outputs
+            if edge.source_handle in outputs:
+                found[edge.source] = outputs
         return found
 
     def runtime(self, context: FlowContext) -> GraphRuntime:
@@ -175,8 +165,13 @@ class GraphExecution:
         while self._ready or self._tasks:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
-                await self._execute(step_id)
-                self._take(self._tell(step_id))
+                report = self._reports[step_id]
+                rest = self._stepping.execute(
+                    self._steps[step_id], report, self._routing.inputs_of(step_id), self
+                )
+                if rest is not None:
+                    await rest
+                self._take(self._tell(step_id, report))
                 if clock() >= turn_ends:
                     await _give_way()
                     turn_ends = clock() + TURN_SECONDS
@@ -191,6 +186,8 @@ class GraphExecution:
 
         The graph is over then. What was cut off at the time is not begun again.
         """
+        if self._run.journal is None:
+            return False
         found = (self._stepping.recorded(step_id) for step_id in self._reports)
         known = [recorded for recorded in found if recorded is not None]
         self._outcome.stop = next(filter(None, map(stop_in, known)), None)
@@ -209,7 +206,7 @@ class GraphExecution:
                 step_id = self._ended.popleft()
                 self._free_lane()
                 self._tasks.pop(step_id).result()
-                orders = self._tell(step_id)
+                orders = self._tell(step_id, self._reports[step_id])
                 if self._outcome.error is not None:
                     cancelled = await self._drain()
                     if cancelled is not None:
@@ -222,13 +219,17 @@ class GraphExecution:
             raise
 
     def _start_ready(self) -> None:
+        create_task = asyncio.get_running_loop().create_task
         while self._ready and self._take_lane():
             step_id = self._ready.popleft()
-            self._tasks[step_id] = asyncio.create_task(self._execute_apart(step_id))
+            self._tasks[step_id] = create_task(self._execute_apart(step_id))
 
     async def _execute_apart(self, step_id: str) -> None:
         try:
-            await self._execute(step_id)
+            step, report = self._steps[step_id], self._reports[step_id]
+            rest = self._stepping.execute(step, report, self._routing.inputs_of(step_id), self)
+            if rest is not None:
+                await rest
         finally:
             self._ended.append(step_id)
             self._wake()
@@ -292,7 +293,9 @@ class GraphExecution:
             else:
                 self._abandon(step_id)
                 leave_alone(
-                    task, partial(self._stepping.late, step_id), over=partial(self._over, step_id)
+                    task,
+                    partial(self._stepping.late, step_id, self._reports[step_id]),
+                    over=partial(self._over, step_id),
                 )
         self._ended.clear()
         return cancelled
@@ -303,7 +306,7 @@ class GraphExecution:
         self._run.over()
 
     def _abandon(self, step_id: str) -> None:
-        self._stepping.abandon(self._prepared.steps[step_id], self._reports[step_id])
+        self._stepping.abandon(self._steps[step_id], self._reports[step_id])
 
     def _take(self, orders: list[Order]) -> None:
         for order in orders:
@@ -313,45 +316,13 @@ class GraphExecution:
                 self._reports[order.step_id].become(StepStatus.SKIPPED)
                 self._stepping.skipped(order.step_id)
 
-    async def _execute(self, step_id: str) -> None:
-        await self._stepping.execute(
-            self._prepared.steps[step_id], self._reports[step_id], self._inputs_of(step_id), self
-        )
-
-    def _tell(self, step_id: str) -> list[Order]:
+    def _tell(self, step_id: str, report: StepReport) -> list[Order]:
         """Tell the scheduler how a step has ended."""
-        report = self._reports[step_id]
-        if report.status is StepStatus.FAILED:
+        if report.status is FAILED:
             if self._outcome.error is None:
                 self._outcome.error = report.error
             return self._scheduler.tell(StepFailed(step_id))
-        return self._scheduler.tell(StepFinished(step_id, report.outputs.keys()))
-
-    def _inputs_of(self, step_id: str) -> Outputs:
-        """Return the values that were routed to a step, by handle.
-
-        A handle that one edge leads to gets its value; one that several lead to gets the list of
-        those that came, in the order of the edges.
-        """
-        incoming = self._incoming.get(step_id)
-        if incoming is None:
-            return self._inputs
-        if len(incoming) == 1:
-            (edge,) = incoming
-            outputs = self._reports[edge.source].outputs
-            return {edge.target_handle: outputs[edge.source_handle]}
-        inputs: dict[str, Any] = {}
-        shared = self._prepared.shared_handles.get(step_id, ())
-        for edge in incoming:
-            outputs = self._reports[edge.source].outputs
-            if edge.source_handle not in outputs:
-                continue
-            value = outputs[edge.source_handle]
-            if edge.target_handle in shared:
-                inputs.setdefault(edge.target_handle, []).append(value)
-            else:
-                inputs[edge.target_handle] = value
-        return inputs
+        return self._scheduler.finished(step_id, report.outputs)
 
 
 async def _give_way() -> None:

@@ -13,12 +13,12 @@ from app.engine.report import StepReport, said_of
 from app.kernel.graph import DEFAULT_HANDLE
 from app.trace.step_trace import StepRecord
 
-Note = tuple[str, str, PreparedStep, StepReport, Outputs]
-"""The path and the CallNode of a step that has ended, the step, its report and its inputs."""
+Note = tuple[str, PreparedStep, StepReport, Outputs]
+"""The path of a step that has ended, the step itself, its report and its inputs."""
 
 
 class Noting(Protocol):
-    """An execution of a graph that can tell of its steps."""
+    """What can tell of the steps of an execution."""
 
     def notes(self) -> Iterable[Note]:
         """Return what is known of the steps that have ended."""
@@ -57,10 +57,10 @@ class StepNotes(Sequence[StepRecord]):
 
 
 def _record(note: Note) -> StepRecord:
-    path, node, step, report, inputs = note
+    path, step, report, inputs = note
     return StepRecord(
         path,
-        node,
+        report.node,
         step.work.node_id or step.step.id,
         step.step.type,
         inputs or step.work.data,

@@ -8,7 +8,7 @@ from app.control.stops import Stop, StopCause
 from app.control.usage import Charge
 from app.engine.context import Outputs
 from app.engine.ports import CallOutcome, Recorded
-from app.kernel.lifecycle import NEXT, StepStatus
+from app.kernel.lifecycle import COMPLETED, NEXT, RUNNING, StepStatus
 from app.observability.redaction import redact_text
 
 MAX_REASON_CHARS = 500
@@ -50,17 +50,27 @@ class StepReport:
     source: Callable[[], Outputs] | None = None
     """Gives the partial outputs of a step that is executed."""
     started_ns: int = 0
-    """In nanoseconds of the monotonic clock, as is the end; noted only for whoever traces."""
+    """In nanoseconds of the monotonic clock, as is the end."""
     ended_ns: int = 0
     """0 while it has not ended."""
     charge: Charge = field(default_factory=dict)
     """What this execution of the run was charged for executing it."""
     failed_before: Mapping[str, Any] | None = None
     """How many attempts an earlier execution has made in vain, and what the last one came to."""
+    node: str = ""
+    """Its CallNode, once it has one."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
         """Remember what gives the step's partial outputs."""
         self.source = source
+
+    def complete(self, outputs: Outputs, at_ns: int) -> None:
+        """Note that the step, which was executed, has its outputs; a status that is final stays."""
+        if self.status is RUNNING:
+            self.status = COMPLETED
+            self.outputs = outputs
+            self.source = None
+            self.ended_ns = at_ns
 
     def become(
         self, status: StepStatus, outputs: Outputs | None = None, error: Exception | None = None

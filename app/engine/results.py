@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 
+@final
 @dataclass(slots=True)
 class ExecutionResult:
     """What a step produced: JSON values by output handle.

@@ -6,11 +6,11 @@ retries it, skips it or replaces it.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
@@ -22,6 +22,7 @@ from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
 from app.engine.endings import abandon_inside
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
+from app.engine.node import Execution
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
 from app.engine.report import (
@@ -37,7 +38,57 @@ from app.engine.timing import OutOfTimeError, within
 from app.kernel.graph import DEFAULT_HANDLE
 
 
-async def once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
+def begin(
+    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
+) -> ExecutionResult | Coroutine[Any, Any, Outputs]:
+    """Let a step's node begin, under its policy; return its result, or what is to be awaited.
+
+    Most steps wait for nothing, and are over when they have begun.
+
+    Raises:
+        Exception: what failed it.
+        Stop: it met one.
+    """
+    policy = step.policy
+    if policy is not None and report.failed_before is not None:
+        before = RecordedFailureError.of(report.failed_before)
+        return _Recovery(step, policy, inputs, context, report, before).outputs()
+    if step.waits:
+        rest = _first_attempt(step, inputs, context, report)
+    else:
+        try:
+            execution = step.work.node.execute(step.work.data, inputs, context)
+        except BaseException as error:
+            if policy is None:
+                _reraise(error)
+            failure = _failure_in(error)
+            return _Recovery(step, policy, inputs, context, report, failure).outputs()
+        if type(execution) is ExecutionResult:
+            return execution
+        rest = _end_of(execution, context)
+    return rest if policy is None else _policed(rest, step, policy, inputs, context, report)
+
+
+async def _policed(
+    first: Coroutine[Any, Any, Outputs],
+    step: PreparedStep,
+    policy: ErrorPolicy,
+    inputs: Outputs,
+    context: FlowContext,
+    report: StepReport,
+) -> Outputs:
+    """Await the first attempt of a step, and what its policy makes of a failure.
+
+    Raises:
+        Exception: what failed it in the end.
+    """
+    try:
+        return await first
+    except Exception as error:
+        return await _Recovery(step, policy, inputs, context, report, error).outputs()
+
+
+async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
     """Let a node work once and return what it produced, by handle.
 
     Raises:
@@ -45,29 +96,58 @@ async def once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Output
     """
     if work.lock is not None:
         async with work.lock.held():
-            return await once(BoundNode(work.node, work.data), inputs, context)
+            return await _once(BoundNode(work.node, work.data), inputs, context)
     try:
         execution = work.node.execute(work.data, inputs, context)
-        if type(execution) is ExecutionResult:  # there was nothing to wait for
-            return execution.outputs
+    except BaseException as error:
+        _reraise(error)
+    if type(execution) is ExecutionResult:
+        return execution.outputs
+    return await _end_of(execution, context)
+
+
+async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
+    """Wait for what a node has begun.
+
+    Raises:
+        StepBrokenError: it did not end as a node must.
+    """
+    try:
         if hasattr(execution, "__aiter__"):
-            result = await _end_of(execution, context)
+            result = await _last_of(execution, context)
         else:
             result = await execution  # type: ignore[misc]
-    except asyncio.CancelledError:
-        if is_being_cancelled():
-            raise
-        raise StepBrokenError("The step waited for something that was cancelled.") from None
-    except (Exception, Stop, KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:
-        stop = _stop_in(error)
-        if stop is not None:
-            raise stop from None
-        raise StepBrokenError(f"The step's node ended with {type(error).__name__}.") from error
+        _reraise(error)
     if type(result) is not ExecutionResult:
         raise StepBrokenError("The step's node returned no ExecutionResult.")
     return result.outputs
+
+
+def _reraise(error: BaseException) -> NoReturn:
+    raise _failure_in(error)
+
+
+def _failure_in(error: BaseException) -> Exception:
+    """Return the failure that it means when a node ends with an error.
+
+    Raises:
+        BaseException: it means none: a stop, a cancel of ours or the end of the process.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        if is_being_cancelled():
+            raise error
+        return StepBrokenError("The step waited for something that was cancelled.")
+    if isinstance(error, Stop | KeyboardInterrupt | GeneratorExit):
+        raise error
+    stop = _stop_in(error)
+    if stop is not None:
+        raise stop from None
+    broken = StepBrokenError(f"The step's node ended with {type(error).__name__}.")
+    broken.__cause__ = error
+    return broken
 
 
 def _stop_in(error: BaseException) -> Stop | None:
@@ -78,7 +158,7 @@ def _stop_in(error: BaseException) -> Stop | None:
     return error if isinstance(error, Stop) else None
 
 
-async def _end_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
+async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
     """Pass the events of a stream on and return the one result that must end it."""
     result: ExecutionResult | None = None
     async with aclosing(stream) as items:
@@ -108,28 +188,14 @@ def _pass_on(item: Any, context: FlowContext) -> None:
         )
 
 
-async def under_policy(
-    step: PreparedStep,
-    policy: ErrorPolicy,
-    inputs: Outputs,
-    context: FlowContext,
-    report: StepReport,
+async def _first_attempt(
+    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
 ) -> Outputs:
-    """Let a step's node work until the step has outputs, or until its policy gives up.
-
-    Raises:
-        Exception: what failed it in the end.
-    """
-    if report.failed_before is not None:
-        failure: Exception = RecordedFailureError.of(report.failed_before)
-        return await _Recovery(step, policy, inputs, context, report, failure).outputs()
-    try:
-        if policy.timeout_ms is None:
-            return await once(step.work, inputs, context)
-        failed = partial(_note_failed, context, report, 1)
-        return await _in_time(step.work, policy, inputs, context, failed)
-    except Exception as error:
-        return await _Recovery(step, policy, inputs, context, report, error).outputs()
+    """Make the first attempt of a step that takes a lock, or a limited time."""
+    if step.policy is None:
+        return await _once(step.work, inputs, context)
+    failed = partial(_note_failed, context, report, 1)
+    return await _in_time(step.work, step.policy, inputs, context, failed)
 
 
 def _note_failed(context: FlowContext, report: StepReport, number: int, error: Exception) -> None:
@@ -156,12 +222,12 @@ async def _in_time(
     """
     timeout_ms = policy.timeout_ms
     if timeout_ms is None:
-        return await once(work, inputs, context)
+        return await _once(work, inputs, context)
     late = StepTimeoutError(f"No result within {timeout_ms} ms.")
     try:
         return await within(
             timeout_ms / 1000,
-            once(work, inputs, context),
+            _once(work, inputs, context),
             name=f"step {context.path}",
             grace_seconds=context.run.grace_seconds,
             watcher=_Attempt(context, partial(failed, late)),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 
 class StepStatus(StrEnum):
@@ -17,6 +18,11 @@ class StepStatus(StrEnum):
     SKIPPED = "skipped"
     """Every path to it was dead; it never started."""
 
+
+RUNNING: Final = StepStatus.RUNNING
+COMPLETED: Final = StepStatus.COMPLETED
+FAILED: Final = StepStatus.FAILED
+"""Bound once for those who ask at every step: a look-up in an enum is as dear as a call."""
 
 NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
     {

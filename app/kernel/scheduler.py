@@ -10,13 +10,14 @@ There is no clock, no I/O and no task here: the same facts in the same order giv
 """
 
 from collections import deque
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Iterable
 
 from app.kernel.errors import GraphError, UnexpectedFactError
-from app.kernel.facts import Fact, Order, SkipStep, StepFailed
+from app.kernel.facts import Fact, Order, SkipStep, StepFinished
+from app.kernel.graph import Edge
 from app.kernel.topology import Topology
 
-_NO_HANDLES: AbstractSet[str] = frozenset()
+_NO_HANDLES: Container[str] = ()
 
 
 class Scheduler:
@@ -31,6 +32,7 @@ class Scheduler:
         "_outgoing",
         "_ready",
         "_running",
+        "_start",
         "_topology",
         "_undecided",
     )
@@ -47,7 +49,7 @@ class Scheduler:
         if self._limit < 1:
             raise GraphError("max_parallel must be at least 1.")
         self._topology = topology
-        self._outgoing = topology.outgoing
+        self._outgoing, self._start = topology.outgoing, topology.start
         self._undecided = dict(topology.undecided)
         self._left = len(self._undecided)
         self._live: set[str] = set()
@@ -82,40 +84,63 @@ class Scheduler:
         Raises:
             UnexpectedFactError: the step was not running.
         """
-        step_id = fact.step_id
+        if type(fact) is StepFinished:
+            return self.finished(fact.step_id, fact.handles)
+        self._end(fact.step_id)
+        self._failed = True
+        self._ready.clear()
+        return []
+
+    def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
+        """Absorb that a step finished, as :meth:`tell` does, for callers that are in a hurry.
+
+        Raises:
+            UnexpectedFactError: the step was not running.
+        """
+        running = self._running
+        if step_id not in running:
+            raise UnexpectedFactError(f"Step {step_id!r} was not running.")
+        running.remove(step_id)
+        self._left -= 1
+        if self._failed:
+            return []
+        edges = self._outgoing.get(step_id, ())
+        if len(edges) == 1 and not self._ready:  # a link of a chain leaves its place to the next
+            (edge,) = edges
+            if self._undecided[edge.target] == 1 and edge.source_handle in handles:
+                running.add(edge.target)
+                return [self._start[edge.target]]
+        orders: list[Order] = []
+        dead = self._decide(edges, handles)
+        for skipped in dead:  # grows while it is walked
+            orders.append(SkipStep(skipped))
+            self._left -= 1
+            dead += self._decide(self._outgoing.get(skipped, ()), _NO_HANDLES)
+        return self._start_ready(orders)
+
+    def _end(self, step_id: str) -> None:
         if step_id not in self._running:
             raise UnexpectedFactError(f"Step {step_id!r} was not running.")
         self._running.remove(step_id)
         self._left -= 1
-        if self._failed or isinstance(fact, StepFailed):
-            self._failed = True
-            self._ready.clear()
-            return []
-        dead: list[str] = []
-        self._decide(step_id, fact.handles, dead)
-        orders: list[Order] = []
-        for skipped in dead:  # grows while it is walked
-            orders.append(SkipStep(skipped))
-            self._left -= 1
-            self._decide(skipped, _NO_HANDLES, dead)
-        return self._start_ready(orders)
 
-    def _decide(self, step_id: str, produced: AbstractSet[str], dead: list[str]) -> None:
-        """Decide the edges of a step; their targets become ready, or are added to ``dead``."""
-        undecided = self._undecided
-        for edge in self._outgoing.get(step_id, ()):
+    def _decide(self, edges: Iterable[Edge], produced: Container[str]) -> list[str]:
+        """Decide the edges of a step; their targets become ready, or are returned as dead."""
+        undecided, live, dead = self._undecided, self._live, list[str]()
+        for edge in edges:
             target = edge.target
-            if edge.source_handle in produced:
-                self._live.add(target)
             left = undecided[target] = undecided[target] - 1
+            if edge.source_handle in produced:
+                live.add(target)
             if left == 0:
-                (self._ready if target in self._live else dead).append(target)
+                (self._ready if target in live else dead).append(target)
+        return dead
 
     def _start_ready(self, orders: list[Order]) -> list[Order]:
         """Add the starts for which there is a place to ``orders``, and return it."""
-        ready, running = self._ready, self._running
+        ready, running, start = self._ready, self._running, self._start
         while ready and len(running) < self._limit:
             step_id = ready.popleft()
             running.add(step_id)
-            orders.append(self._topology.start[step_id])
+            orders.append(start[step_id])
         return orders

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from app.control.stops import Stop, StopKind
 from app.engine.report import GraphOutcome
 from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.lifecycle import StepStatus
 from app.trace.execution_graph import ExecutionGraph
 
 Status = Literal["completed", "failed", "halted", "cancelled"]
@@ -32,14 +33,16 @@ class GraphRun:
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return results as seed 000 has them: the one value of a step, or its values by handle."""
     return {
-        step_id: values[DEFAULT_HANDLE] if _is_plain(values) else dict(values)
+        step_id: values[DEFAULT_HANDLE]
+        if len(values) == 1 and DEFAULT_HANDLE in values
+        else dict(values)
         for step_id, values in outputs.items()
         if values
     }
 
 
-def _is_plain(values: Mapping[str, Any]) -> bool:
-    return len(values) == 1 and DEFAULT_HANDLE in values
+_WORDS = {status: status.value for status in StepStatus}
+"""Looked up once: for a thousand steps it is felt."""
 
 
 def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
@@ -48,7 +51,7 @@ def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
     return GraphRun(
         status=_status(outcome),
         results=results_of(outputs),
-        steps={step_id: report.status.value for step_id, report in outcome.steps.items()},
+        steps={step_id: _WORDS[report.status] for step_id, report in outcome.steps.items()},
         error=outcome.error,
         stop=outcome.stop,
         calls=calls,

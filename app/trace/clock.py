@@ -2,29 +2,33 @@
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 Clock = Callable[[], int]
 """Tells the time in UTC epoch milliseconds; called by any thread."""
 
-
-Readings = list[int]
-"""Of one element: what a clock has read last, in nanoseconds of the monotonic clock."""
+NS_PER_MS = 1_000_000
 
 
-def steady_clock(readings: Readings) -> Clock:
+class Ticks(NamedTuple):
+    """A clock in two parts, so that its readings can be kept as they are."""
+
+    read_ns: Callable[[], int]
+    """Reads the clock, in nanoseconds since whenever."""
+    anchor_ns: int
+    """Added to a reading it gives UTC epoch nanoseconds."""
+
+
+def steady_ticks() -> Ticks:
     """Return a clock that is set to UTC once and then only moves forward.
 
-    It leaves in ``readings`` what it has read, so that whoever wants to know a moment more finely
-    need not look at the time once more.
-
     The time of day may be corrected at any moment; differences of two readings of this clock are
-    durations all the same (spec 7), because it advances with the monotonic clock.
+    durations all the same (spec 7), because it is the monotonic clock.
     """
-    anchor_ns = time.time_ns() - time.monotonic_ns()
     monotonic_ns = time.monotonic_ns
+    return Ticks(monotonic_ns, time.time_ns() - monotonic_ns())
 
-    def now_ms() -> int:
-        readings[0] = reading = monotonic_ns()
-        return (anchor_ns + reading) // 1_000_000
 
-    return now_ms
+def ticks_of(clock: Clock) -> Ticks:
+    """Return a clock of a caller in the same two parts."""
+    return Ticks(lambda: clock() * NS_PER_MS, 0)

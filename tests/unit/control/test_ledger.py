@@ -242,3 +242,46 @@ def test_a_warning_is_given_once_at_seventy_and_at_ninety_percent() -> None:
         agent.charge({Dimension.TOOL_CALLS: 1})
 
     assert told == [("run", "tool_calls", 0.7), ("run", "tool_calls", 0.9)]
+
+
+@pytest.mark.req("000/B5")
+def test_what_nodes_write_into_a_usage_is_seen_by_the_next_charge_here_and_above() -> None:
+    """Also by scopes that have found nothing overshot before, whatever is charged."""
+    run = Scope("run", Budget(max_tokens=10, max_steps=100))
+    step = run.child("step", Budget(max_steps=100))
+    step.charge({Dimension.STEPS: 1})
+
+    step.usage.tokens_used += 11
+
+    for scope in (step, run):
+        with pytest.raises(BudgetExceededError) as refused:
+            scope.charge({Dimension.STEPS: 1})
+        assert refused.value.cause.dimension is Dimension.TOKENS
+    assert run.usage.steps_executed == 1
+
+
+@pytest.mark.req("000/B1")
+def test_what_a_node_writes_into_a_usage_is_seen_by_the_next_charge_of_its_scope() -> None:
+    """Also if the scope has found nothing overshot before."""
+    scope = Scope("run", Budget(max_tokens=10))
+    scope.charge({Dimension.STEPS: 1})
+
+    scope.usage.tokens_used = 11
+
+    with pytest.raises(BudgetExceededError):
+        scope.charge({Dimension.STEPS: 1})
+
+
+@pytest.mark.req("000/B1")
+@pytest.mark.parametrize("allowed", [Budget(max_steps=9), Budget()])
+def test_scopes_that_share_a_usage_each_see_what_the_others_charge(allowed: Budget) -> None:
+    """What the one allows may be more than the other does."""
+    usage = ResourceUsage()
+    strict = Scope("strict", Budget(max_steps=1, max_turns=9), usage=usage)
+    strict.charge({Dimension.TURNS: 1})
+    generous = Scope("generous", allowed, usage=usage)
+
+    generous.charge({Dimension.STEPS: 2})
+
+    with pytest.raises(BudgetExceededError):
+        strict.charge({Dimension.TURNS: 1})

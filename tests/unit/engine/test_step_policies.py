@@ -325,3 +325,45 @@ def test_a_persistent_node_is_never_executed_twice_at_once() -> None:
     assert most == 1
     assert world.ended_at == pytest.approx(6)
     assert not lock.locked
+
+
+class AtOnce:
+    """A node with nothing to wait for, which fails as often as it is told."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = list(errors)
+        self.attempts = 0
+
+    def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Any:
+        self.attempts += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        return ExecutionResult({"default": self.attempts})
+
+
+@pytest.mark.req("000/E2")
+def test_a_node_that_fails_before_there_is_anything_to_wait_for_is_retried_as_well() -> None:
+    """Also where what it ends with only means a failure."""
+    node = AtOnce(OurError("no"), asyncio.CancelledError())
+    policy = ErrorPolicy(on_error="retry", retry_count=2)
+
+    outcome, world = drive(
+        CHAIN, Scripted(), limits={"A": {"work": BoundNode(node), "policy": policy}}
+    )
+
+    assert outcome.error is None
+    assert outcome.steps["A"].outputs == {"default": 3}
+    assert world.gateway.scope.usage.steps_executed == 3
+
+
+@pytest.mark.req("000/E2")
+def test_a_stop_that_a_node_meets_at_once_goes_past_its_policy() -> None:
+    """It is not tried again."""
+    node = AtOnce(stops.CancelledError("enough"))
+    policy = ErrorPolicy(on_error="retry", retry_count=2)
+
+    outcome, _ = drive(CHAIN, Scripted(), limits={"A": {"work": BoundNode(node), "policy": policy}})
+
+    assert isinstance(outcome.stop, stops.CancelledError)
+    assert node.attempts == 1
+    assert statuses(outcome) == {"A": "cancelled", "B": "pending", "C": "pending"}

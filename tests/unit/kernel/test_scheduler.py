@@ -235,3 +235,37 @@ def test_a_wide_graph_is_joined_once() -> None:
 
     assert running == [StartStep(f"lane{index}") for index in range(10_000)]
     assert scheduler.tell(finished("lane9999")) == [StartStep("last")]
+
+
+def test_a_finished_step_can_be_told_without_a_fact() -> None:
+    """The orders are the same, and so is the refusal of what was not running."""
+    told, plain = scheduler_of(DIAMOND), scheduler_of(DIAMOND)
+    told.begin()
+    plain.begin()
+
+    for step_id, handles in (("A", DEFAULT), ("C", frozenset[str]()), ("B", DEFAULT)):
+        assert plain.finished(step_id, handles) == told.tell(StepFinished(step_id, handles))
+    with pytest.raises(UnexpectedFactError):
+        plain.finished("A", DEFAULT)
+    assert plain.finished("D", DEFAULT) == []
+    assert plain.done
+
+
+def test_a_link_of_a_chain_leaves_its_place_to_the_next_only_if_nobody_waits_for_it() -> None:
+    """Steps that became ready earlier go first."""
+    two_chains = graph("ABCD", flow("A", "C"), flow("B", "D"), max_parallel=1)
+    scheduler = scheduler_of(two_chains)
+
+    assert scheduler.begin() == [StartStep("A")]
+    assert scheduler.tell(finished("A")) == [StartStep("B")]
+    assert scheduler.tell(finished("B")) == [StartStep("C")]
+    assert scheduler.tell(finished("C")) == [StartStep("D")]
+
+
+def test_a_link_of_a_chain_that_produces_nothing_for_the_next_skips_it() -> None:
+    """And all that comes after it."""
+    scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C")))
+    scheduler.begin()
+
+    assert scheduler.tell(finished("A", "other")) == [SkipStep("B"), SkipStep("C")]
+    assert scheduler.done

@@ -251,3 +251,24 @@ async def test_a_timeout_interrupts_one_attempt() -> None:
 
     with pytest.raises(StepTimeoutError, match="No result within 1 ms"):
         await graph.execute()
+
+
+@pytest.mark.req("000/E2")
+async def test_what_was_cut_off_begins_no_step_of_a_nested_graph() -> None:
+    """The node goes on after its timeout; the steps that it would execute are refused."""
+    began: list[str] = []
+    nested = Graph("nested")
+    nested.add_step(FunctionNode("tell", lambda _: began.append("late")), "late")
+
+    async def goes_on(context: ExecutionContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await nested.execute(context)
+
+    graph = Graph("main")
+    policy = ErrorPolicy(on_error="skip", fallback_value="skipped", timeout_ms=1)
+    graph.add_step(FunctionNode("goes-on", goes_on), "a", error_policy=policy)
+
+    assert await graph.execute() == {"a": "skipped"}
+    assert began == []

@@ -1,7 +1,9 @@
 """An ExecutionTrace passed to a graph: what seed 000 wants to see of it."""
 
+import gc
 import json
 import time
+import weakref
 from datetime import UTC, datetime
 
 import pytest
@@ -152,3 +154,18 @@ async def test_tracing_makes_nothing_and_reads_no_clock_while_steps_work(
     assert context.trace is not None
     assert [step.step_id for step in context.trace.steps] == ["a", "b"]
     assert made == ["a", "b"]
+
+
+async def test_a_trace_that_is_kept_keeps_nothing_of_the_run_alive() -> None:
+    """What it tells of is enough for it; the rest goes at once, without the garbage collector."""
+    found, token = trace(), CancellationToken()
+    gone = weakref.ref(token)
+    gc.disable()
+    try:
+        await two_steps().execute(ExecutionContext(trace=found, cancellation=token))
+        del token
+
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert [step.output for step in found.steps] == [42, 43]

@@ -4,14 +4,18 @@ import time
 
 import pytest
 
-from app.trace.clock import steady_clock
+from app.trace.clock import NS_PER_MS, Ticks, steady_ticks, ticks_of
+
+
+def now_ms(ticks: Ticks) -> int:
+    return (ticks.read_ns() + ticks.anchor_ns) // NS_PER_MS
 
 
 def test_it_tells_utc_milliseconds() -> None:
     """The same as the time of day when nobody corrects that."""
-    now_ms = steady_clock([0])
+    ticks = steady_ticks()
 
-    assert abs(now_ms() - time.time_ns() // 1_000_000) < 1_000
+    assert abs(now_ms(ticks) - time.time_ns() // 1_000_000) < 1_000
 
 
 def test_it_ignores_corrections_of_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,10 +23,15 @@ def test_it_ignores_corrections_of_the_time_of_day(monkeypatch: pytest.MonkeyPat
     monotonic = [5_000_000_000]
     monkeypatch.setattr(time, "time_ns", lambda: 1_740_000_000_000_000_000)
     monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic[0])
-    now_ms = steady_clock([0])
-    assert now_ms() == 1_740_000_000_000
+    ticks = steady_ticks()
+    assert now_ms(ticks) == 1_740_000_000_000
 
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     monotonic[0] += 1_500_000_000
 
-    assert now_ms() == 1_740_000_001_500
+    assert now_ms(ticks) == 1_740_000_001_500
+
+
+def test_a_clock_of_a_caller_is_told_as_it_is() -> None:
+    """Its milliseconds go through unchanged."""
+    assert now_ms(ticks_of(lambda: 1_740_000_000_123)) == 1_740_000_000_123

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.json_copy import Metadata
 from app.trace.node import FIELDS, Node
 from tests.support.manual_clock import ManualClock
 
@@ -310,3 +311,45 @@ def test_a_chain_is_named_by_a_random_uuid_unless_told() -> None:
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first.chain_id)
     assert first.chain_id != second.chain_id
     assert ExecutionGraph("chain-7").snapshot()["chain_id"] == "chain-7"
+
+
+def test_a_step_begins_and_ends_as_any_running_system_node_that_used_nothing(
+    graph: ExecutionGraph, root: str
+) -> None:
+    """The short way leaves the same node, the same totals and as many changes."""
+    details = Metadata({"step_type": "function"})
+    before = graph.revision
+    node = graph.begin_node(root, "system", "step", None, details, running=True)
+    assert graph.mark_success(node, 0)
+    changes = graph.revision - before
+    step = graph.begin_step(root, "step", details)
+    assert node_of(graph, step)["status"] == "running"
+
+    assert graph.end_step(step)
+    assert not graph.end_step(step)
+    assert graph.revision - before == 2 * changes
+    assert node_of(graph, step) == {**node_of(graph, node), "node_id": step}
+    assert graph.snapshot()["aggregates"]["max_depth"] == 1
+
+
+def test_the_retries_of_a_step_count_when_it_ends(graph: ExecutionGraph, root: str) -> None:
+    """As those of any node, although it used nothing itself."""
+    step = graph.begin_step(root, "step", Metadata({}))
+    graph.increment_retries(step)
+
+    graph.end_step(step)
+
+    assert graph.snapshot()["aggregates"]["total_retries"] == 1
+
+
+def test_a_step_is_refused_where_any_node_would_be(graph: ExecutionGraph, root: str) -> None:
+    """Below a parent that does not exist, and below a root that has ended."""
+    details = Metadata({"step_type": "function"})
+    with pytest.raises(KeyError):
+        graph.begin_step("n999999", "step", details)
+    with pytest.raises(KeyError):
+        graph.end_step("n999999")
+    graph.mark_success(root, 0)
+
+    with pytest.raises(RuntimeError):
+        graph.begin_step(root, "step", details)
