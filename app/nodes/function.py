@@ -102,26 +102,25 @@ class ContextNode:
         """Adapt ``node`` for a step with this input."""
         self.node = node
         self._input = step_input
-        self._begin = node.begin if isinstance(node, FunctionNode) else node.execute
+        self._begin: Function = node.execute
+        if isinstance(node, FunctionNode):
+            self._begin = node.begin if node.blocking else node.fn
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
         """Execute the node with the context that seed 000 gives it."""
         found = self._begin(execution_context(context, self._input))
-        return (
-            _result_of(found) if is_awaitable(found) else ExecutionResult({DEFAULT_HANDLE: found})
-        )
+        if type(found) in _VALUES or not is_awaitable(found):
+            return ExecutionResult({DEFAULT_HANDLE: found})
+        return _result_of(found)
 
 
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
     """Return the context of a step as seed 000 has it."""
     caller = context.run.services.get(Caller, _NOBODY)
-    upstream = {
-        step_id: outputs[DEFAULT_HANDLE]
-        for step_id, outputs in context.around.upstream(context.node_id).items()
-        if DEFAULT_HANDLE in outputs
-    }
-    if caller.upstream:
-        upstream = {**caller.upstream, **upstream}
+    upstream = dict(caller.upstream) if caller.upstream else {}
+    for step_id, outputs in context.around.upstream(context.node_id).items():
+        if DEFAULT_HANDLE in outputs:
+            upstream[step_id] = outputs[DEFAULT_HANDLE]
     scope = context.scope
     return ExecutionContext(
         caller.session,

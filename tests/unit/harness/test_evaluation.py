@@ -40,7 +40,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.req("002/19.1")
+@pytest.mark.req("002/19.2")
 async def test_the_report_shows_no_personal_data_of_a_question(tmp_path: Path) -> None:
     """Also where a long question is cut."""
     mail = "jane.doe@example.org"
