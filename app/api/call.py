@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import problem_types as types
 from app.api.admission import Admission
@@ -61,10 +62,14 @@ class GraphRoute(APIRoute):
 class PostingRoute(APIRoute):
     """The route of a function ``(body, call) -> Response``, for what is posted all the time.
 
-    The framework documents it like any other, but does not resolve its parameters: that would cost
-    as much as everything else that is done for such a request. Of several models for the body, its
-    ``kind`` says which is meant.
+    The framework documents it like any other, but neither resolves its parameters nor keeps what
+    dependencies would have to close: that would cost as much as everything else that is done for
+    such a request. Of several models for the body, its ``kind`` says which is meant.
     """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.app = _answering(self.get_route_handler())
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Call the function with the body and the call."""
@@ -76,6 +81,14 @@ class PostingRoute(APIRoute):
             return response
 
         return post
+
+
+def _answering(handle: Callable[[Request], Coroutine[Any, Any, Response]]) -> ASGIApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handle(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return app
 
 
 class Call(Request):

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices
+from app.bootstrap.garbage import look_for_garbage_seldom
 from app.bootstrap.process import Process
 from app.control.budget import Budget
 from app.settings.limits import LimitSettings
@@ -73,6 +74,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            look_for_garbage_seldom()
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -5,6 +5,7 @@ import signal
 
 import uvloop
 
+from app.bootstrap.garbage import look_for_garbage_seldom
 from app.bootstrap.process import Process
 from app.settings.schema import Settings
 
@@ -20,6 +21,7 @@ async def _work(process: Process) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     await process.open()
+    look_for_garbage_seldom()
     try:
         await ended.wait()
     finally:

@@ -30,7 +30,7 @@ def cancelled_while_queued(
     close(graph, root, conclusion)
     _, nodes = graph.changed_since(0)
     old = {record.node_id: record for record in earlier}
-    usage = ResourceUsage(before_seconds=run.active_seconds)
+    usage = ResourceUsage(before_seconds=run.active_seconds, clock=_standing_still)
     usage.add(spent_before(earlier))
     cause = conclusion.stop.to_dict() if conclusion.stop else None
     end = run_ended(conclusion.status, conclusion.finish_reason, cause)
@@ -68,3 +68,8 @@ def _result_so_far(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]
 def _ended(node: Node, old: Mapping[str, CallRecord]) -> CallRecord:
     record = old.get(node["node_id"])
     return CallRecord(node=node) if record is None else replace(record, node=node)
+
+
+def _standing_still() -> float:
+    """Tell the time of a run that nobody executes any more."""
+    return 0.0

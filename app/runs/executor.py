@@ -35,7 +35,7 @@ from app.nodes.run_facts import RunFacts
 from app.runs.artifact_keeping import ArtifactKeeping
 from app.runs.execution import Execution
 from app.runs.journal import LostRunError
-from app.runs.plan import facts_of, graph_for
+from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
 from app.runs.report import Conclusion, conclude, failed, stopped
@@ -96,7 +96,7 @@ class RunExecutor:
         self.worker_id = worker_id
         self._store = store
         self._journals = journals
-        self._catalog = catalog
+        self._graphs = RunGraphs(catalog)
         self._supervisor = supervisor
         self._services = services
         self._limits = limits
@@ -305,7 +305,7 @@ class RunExecutor:
         context = execution.context(
             services, lanes, grace_seconds=self._supervisor.grace_seconds, over=over
         )
-        return GraphExecution(await self._prepared(run), run.request.inputs, context)
+        return GraphExecution(await self._prepared(run), inputs_of(run.request), context)
 
     async def _prepared(self, run: Run) -> PreparedGraph:
         """Prepare a run's graph; a large one takes its time in a thread.
@@ -315,8 +315,8 @@ class RunExecutor:
         """
         steps = (run.request.graph or {}).get("steps", ())
         if len(steps) <= PREPARED_AT_ONCE:
-            return graph_for(run, self._catalog)
-        return await asyncio.to_thread(graph_for, run, self._catalog)
+            return self._graphs.graph_for(run)
+        return await asyncio.to_thread(self._graphs.graph_for, run)
 
     async def _supervised(
         self, active: _Active, execution: Execution, graph: GraphExecution

@@ -1,30 +1,52 @@
-"""The graph that a run executes, and what its result is made of."""
+"""The graph that a run executes, what goes into it, and what its result is made of."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, said_of
+from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
 from app.nodes.run_facts import RunFacts
-from app.nodes.templates import escaped
 from app.runs.run import Run, RunKind, RunRequest
 
 CASE_STEP = "case"
 RESULT = "result"
 
 
-def graph_for(run: Run, catalog: NodeCatalog) -> PreparedGraph:
-    """Return the graph of a run: a case is a graph of one step.
+class RunGraphs:
+    """Makes the graphs of runs ready to be executed: a case is a graph of one step."""
 
-    Raises:
-        GraphProblemsError: the graph cannot be executed here.
-    """
-    request = run.request
-    if request.kind is RunKind.GRAPH:
-        return catalog.prepare(request.graph or {}, graph_id=run.key.run_id)
-    step = {"id": CASE_STEP, "type": "case", "data": _case(request)}
-    return catalog.prepare({"steps": [step], "edges": []}, graph_id=request.kind.value)
+    def __init__(self, catalog: NodeCatalog) -> None:
+        self._catalog = catalog
+        self._usual: dict[str | None, PreparedGraph] = {}
+        """Of cases that say no more than their question and their mode, by mode."""
+
+    def graph_for(self, run: Run) -> PreparedGraph:
+        """Return the graph of a run.
+
+        Raises:
+            GraphProblemsError: the graph cannot be executed here.
+        """
+        request = run.request
+        if request.kind is RunKind.GRAPH:
+            return self._catalog.prepare(request.graph or {}, graph_id=run.key.run_id)
+        if request.expected_tools or request.gold_answer is not None:
+            return self._of_case(request)
+        found = self._usual.get(request.mode)
+        if found is None:
+            found = self._usual[request.mode] = self._of_case(request)
+        return found
+
+    def _of_case(self, request: RunRequest) -> PreparedGraph:
+        step = {"id": CASE_STEP, "type": "case", "data": _case(request)}
+        return self._catalog.prepare({"steps": [step], "edges": []}, graph_id=request.kind.value)
+
+
+def inputs_of(request: RunRequest) -> Outputs:
+    """Return what the first steps of a run's graph get; the step of a case gets the question."""
+    return request.inputs if request.kind is RunKind.GRAPH else {DEFAULT_HANDLE: request.input}
 
 
 def facts_of(run: Run) -> RunFacts:
@@ -42,9 +64,8 @@ def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
 
 
 def _case(request: RunRequest) -> dict[str, Any]:
-    """Return the data of a case's step; what a caller has written is no template."""
+    """Return the data of a case's step, apart from the question, which is its input."""
     return {
-        "input": escaped(request.input),
         "expected_tools": list(request.expected_tools),
         "gold_answer": request.gold_answer,
         "mode": request.mode,

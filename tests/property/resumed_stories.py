@@ -17,6 +17,7 @@ from app.control.policy import ErrorPolicy
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.results import ExecutionResult
+from app.runs.plan import RunGraphs
 from app.runs.run import NewRun, Run, RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
 from tests.support.memory_runs import MemoryRuns
@@ -120,7 +121,7 @@ class Tale:
         name = f"p{len(self.processes) + 1}"
         process = Process(_none, self.store, name=name)
         catalog: Any = SimpleNamespace(prepare=lambda graph, graph_id: self.plan.prepared(self))  # type: ignore[arg-type]
-        process.executor._catalog = catalog
+        process.executor._graphs = RunGraphs(catalog)
         self.processes.append(process)
         return process
 

@@ -1,7 +1,8 @@
 """Accepting a run that may exist already, as a run or as somebody's early wish to stop it.
 
 The plain case, a new run claimed by its own process, never comes here: one batched insert does it.
-Whatever that insert finds in its way is sorted out here, with the row locked.
+Whatever that insert finds in its way is sorted out here, with the row locked. Whoever is busy with
+an idempotency key holds a lock on it.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Many writers, one commit.
 
-All runs of a process write through one connection. Whatever has gathered while the last commit was
+All writes of a kind go through one connection. Whatever has gathered while the last commit was
 under way is written by the next one, so a commit's cost is shared by as many runs as are busy, and
 a lone run waits for nobody.
 
@@ -114,6 +114,7 @@ class GroupCommit(Generic[Write, Answer]):
         while await self._something_in_line():
             try:
                 connection = await self._connected()
+                await asyncio.sleep(0)  # whoever is just about to write joins the batch
                 moved = await self._write(connection, list(islice(self._line, BATCH)))
             except Exception as error:
                 log.warning("database.away", error=type(error).__name__)

@@ -10,19 +10,24 @@ a batch, reads the whole of a table that was small when it made its plan.
 
 ACCEPT = """
 INSERT INTO runs (
-    tenant_id, run_id, kind, status, request, request_hash, metadata,
+    tenant_id, run_id, kind, status, request, request_hash, idempotency_key, metadata,
     fence, attempts, worker_id, created_at, claimed_at, started_at
 )
-SELECT tenant_id, run_id, kind, 'running', request, request_hash, metadata,
+SELECT tenant_id, run_id, kind, 'running', request, request_hash, idempotency_key, metadata,
     1, 1, worker_id, clock_timestamp(), clock_timestamp(), clock_timestamp()
 FROM json_to_recordset(%s::json) AS new(
-    tenant_id text, run_id text, kind text, request jsonb, request_hash text, metadata jsonb,
-    worker_id text
+    tenant_id text, run_id text, kind text, request jsonb, request_hash text,
+    idempotency_key text, metadata jsonb, worker_id text
 )
-ON CONFLICT (tenant_id, run_id) DO NOTHING
+WHERE idempotency_key IS NULL
+    OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0))
+ON CONFLICT DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
-"""Insert claimed runs; a row that is not returned existed before, as a run or as an intent.
+"""Insert claimed runs; a row that is not returned must be sorted out apart.
+
+Its id existed before, as a run or as an intent, or its key did, or somebody is just busy with the
+key: whoever is holds the lock of :mod:`accepting`, for which no batch waits.
 
 The rows come sorted: two processes that insert the same ids must not wait for one another.
 """

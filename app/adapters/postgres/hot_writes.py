@@ -54,7 +54,7 @@ class ClaimedInsert:
 
 
 async def insert_all(cursor: Cursor, inserts: Sequence[ClaimedInsert]) -> Sequence[datetime | None]:
-    """Insert runs; answer each with when it was created, or None if its row was there before."""
+    """Insert runs; answer each with when it was created, or None if it must be sorted out apart."""
     first: dict[RunKey, ClaimedInsert] = {}
     for insert in inserts:
         first.setdefault(insert.key, insert)
@@ -140,6 +140,7 @@ def _inserted(insert: ClaimedInsert) -> dict[str, Any]:
         "kind": insert.new.request.kind.value,
         "request": request_to_json(insert.new.request),
         "request_hash": insert.new.request_hash,
+        "idempotency_key": insert.new.idempotency_key,
         "metadata": insert.new.metadata,
         "worker_id": insert.worker_id,
     }

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -11,7 +10,7 @@ from psycopg.errors import LockNotAvailable
 from psycopg.rows import dict_row
 
 from app.adapters.postgres.connections import Connection, Patience
-from app.adapters.postgres.group_commit import GroupCommit, Later
+from app.adapters.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from app.adapters.postgres.hot_writes import ClaimedInsert, insert_all, settle_all, write_all
 from app.runs.bells import Bells
 from app.runs.errors import StoreUnavailableError
@@ -21,14 +20,19 @@ from app.runs.run import Settlement
 LOCK_MS = 200
 """How long a batch waits for a row that somebody is just inserting; other locks it passes over."""
 
-HotWrite = ClaimedInsert | JournalWrite | Settlement
-HotAnswer = datetime | None | Permission | Settled | Later
+OwnersWrite = JournalWrite | Settlement
+OwnersAnswer = Permission | Settled | Later
 
-Kind = TypeVar("Kind", ClaimedInsert, JournalWrite, Settlement)
+Kind = TypeVar("Kind", JournalWrite, Settlement)
 
 
 class PostgresJournal:
-    """Implements the journal port over one connection that all runs share."""
+    """Implements the journal port over connections that all runs share.
+
+    Runs are accepted over one of their own, so that neither kind of write waits for the other's
+    commit. What owners write shares the other one: of two writes of a run, the second must see what
+    the first has stored.
+    """
 
     def __init__(
         self, url: str, *, connect_timeout_seconds: float, answer_timeout_seconds: float = 30.0
@@ -41,7 +45,12 @@ class PostgresJournal:
         )
         self.bells = Bells()
         """Rung for every run that events of were written here, or that has ended here."""
-        self._commits: GroupCommit[HotWrite, HotAnswer] = GroupCommit(self._connect, commit)
+        self._accepting: GroupCommit[ClaimedInsert, datetime | None] = GroupCommit(
+            self._connect, accept_in_batch
+        )
+        self._owners: GroupCommit[OwnersWrite, OwnersAnswer] = GroupCommit(
+            self._connect, write_in_batch
+        )
 
     async def start(self) -> None:
         """Connect and begin to write.
@@ -49,14 +58,21 @@ class PostgresJournal:
         Raises:
             StoreUnavailableError: the database cannot be reached.
         """
-        await self._commits.start()
+        await self._accepting.start()
+        try:
+            await self._owners.start()
+        except StoreUnavailableError:
+            await self._accepting.stop()
+            raise
 
-    async def stop(self) -> None:
-        """Write what is in line, then end; a database that is away is not waited for."""
-        await self._commits.stop()
+    async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
+        """Write what is in line, then end; what cannot be written in time is given up."""
+        async with asyncio.TaskGroup() as group:
+            for commits in (self._accepting, self._owners):
+                group.create_task(commits.stop(grace_seconds=grace_seconds))
 
     async def insert(self, insert: ClaimedInsert, *, timeout_seconds: float) -> datetime | None:
-        """Insert a claimed run; None if its row existed before.
+        """Insert a claimed run; None if it must be sorted out apart.
 
         Raises:
             StoreUnavailableError: the database did not answer in time. The run may yet be stored
@@ -64,20 +80,20 @@ class PostgresJournal:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                return cast("datetime | None", await self._commits.submit(insert))
+                return await self._accepting.submit(insert)
         except TimeoutError:
             raise StoreUnavailableError from None
 
     async def write(self, write: JournalWrite) -> Permission:
         """Store a piece of a run's journal and tell whether the run may go on."""
-        permission = cast("Permission", await self._commits.submit(write))
+        permission = cast("Permission", await self._owners.submit(write))
         if write.events:
             self.bells.ring(write.key)
         return permission
 
     async def settle(self, settlement: Settlement) -> Settled:
         """End a run with one guarded update."""
-        settled = cast("Settled", await self._commits.submit(settlement))
+        settled = cast("Settled", await self._owners.submit(settlement))
         self.bells.ring(settlement.key)
         return settled
 
@@ -98,42 +114,40 @@ async def connect_for_hot_writes(url: str, patience: Patience) -> Connection:
     return connection
 
 
-async def commit(
-    connection: psycopg.AsyncConnection[Any], writes: Sequence[HotWrite]
-) -> Sequence[HotAnswer]:
-    """Write a batch in one transaction; answer in its order."""
+async def accept_in_batch(
+    connection: psycopg.AsyncConnection[Any], inserts: Sequence[ClaimedInsert]
+) -> Sequence[datetime | None]:
+    """Insert runs with one statement, which is a transaction of its own."""
     try:
-        return await _commit(connection, writes)
+        return await insert_all(connection.cursor(), inserts)
     except LockNotAvailable:
-        if len(writes) == 1 and isinstance(writes[0], ClaimedInsert):
+        if len(inserts) == 1:
             return [None]  # somebody is just making the row; it is sorted out apart
         raise
     except Exception:
-        for insert in _places(writes, ClaimedInsert).values():
+        for insert in inserts:
             insert.maybe_stored = True
         raise
 
 
-async def _commit(
-    connection: psycopg.AsyncConnection[Any], writes: Sequence[HotWrite]
-) -> Sequence[HotAnswer]:
-    inserts = _places(writes, ClaimedInsert)
-    journals = _places(writes, JournalWrite)
-    ends = _places(writes, Settlement)
-    kinds = bool(inserts) + bool(journals) + bool(ends)
-    answers: dict[int, HotAnswer] = {}
-    async with connection.transaction() if kinds > 1 else nullcontext(), connection.cursor() as at:
-        if inserts:
-            created = await insert_all(at, list(inserts.values()))
-            answers |= zip(inserts, created, strict=True)
-        if journals:
-            permissions = await write_all(at, list(journals.values()))
-            answers |= zip(journals, permissions, strict=True)
-        if ends:
-            settled = await settle_all(at, list(ends.values()))
-            answers |= zip(ends, settled, strict=True)
+async def write_in_batch(
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite]
+) -> Sequence[OwnersAnswer]:
+    """Write what owners have to write, each kind with one statement; answer in its order.
+
+    Nothing joins the statements: a write is whole by itself, and bears being repeated if the
+    second statement fails.
+    """
+    journals, ends = _places(writes, JournalWrite), _places(writes, Settlement)
+    answers: dict[int, OwnersAnswer] = {}
+    if journals:
+        permissions = await write_all(connection.cursor(), list(journals.values()))
+        answers |= zip(journals, permissions, strict=True)
+    if ends:
+        settled = await settle_all(connection.cursor(), list(ends.values()))
+        answers |= zip(ends, settled, strict=True)
     return [answers[place] for place in range(len(writes))]
 
 
-def _places(writes: Sequence[HotWrite], kind: type[Kind]) -> dict[int, Kind]:
+def _places(writes: Sequence[OwnersWrite], kind: type[Kind]) -> dict[int, Kind]:
     return {place: write for place, write in enumerate(writes) if isinstance(write, kind)}

@@ -81,7 +81,7 @@ class PostgresRuns:
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
-        if worker_id is not None and new.idempotency_key is None:
+        if worker_id is not None:
             insert = ClaimedInsert(new, worker_id)
             created_at = await self._journal.insert(
                 insert, timeout_seconds=self._limits.accept_timeout_seconds
@@ -105,9 +105,9 @@ class PostgresRuns:
             )
             if accepted.created and accepted.run.status is RunStatus.QUEUED:
                 await self._dispatch.defer(connection, [new.key])
-        if or_found and accepted.run.worker_id == worker_id and accepted.run.fence == 1:
-            return Accepted(accepted.run, created=True)
-        return accepted
+        run = accepted.run
+        ours = run.key == new.key and run.worker_id == worker_id and run.fence == 1
+        return Accepted(run, created=True) if or_found and ours else accepted
 
     async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
         """Store a wish to stop and tell the workers; a queued run is settled at once."""

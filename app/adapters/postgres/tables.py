@@ -71,7 +71,13 @@ runs = Table(
     ),
 )
 
-Index("runs_newest", runs.c.tenant_id, runs.c.created_at.desc(), runs.c.run_id.desc())
+Index(
+    "runs_newest",
+    runs.c.tenant_id,
+    runs.c.created_at.desc(),
+    runs.c.run_id.desc(),
+    postgresql_where=text("request IS NOT NULL"),
+)
 Index(
     "runs_idempotency_key",
     runs.c.tenant_id,

@@ -169,15 +169,21 @@ async def post_alone(client: Client, key: RunKey) -> None:
 
 
 async def post_in_a_batch(client: Client, key: RunKey) -> None:
-    """Accept in one transaction with the journal of another run."""
+    """Accept in one statement with another run, which is there already."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(client.journal.write(JournalWrite(key=FILLER, fence=1)))
-        group.create_task(client.runs.accept(new_run(key.run_id), worker_id="w1"))
+        for run_id in (FILLER.run_id, key.run_id):
+            group.create_task(client.runs.accept(new_run(run_id), worker_id="w1"))
 
 
 async def post_with_a_key(client: Client, key: RunKey) -> None:
-    """Accept in a transaction of several statements."""
     await client.runs.accept(new_run(key.run_id, key=f"key of {key.run_id}"), worker_id="w1")
+
+
+async def post_apart(client: Client, key: RunKey) -> None:
+    """Accept in a transaction of several statements, as a batch leaves it to be sorted out."""
+    new = new_run(key.run_id, key=f"key of {key.run_id}")
+    async with transaction(client.engines.work) as connection:
+        await accept_in(connection, new, worker_id="w1", max_queued=None)
 
 
 async def post_to_the_queue(client: Client, key: RunKey) -> None:

@@ -12,7 +12,12 @@ from psycopg.rows import dict_row
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.hot_writes import ClaimedInsert
-from app.adapters.postgres.journal import HotAnswer, HotWrite, commit
+from app.adapters.postgres.journal import (
+    OwnersAnswer,
+    OwnersWrite,
+    accept_in_batch,
+    write_in_batch,
+)
 from app.runs.ports import JournalWrite, LateResult, Permission, Settled
 from app.runs.run import CallRecord, EventRecord, Run, RunKey, RunStatus
 from tests.support.stores import (
@@ -31,15 +36,22 @@ LOST = Permission(owned=False, wish=None)
 
 
 class Batch:
-    """One transaction of the hot writes."""
+    """One batch of what owners write, or of runs that are accepted."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    async def __call__(self, *writes: HotWrite) -> Sequence[HotAnswer]:
+    async def __call__(self, *writes: OwnersWrite) -> Sequence[OwnersAnswer]:
+        async with await self._connect() as connection:
+            return await write_in_batch(connection, writes)
+
+    async def accept(self, *inserts: ClaimedInsert) -> Sequence[datetime | None]:
+        async with await self._connect() as connection:
+            return await accept_in_batch(connection, inserts)
+
+    async def _connect(self) -> Connection:
         options: dict[str, Any] = {"autocommit": True, "row_factory": dict_row}
-        async with await Connection.open(self._url, Patience(), **options) as connection:
-            return await commit(connection, writes)
+        return await Connection.open(self._url, Patience(), **options)
 
 
 @pytest.fixture
@@ -47,7 +59,7 @@ def batch(database_url: str) -> Batch:
     return Batch(database_url)
 
 
-def was_done(answer: HotAnswer) -> bool:
+def was_done(answer: OwnersAnswer) -> bool:
     return isinstance(answer, Settled) and answer.done and answer.finished_at is not None
 
 
@@ -74,7 +86,7 @@ async def claimed_again(stores: Stores, run: Run) -> Run:
 async def test_each_writer_of_a_mixed_batch_is_told_its_own_truth(
     stores: Stores, batch: Batch
 ) -> None:
-    """New, known, owned, lost, wished to stop, ended, ended elsewhere: side by side."""
+    """Owned, lost, wished to stop, ended, ended elsewhere, never there: side by side."""
     mine, wished, ending = [await claimed(stores, name) for name in ("mine", "wished", "ending")]
     lost = await claimed(stores, "lost")
     await claimed_again(stores, lost)
@@ -83,26 +95,23 @@ async def test_each_writer_of_a_mixed_batch_is_told_its_own_truth(
     answers = await batch(
         JournalWrite(key=lost.key, fence=lost.fence),
         end_of(ending),
-        ClaimedInsert(new_run("new"), "w1"),
         JournalWrite(key=mine.key, fence=mine.fence),
         end_of(lost),
-        ClaimedInsert(new_run("mine"), "w1"),
         JournalWrite(key=wished.key, fence=wished.fence),
         end_of(wished),
         JournalWrite(key=RunKey("default", "nobody"), fence=1),
     )
 
-    assert isinstance(answers[2], datetime)
-    told = answers[6]
+    told = answers[4]
     assert isinstance(told, Permission)
     assert told.wish is not None
-    refused = answers[7]
+    refused = answers[5]
     assert isinstance(refused, Settled)
     assert not refused.done
     assert refused.wish == told.wish
-    assert [answers[n] for n in (0, 3, 5, 8)] == [LOST, OWNED, None, LOST]
+    assert [answers[n] for n in (0, 2, 6)] == [LOST, OWNED, LOST]
     assert was_done(answers[1])
-    assert answers[4] == Settled(done=False)
+    assert answers[3] == Settled(done=False)
 
 
 async def test_an_old_and_a_new_owner_in_one_batch_are_told_apart(
@@ -210,17 +219,75 @@ async def test_two_writes_of_one_run_may_carry_the_same_events(
         assert [each.seq for each in page.events] == numbers
 
 
+async def test_of_a_batch_that_is_accepted_new_runs_alone_are_stored(
+    stores: Stores, batch: Batch
+) -> None:
+    """An id or a key that is known is nobody's fault: it is looked at apart."""
+    known = (await claimed(stores, "known")).key
+    await stores.runs.accept(new_run("keyed", key="k"), worker_id="w1")
+    before = await stores.runs.get(known)
+
+    answers = await batch.accept(
+        ClaimedInsert(new_run("new"), "w1"),
+        ClaimedInsert(new_run("known", text="3+3?"), "w1"),
+        ClaimedInsert(new_run("another", key="k"), "w1"),
+    )
+
+    assert [type(answer) for answer in answers] == [datetime, type(None), type(None)]
+    assert await stores.runs.get(known) == before
+    assert await stores.runs.get(RunKey("default", "another")) is None
+
+
 async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, batch: Batch) -> None:
     """The first one's; the other is told that it came second, and looks at what is there."""
     first, second = new_run("r"), new_run("r", text="3+3?")
 
-    answers = await batch(ClaimedInsert(first, "w1"), ClaimedInsert(second, "w1"))
+    answers = await batch.accept(ClaimedInsert(first, "w1"), ClaimedInsert(second, "w1"))
 
     stored = await stores.runs.get(first.key)
     assert isinstance(answers[0], datetime)
     assert answers[1] is None
     assert stored is not None
     assert stored.request.input == first.request.input
+
+
+async def test_two_posts_of_one_key_in_one_batch_make_one_run(
+    stores: Stores, batch: Batch, oracle: Oracle
+) -> None:
+    """One of them is stored; the other has an id of its own that is never used."""
+    answers = await batch.accept(
+        *(ClaimedInsert(new_run(name, key="k", named=False), "w1") for name in ("one", "two"))
+    )
+
+    assert sorted(type(answer).__name__ for answer in answers) == ["NoneType", "datetime"]
+    assert await oracle.value("SELECT count(*) FROM runs") == 1
+
+
+async def test_a_key_that_somebody_is_busy_with_is_waited_for_apart(
+    stores: Stores, oracle: Oracle, batch: Batch
+) -> None:
+    """By nobody but the one who asks for it; then the run is the one that was made meanwhile."""
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended(E'default\\nk', 0))"
+    async with oracle.connection.transaction():
+        await oracle.rows(lock)
+        made = """
+            INSERT INTO runs (
+                tenant_id, run_id, kind, status, request, request_hash, metadata, idempotency_key
+            )
+            SELECT tenant_id, 'theirs', kind, 'queued', request, request_hash, metadata, 'k'
+            FROM runs WHERE run_id = 'like'"""
+        await stores.runs.accept(new_run("like"), worker_id="w1")
+        await oracle.rows(made)
+        keyed = new_run("ours", key="k", named=False)
+        waiting = asyncio.create_task(stores.runs.accept(keyed, worker_id="w1"))
+        answers = await batch.accept(
+            ClaimedInsert(keyed, "w1"), ClaimedInsert(new_run("other", key="l"), "w1")
+        )
+        assert not waiting.done()
+
+    assert [type(answer) for answer in answers] == [type(None), datetime]
+    assert (await waiting).run.key.run_id == "theirs"
+    assert not (await waiting).created
 
 
 async def test_a_write_that_was_made_before_is_made_once(
@@ -285,11 +352,15 @@ async def test_an_acceptance_waits_for_a_wish_that_is_just_being_stored(
     assert (await waiting).run.status is RunStatus.CANCELLED
 
 
-async def test_runs_that_are_accepted_at_once_share_commits(stores: Stores, oracle: Oracle) -> None:
-    """Each transaction leaves its number in the rows it made."""
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_runs_that_are_accepted_at_once_share_commits(
+    stores: Stores, oracle: Oracle, keyed: bool
+) -> None:
+    """With keys and without; each transaction leaves its number in the rows it made."""
     async with asyncio.TaskGroup() as group:
         for number in range(200):
-            group.create_task(claimed(stores, f"r{number}"))
+            new = new_run(f"r{number}", key=f"key {number}" if keyed else None)
+            group.create_task(stores.runs.accept(new, worker_id="w1"))
 
     counts = await oracle.rows("SELECT count(*), count(DISTINCT xmin::text) AS commits FROM runs")
     assert counts[0]["count"] == 200

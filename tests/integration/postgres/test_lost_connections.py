@@ -84,23 +84,40 @@ async def test_an_acceptance_whose_answer_was_lost_is_one_run(database_url: str)
         assert await world.count("runs") == 1
 
 
-async def test_an_acceptance_in_a_batch_whose_commit_was_lost_is_one_run(
+async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
     database_url: str,
 ) -> None:
-    """With everything else that was in the batch."""
+    """With a key and without; each is begun by whoever asked for it."""
     async with open_world(database_url) as world:
+        world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 2")
+        async with asyncio.TaskGroup() as group:
+            accepted = [
+                group.create_task(world.stores.runs.accept(new, worker_id="w1"))
+                for new in (new_run("case-1"), new_run("case-2", key="k", named=False))
+            ]
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert [each.result().run.key.run_id for each in accepted] == ["case-1", "case-2"]
+        assert all(each.result().created for each in accepted)
+        assert await world.count("runs") == 2
+
+
+async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: str) -> None:
+    """An end and the journal of another run: every writer gets the answer that was on its way."""
+    async with open_world(database_url) as world:
+        run = await world.claimed()
         await world.claimed("other")
         records = records_of(graph_with_calls("other"))
         journal = JournalWrite(key=RunKey("default", "other"), fence=1, calls=records)
-        world.proxy.lose_answer()
+        world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
         async with asyncio.TaskGroup() as group:
             written = group.create_task(world.stores.journal.write(journal))
-            accepted = group.create_task(world.claimed())
+            settled = group.create_task(world.stores.journal.settle(end_of(run)))
 
         assert world.proxy.counts.answers_dropped == 1
         assert written.result().owned
-        assert accepted.result().key == KEY
-        assert (await world.count("runs"), await world.count("calls")) == (2, 2)
+        assert settled.result().done
+        assert (await world.count("calls"), await world.count("snapshots")) == (2, 1)
 
 
 @pytest.mark.req("card/s2s")
@@ -317,7 +334,7 @@ async def test_a_process_can_end_although_the_database_is_away(
         write = asyncio.create_task(world.stores.journal.write(JournalWrite(key=run.key, fence=1)))
         await asyncio.sleep(0)
         async with asyncio.timeout(10):
-            await world.stores.journal._commits.stop(grace_seconds=0.05)
+            await world.stores.journal.stop(grace_seconds=0.05)
 
         with pytest.raises(StoreUnavailableError):
             await write

@@ -13,6 +13,7 @@ from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import NodeType
 from app.nodes.reading import StepData
 from app.runs.executor import ExecutorLimits
+from app.runs.plan import RunGraphs
 from app.runs.run import NewRun, RunKind, RunRequest, RunStatus
 from tests.unit.runs.works import deaf_attempt, told
 from tests.unit.runs.world import GRACE, KEY, Process, call, database
@@ -41,7 +42,7 @@ def process(node: Works, store: Any = None, **settings: Any) -> Process:
     """A process whose graphs consist of steps of one type."""
     made = Process(lambda _: None, store or database(), **settings)  # type: ignore[arg-type,return-value]
     kind = NodeType(name="work", description="A test.", node=node, data=Nothing, handles=Handles())
-    made.executor._catalog = NodeCatalog((kind,))
+    made.executor._graphs = RunGraphs(NodeCatalog((kind,)))
     return made
 
 

@@ -9,7 +9,7 @@ from app.control.budget import Budget
 from app.engine.driver import GraphExecution
 from app.engine.report import GraphOutcome
 from app.nodes.catalog import GraphProblemsError
-from app.runs.plan import facts_of, graph_for, result_of
+from app.runs.plan import RunGraphs, facts_of, inputs_of, result_of
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.unit.nodes.case.world import ScriptedModel, calculate, plan
 from tests.unit.nodes.world import NOW, World, flow, function, graph, step
@@ -32,8 +32,8 @@ def graph_run(of: Mapping[str, Any], **inputs: Any) -> Run:
 
 async def executed(run: Run, here: World) -> tuple[GraphOutcome, dict[str, Any] | None]:
     here.facts = facts_of(run)
-    prepared = graph_for(run, here.catalog)
-    outcome = await GraphExecution(prepared, run.request.inputs, here.context()).run()
+    prepared = RunGraphs(here.catalog).graph_for(run)
+    outcome = await GraphExecution(prepared, inputs_of(run.request), here.context()).run()
     return outcome, result_of(run, outcome)
 
 
@@ -54,6 +54,27 @@ async def test_a_case_is_a_graph_of_one_step() -> None:
     asked = here.small.document(0)
     assert (asked["today"], asked["timezone"]) == ("2025-09-09", "Asia/Tokyo")
     assert here.small.requests[0].seed == 4
+
+
+def test_cases_that_say_no_more_than_their_question_share_a_graph() -> None:
+    """It is made ready once for each mode; what else a case says is no other case's."""
+    graphs = RunGraphs(World().catalog)
+    small, big = "hrm_small_then_escalate", "fallback_only"
+    asked: list[dict[str, Any]] = [
+        {"input": "1?", "mode": small},
+        {"input": "2?", "mode": small},
+        {"input": "1?", "mode": big},
+        {"input": "1?", "mode": small, "gold_answer": "1"},
+        {"input": "1?", "mode": small, "expected_tools": ("calculator",)},
+        {"input": "3?", "mode": small},
+    ]
+    made = [graphs.graph_for(run_of(RunRequest(kind=RunKind.CASE, **one))) for one in asked]
+
+    assert made[0] is made[1] is made[5]
+    assert len({id(one) for one in made}) == 4
+    data = [one.steps["case"].work.data for one in made]
+    assert [(one.mode, one.gold_answer) for one in data[2:4]] == [(big, None), (small, "1")]
+    assert list(data[4].expected_tools or ()) == ["calculator"]
 
 
 async def test_the_question_of_a_case_is_no_template() -> None:
@@ -125,4 +146,6 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
 def test_a_graph_that_cannot_be_executed_here_is_refused() -> None:
     """It may have been accepted by a process with other functions."""
     with pytest.raises(GraphProblemsError, match="No function"):
-        graph_for(graph_run(graph(step("f", "function", {"name": "gone"}))), World().catalog)
+        RunGraphs(World().catalog).graph_for(
+            graph_run(graph(step("f", "function", {"name": "gone"})))
+        )

@@ -1,0 +1,44 @@
+"""How the database finds a run: by its primary key, also in a database that is still empty.
+
+Plans of prepared statements and of foreign keys are made once. One that was made while a table was
+small, and reads a whole index, would read all of it when the table has grown.
+"""
+
+import re
+from itertools import count
+
+import pytest
+
+from app.adapters.postgres.hot_statements import JOURNAL, SETTLE, STANDING
+from tests.support.stores import Oracle, Stores, new_run
+
+FOREIGN_KEY = """
+SELECT 1 FROM ONLY runs x WHERE tenant_id = %s::text AND run_id = %s::text FOR KEY SHARE OF x
+"""
+"""As the database itself looks for the run of a row that is stored."""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(JOURNAL, id="journal"),
+        pytest.param(SETTLE, id="settle"),
+        pytest.param(STANDING, id="standing"),
+        pytest.param(FOREIGN_KEY, id="foreign key"),
+    ],
+)
+@pytest.mark.parametrize("there", [0, 20])
+async def test_a_run_is_found_by_its_primary_key_alone(
+    stores: Stores, oracle: Oracle, statement: str, there: int
+) -> None:
+    """No other index on a run's tenant may look as good as that one, however few runs there are."""
+    for number in range(there):
+        await stores.runs.accept(new_run(f"r{number}"), worker_id="w1")
+    await oracle.rows("SET enable_seqscan = off")
+    numbers = count(1)
+    generic = re.sub("%s", lambda _: f"${next(numbers)}", statement)
+    cursor = await oracle.connection.execute(f"EXPLAIN (GENERIC_PLAN) {generic}".encode())
+    plan = "\n".join(str(row["QUERY PLAN"]) for row in await cursor.fetchall())
+    used = set(re.findall(r"using (\w+) on runs\b", plan))
+
+    assert used == {"runs_pkey"}, plan
