@@ -3,7 +3,7 @@
 import gc
 from typing import Final
 
-THRESHOLDS: Final = (10_000, 20, 50)
+THRESHOLDS: Final = (10_000, 10, 10)
 """Of the three generations. A run makes some hundred objects and leaves few circles behind; with
 the usual thresholds a tenth of its time would go into looking for them."""
 

@@ -217,12 +217,17 @@ class Scope:
                 self._refuse(dimension, limit)
 
     def _refuse_overshot(self) -> None:
-        """Refuse where more than a limit was spent, which no charge comes to by itself."""
-        used = self.usage.amounts
+        """Refuse where more than a limit was spent, which no charge comes to by itself.
+
+        The mark comes first: what a node writes meanwhile, in a thread, wipes it away again.
+        """
+        usage = self.usage
+        usage.checked_by = self._mark
+        used = usage.amounts
         for dimension, limit in self._limits.items():
             if used.get(dimension, 0) > limit:
+                usage.checked_by = None
                 self._refuse(dimension, limit)
-        self.usage.checked_by = self._mark
 
     def _refuse(self, dimension: Dimension, limit: Amount) -> None:
         raise self._stop(dimension, limit)

@@ -117,6 +117,24 @@ class GraphOutcome:
     error: Exception | None = None
     stop: Stop | None = None
 
+    def let_go(self) -> None:
+        """Drop where failures and the stop were raised: it holds all that the run worked with.
+
+        Otherwise that would be kept until the garbage collector comes.
+        """
+        errors = [report.error for report in self.steps.values() if report.error is not None]
+        left: list[BaseException | None] = [self.error, self.stop, *errors]
+        seen: set[int] = set()
+        while left:
+            error = left.pop()
+            if error is None or id(error) in seen:
+                continue
+            seen.add(id(error))
+            BaseException.with_traceback(error, None)  # works on one that lets nobody write to it
+            left += (error.__cause__, error.__context__)
+            if isinstance(error, BaseExceptionGroup):
+                left += error.exceptions
+
 
 def said_of(error: Exception) -> str:
     """Return what may be said of a failure.

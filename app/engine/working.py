@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
@@ -60,9 +60,9 @@ def begin(
             execution = step.work.node.execute(step.work.data, inputs, context)
         except BaseException as error:
             if policy is None:
-                _reraise(error)
-            failure = _failure_in(error)
-            return _Recovery(step, policy, inputs, context, report, failure).outputs()
+                raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
+            failed = _Recovery(step, policy, inputs, context, report, _failure_in(error))
+            return failed.outputs()
         if type(execution) is ExecutionResult:
             return execution
         rest = _end_of(execution, context)
@@ -100,7 +100,7 @@ async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outpu
     try:
         execution = work.node.execute(work.data, inputs, context)
     except BaseException as error:
-        _reraise(error)
+        raise _meant_by(error)  # noqa: B904
     if type(execution) is ExecutionResult:
         return execution.outputs
     return await _end_of(execution, context)
@@ -118,14 +118,10 @@ async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
         else:
             result = await execution  # type: ignore[misc]
     except BaseException as error:
-        _reraise(error)
+        raise _meant_by(error)  # noqa: B904
     if type(result) is not ExecutionResult:
         raise StepBrokenError("The step's node returned no ExecutionResult.")
     return result.outputs
-
-
-def _reraise(error: BaseException) -> NoReturn:
-    raise _failure_in(error)
 
 
 def _failure_in(error: BaseException) -> Exception:
@@ -134,17 +130,33 @@ def _failure_in(error: BaseException) -> Exception:
     Raises:
         BaseException: it means none: a stop, a cancel of ours or the end of the process.
     """
+    meant = _meant_by(error)
+    if isinstance(meant, Exception):
+        return meant
+    try:
+        raise meant
+    finally:
+        del error, meant  # this frame is a part of it now, and must not keep it alive
+
+
+def _meant_by(error: BaseException) -> BaseException:
+    """Return what it means when a node ends with an error: a failure, or what passes through.
+
+    It is returned, not raised: a frame that holds what was raised in it keeps both alive, and with
+    them the run.
+    """
     if isinstance(error, Exception):
         return error
     if isinstance(error, asyncio.CancelledError):
         if is_being_cancelled():
-            raise error
+            return error
         return StepBrokenError("The step waited for something that was cancelled.")
     if isinstance(error, Stop | KeyboardInterrupt | GeneratorExit):
-        raise error
+        return error
     stop = _stop_in(error)
     if stop is not None:
-        raise stop from None
+        stop.__suppress_context__ = True
+        return stop
     broken = StepBrokenError(f"The step's node ended with {type(error).__name__}.")
     broken.__cause__ = error
     return broken
@@ -297,10 +309,13 @@ class _Recovery:
         Raises:
             Exception: what failed the step in the end.
         """
+        retrying = self._retrying()
         try:
-            return await self._retrying()(self._attempt)
+            return await retrying(self._attempt)
         except Exception as error:
             return await self._recovered(error)
+        finally:
+            retrying.iter_state.reset()  # it leads back to itself, and with it the run
 
     def _retrying(self) -> AsyncRetrying:
         return AsyncRetrying(
@@ -331,7 +346,10 @@ class _Recovery:
         """Make an attempt; what counts as the first one is the one that brought us here."""
         if self._first is not None:
             first, self._first = self._first, None
-            raise first
+            try:
+                raise first
+            finally:
+                del first  # this frame is a part of it now, and must not keep it alive
         self._number += 1
         self._context.run.trace.increment_retries(self._context.trace_parent)
         context = replace(self._context, path=f"{self._context.path}~{self._number}")

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from app.control.budget import Dimension
@@ -48,9 +49,6 @@ class Execution:
         self.token = token
         self.graph, self.root = graph_of(run, earlier)
         self._ended = False
-        usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
-        self.scope = Scope("run", run.request.budget, usage=usage, warn=self._warn)
-        self.scope.restore(spent_before(earlier))
         self.journal = RunJournal(
             key=run.key,
             fence=run.fence,
@@ -64,6 +62,12 @@ class Execution:
             skipped=run.skipped,
             clock=clock,
         )
+        usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
+        # Nothing here may lead back here: what a run has held goes at once when the run has ended.
+        self.scope = Scope(
+            "run", run.request.budget, usage=usage, warn=partial(_tell_warning, self.journal)
+        )
+        self.scope.restore(spent_before(earlier))
 
     @property
     def ended(self) -> bool:
@@ -140,17 +144,6 @@ class Execution:
             delivered_at=delivered_at,
         )
 
-    def _warn(self, scope: Scope, dimension: Dimension, share: float) -> None:
-        """Tell that a scope has reached a share of one of its limits."""
-        data = {
-            "scope": scope.name,
-            "dimension": dimension.value,
-            "share": share,
-            "used": float(scope.usage.of(dimension)),
-            "limit": float(scope.budget.limits()[dimension]),
-        }
-        self.journal.emit(Event(type=BUDGET_WARNING, data=data))
-
     def late(self) -> LateResult:
         """Return what the run has cost since it was settled."""
         return LateResult(
@@ -164,3 +157,15 @@ class Execution:
         """Close what is open, but not the run; return what is not stored yet."""
         self.graph.close_open(reason)
         return Unstored(self.journal.close(), self.journal.unstored_events())
+
+
+def _tell_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
+    """Tell that a scope has reached a share of one of its limits."""
+    data = {
+        "scope": scope.name,
+        "dimension": dimension.value,
+        "share": share,
+        "used": float(scope.usage.of(dimension)),
+        "limit": float(scope.budget.limits()[dimension]),
+    }
+    journal.emit(Event(type=BUDGET_WARNING, data=data))

@@ -115,7 +115,8 @@ class GroupCommit(Generic[Write, Answer]):
             try:
                 connection = await self._connected()
                 await asyncio.sleep(0)  # whoever is just about to write joins the batch
-                moved = await self._write(connection, list(islice(self._line, BATCH)))
+                batch = list(islice(self._line, BATCH))
+                moved = not batch or await self._write(connection, batch)
             except Exception as error:
                 log.warning("database.away", error=type(error).__name__)
                 await self._hang_up()

@@ -285,3 +285,32 @@ def test_scopes_that_share_a_usage_each_see_what_the_others_charge(allowed: Budg
 
     with pytest.raises(BudgetExceededError):
         strict.charge({Dimension.TURNS: 1})
+
+
+class ReadMeanwhile(dict[Dimension, Any]):
+    """Amounts into which a thread writes, through their usage, just after they were read."""
+
+    def __init__(self, usage: ResourceUsage) -> None:
+        super().__init__(usage.amounts)
+        self.usage = usage
+        self.written = False
+
+    def get(self, dimension: Dimension, default: Any = None) -> Any:
+        found = super().get(dimension, default)
+        if dimension is Dimension.TOKENS and not self.written:
+            self.written = True
+            self.usage.tokens_used += 100
+        return found
+
+
+@pytest.mark.req("000/B4")
+def test_what_a_thread_writes_into_a_usage_while_it_is_looked_at_is_seen_next() -> None:
+    """A node in a thread may do so at any moment; one charge slips through, and no second one."""
+    scope = Scope("run", Budget(max_tokens=10))
+    amounts = ReadMeanwhile(scope.usage)
+    scope.usage.amounts = amounts
+    scope.charge({Dimension.STEPS: 1})
+    assert amounts.written
+
+    with pytest.raises(BudgetExceededError):
+        scope.charge({Dimension.STEPS: 1})
