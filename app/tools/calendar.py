@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.tools.dates.calculation import MAX_AMOUNT, UNITS
+from app.tools.dates.calculation import CLOCK_UNITS, MAX_AMOUNT, UNITS
 from app.tools.dates.inputs import Inputs, zone_named
 from app.tools.dates.operations import OPERATIONS, perform
 from app.tools.dates.reader import MAX_LENGTH, DateReader
@@ -15,19 +15,27 @@ _DATE = {
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_LENGTH,
-    "description": "Best as YYYY-MM-DD; also 'March 5, 2024', today, tomorrow or yesterday",
+    "description": (
+        "Best as YYYY-MM-DD, or YYYY-MM-DDTHH:MM with a time; also 'March 5, 2024', 'March 5, 2024 "
+        "3 pm', today, tomorrow, yesterday or, as a time, now"
+    ),
 }
 _SPEC = ToolSpec(
     name="calendar",
     description=(
-        "Works with dates. Operations and their arguments: today; normalise(date); weekday(date, "
-        "and optionally amount and unit to add first); add and subtract(date, amount, unit); "
-        "difference(date, end_date, unit), never negative; until(date, end_date, unit), each date "
-        "today unless given, negative if end_date is earlier; leap_year and days_in_year(year); "
+        "Works with dates and times. Operations and their arguments: today; now; normalise(date); "
+        "weekday(date, and optionally amount and unit to add first); week_number (ISO 8601), "
+        "day_of_year and quarter(date); add and subtract(date, amount, unit), hours and shorter to "
+        "a date with a time; difference(date, end_date, unit), never negative; until(date, "
+        "end_date, unit), each date today unless given, negative if end_date is earlier; "
+        "elapsed(date, end_date, unit), the exact time between two dates with a time; "
+        "convert(date with a time, to_timezone), timezone is the one it is told in; count_weekday("
+        "date, end_date, weekday) and count_business_days(date, end_date), both ends included; "
+        "earlier and later(date, end_date), which one that is; leap_year and days_in_year(year); "
         "days_in_month(year, month); end_of_month(date, or year and month); nth_weekday(year, "
         "month, weekday, nth); weekday_after and weekday_before(date, weekday). Returns value, "
-        "text such as 'Monday, September 8, 2025' and, for a date, iso. Dates that can be read in "
-        "two ways are refused; months that are too short end a count on their last day; business "
+        "text such as 'Monday, September 8, 2025' and, for a date, iso. What can be read in two "
+        "ways is refused; months that are too short end a count on their last day; business "
         "days are Monday to Friday, holidays are not considered."
     ),
     parameters={
@@ -39,7 +47,7 @@ _SPEC = ToolSpec(
             "date": _DATE,
             "end_date": _DATE,
             "amount": {"type": "integer", "minimum": -MAX_AMOUNT, "maximum": MAX_AMOUNT},
-            "unit": {"type": "string", "enum": list(UNITS)},
+            "unit": {"type": "string", "enum": [*UNITS, *CLOCK_UNITS]},
             "year": {"type": "integer", "minimum": 1, "maximum": 9999},
             "month": {"type": "integer", "minimum": 1, "maximum": 12},
             "weekday": {"type": "string", "enum": list(WEEKDAYS)},
@@ -47,7 +55,12 @@ _SPEC = ToolSpec(
             "timezone": {
                 "type": "string",
                 "maxLength": MAX_LENGTH,
-                "description": "IANA name of the zone in which today begins and instants are read",
+                "description": "IANA name of the zone in which today begins and times are read",
+            },
+            "to_timezone": {
+                "type": "string",
+                "maxLength": MAX_LENGTH,
+                "description": "IANA name of the zone to convert to, or of end_date in elapsed",
             },
         },
     },
@@ -58,7 +71,8 @@ class Calendar:
     """Date arithmetic on structured arguments; a Tool (seed 002, 5.2 and 25).
 
     The result is ``{"value": ISO date or number, "text": in words, "timezone": zone, …}``. The
-    zone is the argument ``timezone`` if there is one and the run's zone otherwise.
+    zone is the argument ``timezone`` if there is one and the run's zone otherwise; a converted time
+    names the zone that it is told in.
     """
 
     spec = _SPEC
@@ -75,4 +89,4 @@ class Calendar:
             result = perform(str(args.get("operation")), inputs)
         except DateRefusedError as refusal:
             return failure(str(refusal), refusal.code)
-        return result | {"timezone": zone.key}
+        return {"timezone": zone.key} | result

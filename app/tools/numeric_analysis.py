@@ -4,22 +4,28 @@ from collections.abc import Mapping
 from statistics import StatisticsError
 from typing import Any
 
-from app.tools.analysis.metrics import CORRELATION, LEAST_FOR_CORRELATION, METRICS, NAMES
+from app.tools.analysis.metrics import (
+    CORRELATION,
+    LEAST_FOR_CORRELATION,
+    METRICS,
+    NAMES,
+    Metric,
+)
 from app.tools.analysis.observations import (
     TRADING_DAYS_A_YEAR,
-    Finding,
     Observations,
     Options,
     common,
 )
+from app.tools.analysis.ranking import ENDS, HIGHEST, LEAST, MOST, ranked
 from app.tools.analysis.relations import correlation_of_returns
+from app.tools.analysis.results import found_in, with_origin, worded
 from app.tools.analysis.rounding import rounded
 from app.tools.analysis.subjects import (
     FIELDS,
     MAX_VALUE,
     MAX_VALUES,
     PRICES,
-    Subject,
     given,
     priced,
 )
@@ -43,9 +49,11 @@ _SPEC = ToolSpec(
         " optionally their dates). Metrics: total_return, annualized_return, daily_returns,"
         " volatility, max_drawdown, best_day and worst_day, all in percent; moving_average"
         " (window), mean, median, standard_deviation, min, max, change and trend, in the unit of"
-        " the values; correlation of two symbols (or of values and other_values). Returns value,"
-        " unit, the formula in words, the number of observations and the dates used. Uses adjusted"
-        " closing prices unless told otherwise; price raw is what was paid on the day."
+        " the values; correlation of two symbols (or of values and other_values). With symbols any"
+        " other metric compares 2 to 5 stocks: the value is the one that comes first, by which, and"
+        " ranking has all figures. Returns value, unit, the formula in words, the number of"
+        " observations and the dates used. Prices are adjusted closes unless told otherwise; price"
+        " raw is what was paid on the day."
     ),
     parameters={
         "type": "object",
@@ -57,9 +65,14 @@ _SPEC = ToolSpec(
             "symbols": {
                 "type": "array",
                 "items": SYMBOL,
-                "minItems": 2,
-                "maxItems": 2,
-                "description": "Two stocks, for correlation alone",
+                "minItems": LEAST,
+                "maxItems": MOST,
+                "description": "Two stocks for correlation, or 2 to 5 to compare",
+            },
+            "which": {
+                "type": "string",
+                "enum": list(ENDS),
+                "description": "Of several symbols, the value that comes first; default highest",
             },
             "start": START,
             "end": END,
@@ -107,11 +120,12 @@ _PRICE_ARGS = ("start", "end", "field", "price")
 
 
 class NumericAnalysis:
-    """One metric of one or two series; a Tool (seed 002, 5.3).
+    """One metric of one or two series, or of several stocks; a Tool (seed 002, 5.3).
 
     The result is ``{"metric", "value", "unit", "formula", "observations", "start", "end", "source",
     "text", …}`` with the details of the metric. Returns, volatility and drawdowns are in percent,
-    everywhere; every metric is defined where it is computed.
+    everywhere; every metric is defined where it is computed. Of several stocks the value is the
+    symbol that comes first, and ``ranking`` holds the figure of each.
     """
 
     def __init__(self, source: PriceSource) -> None:
@@ -126,9 +140,12 @@ class NumericAnalysis:
             decimals = inputs.whole("decimals", 0, 10, 0) if inputs.has("decimals") else None
             if metric == CORRELATION:
                 result = await self._correlation(inputs)
+            elif inputs.has("symbols"):
+                ranking = await self._ranking(inputs, metric)
+                return {"metric": metric, **rounded(ranking, decimals)}
             else:
                 result = await self._single(inputs, metric)
-            return {"metric": metric, **_worded(rounded(result, decimals))}
+            return {"metric": metric, **worded(rounded(result, decimals))}
         except StockRefusedError as refusal:
             return refusal.result()
         except (ArithmeticError, StatisticsError, ValueError):
@@ -138,20 +155,27 @@ class NumericAnalysis:
         metric = METRICS[name]
         if inputs.has("values") == inputs.has("symbol"):
             raise unfit(f"{name} needs either 'symbol' or 'values'")
-        options = Options(
-            window=inputs.whole("window", 1, MAX_WINDOW, 20),
-            periods_per_year=inputs.whole("periods_per_year", 1, 366, TRADING_DAYS_A_YEAR),
-        )
+        options = _options(inputs)
         if inputs.has("values"):
             inputs.only("metric", "decimals", "values", "dates", *metric.uses)
             subject = given(inputs)
         else:
             inputs.only("metric", "decimals", "symbol", *_PRICE_ARGS, *metric.uses)
             subject = await priced(inputs, inputs.symbol(), self._source)
-        least = max(metric.least, options.window if "window" in metric.uses else 0)
-        _enough(subject.observations, least, name)
+        _enough(subject.observations, _least(metric, options), name)
         finding = metric.compute(subject.observations, options)
-        return _result(metric.words, [subject], subject.observations, finding)
+        return found_in(metric.words, [subject], subject.observations, finding)
+
+    async def _ranking(self, inputs: Inputs, name: str) -> ToolResult:
+        metric, options = METRICS[name], _options(inputs)
+        inputs.only("metric", "decimals", "symbols", "which", *_PRICE_ARGS, *metric.uses)
+        first = inputs.choice("which", ENDS, HIGHEST)
+        symbols = inputs.symbols(LEAST, MOST)
+        subjects = [await priced(inputs, symbol, self._source) for symbol in symbols]
+        seen = common(*(subject.observations for subject in subjects))  # of the same time
+        _enough(seen[0], _least(metric, options), name)
+        result = ranked(metric, dict(zip(symbols, seen, strict=True)), options, first)
+        return with_origin(result, subjects, seen[0])
 
     async def _correlation(self, inputs: Inputs) -> ToolResult:
         if inputs.has("values"):
@@ -164,7 +188,18 @@ class NumericAnalysis:
         one, other = common(*(subject.observations for subject in subjects))
         _enough(one, LEAST_FOR_CORRELATION, CORRELATION)
         finding = correlation_of_returns(one, other)
-        return _result("correlation of returns", subjects, one, finding)
+        return found_in("correlation of returns", subjects, one, finding)
+
+
+def _options(inputs: Inputs) -> Options:
+    return Options(
+        window=inputs.whole("window", 1, MAX_WINDOW, 20),
+        periods_per_year=inputs.whole("periods_per_year", 1, 366, TRADING_DAYS_A_YEAR),
+    )
+
+
+def _least(metric: Metric, options: Options) -> int:
+    return max(metric.least, options.window if "window" in metric.uses else 0)
 
 
 def _enough(observed: Observations, least: int, name: str) -> None:
@@ -173,34 +208,3 @@ def _enough(observed: Observations, least: int, name: str) -> None:
             f"{name} needs at least {least} observations, and there are {len(observed)}.",
             code="too_few_points",
         )
-
-
-def _result(
-    words: str, subjects: list[Subject], observed: Observations, finding: Finding
-) -> ToolResult:
-    symbols = [subject.symbol for subject in subjects if subject.symbol is not None]
-    result: ToolResult = {
-        "value": finding.value,
-        "unit": finding.unit,
-        "of": " and ".join(subject.observations.name for subject in subjects),
-        "words": words,
-        "formula": finding.formula,
-        "observations": len(observed),
-    }
-    if symbols:
-        result |= {"symbols": symbols} if len(symbols) > 1 else {"symbol": symbols[0]}
-    if observed.days is not None:
-        result |= {"start": observed.days[0].isoformat(), "end": observed.days[-1].isoformat()}
-    result |= {"source": subjects[0].source, **finding.details}
-    notes = [finding.details.get("note"), *(subject.note for subject in subjects)]
-    told = " ".join(note for note in notes if note)
-    return {**result, "note": told} if told else result
-
-
-def _worded(result: ToolResult) -> ToolResult:
-    """Put the main finding into a sentence, after rounding."""
-    words, of, unit = result.pop("words"), result["of"], result["unit"]
-    period = f" from {result['start']} to {result['end']}" if "start" in result else ""
-    value = f"{result['value']:,}".removesuffix(".0")
-    on = f" on {result['date']}" if "date" in result else ""
-    return {**result, "text": f"{words} of {of}{period}: {value} {unit}{on}"}

@@ -74,21 +74,23 @@ class Finding:
     """JSON values besides the main one; percentages are in percent as well."""
 
 
-def common(one: Observations, other: Observations) -> tuple[Observations, Observations]:
-    """Return both on the days that both have; without days they must be of equal length.
+def common(*series: Observations) -> tuple[Observations, ...]:
+    """Return all of them on the days that all have; without days they must be of equal length.
 
     Raises:
         StockRefusedError: they cannot be paired.
     """
-    if one.days is None or other.days is None:
-        if len(one) != len(other):
+    days = [set(observed.days) for observed in series if observed.days is not None]
+    if len(days) < len(series):
+        lengths = [len(observed) for observed in series]
+        if len(set(lengths)) > 1:
             raise StockRefusedError(
-                f"The two series must be of equal length, not {len(one)} and {len(other)}.",
+                f"The series must be of equal length, not {' and '.join(map(str, lengths))}.",
                 code="invalid_arguments",
             )
-        return one, other
-    shared = tuple(sorted(set(one.days) & set(other.days)))
-    return _on(one, shared), _on(other, shared)
+        return series
+    shared = tuple(sorted(set.intersection(*days)))
+    return tuple(_on(observed, shared) for observed in series)
 
 
 def _on(observed: Observations, days: tuple[date, ...]) -> Observations:

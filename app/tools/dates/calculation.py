@@ -1,13 +1,23 @@
-"""Calendar arithmetic on plain dates; nothing here knows today, zones or languages."""
+"""Calendar arithmetic on plain dates and on instants; nothing here knows today or languages."""
 
 import calendar
-from datetime import MAXYEAR, MINYEAR, date, timedelta
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import Literal, get_args
 
-from app.tools.dates.refusal import DateRefusedError
+from app.tools.dates.refusal import DateRefusedError, outside_years
 
 Unit = Literal["days", "weeks", "months", "years", "business_days"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
+
+ClockUnit = Literal["hours", "minutes", "seconds"]
+CLOCK_UNITS: tuple[ClockUnit, ...] = get_args(ClockUnit)
+"""Units that are counted between instants, not between dates."""
+UNIT_SECONDS: Mapping[str, int] = MappingProxyType(
+    {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
+)
+"""Units of a fixed length; a day between two instants is 24 hours."""
 
 MAX_AMOUNT = 4_000_000
 """More days than there are between the first and the last date."""
@@ -33,9 +43,7 @@ def shifted(day: date, amount: int, unit: Unit) -> date:
             return day + timedelta(days=amount * _DAYS[unit])
         return _months_after(day, amount * _MONTHS[unit])
     except (OverflowError, ValueError):
-        raise DateRefusedError(
-            f"the result lies outside the years {MINYEAR} to {MAXYEAR}", code="out_of_range"
-        ) from None
+        raise outside_years() from None
 
 
 def _months_after(day: date, months: int) -> date:
@@ -101,3 +109,29 @@ def whole_months_between(start: date, end: date) -> tuple[int, int]:
     if _months_after(start, months) > end:
         months -= 1
     return months, (end - _months_after(start, months)).days
+
+
+def instant_after(moment: datetime, amount: int, unit: ClockUnit) -> datetime:
+    """Return the instant ``amount`` units after an aware one, in its zone, whatever clocks do.
+
+    Raises:
+        DateRefusedError: the result is before year 1 or after year 9999.
+    """
+    try:
+        later = moment.astimezone(UTC) + timedelta(seconds=amount * UNIT_SECONDS[unit])
+        return later.astimezone(moment.tzinfo)
+    except (OverflowError, ValueError):
+        raise outside_years() from None
+
+
+def count_of_weekday(start: date, end: date, weekday: int) -> int:
+    """Return how many such weekdays lie from ``start`` to a later ``end``, both included.
+
+    Ordinals count days from a Monday, so weekday 0 has the ordinals 1, 8, 15 and so on.
+    """
+    return (end.toordinal() - weekday + 6) // 7 - (start.toordinal() - weekday + 5) // 7
+
+
+def count_of_business_days(start: date, end: date) -> int:
+    """Return how many Mondays to Fridays lie from ``start`` to a later ``end``, both included."""
+    return sum(count_of_weekday(start, end, weekday) for weekday in range(_WORKING_DAYS))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import date
 from types import MappingProxyType
 
-from app.tools.dates import calculation
+from app.tools.dates import calculation, clock_operations, counting_operations
 from app.tools.dates.inputs import Inputs
-from app.tools.dates.refusal import DateRefusedError
-from app.tools.dates.wording import MONTHS, counted, in_words, weekday_name
+from app.tools.dates.refusal import unfit
+from app.tools.dates.wording import MONTHS, counted, in_words, told_day, weekday_name
 from app.tools.ports import ToolResult
 
 
@@ -31,38 +31,33 @@ def perform(operation: str, inputs: Inputs) -> ToolResult:
     """
     chosen = OPERATIONS.get(operation)
     if chosen is None:
-        raise _unfit(f"'operation' must be one of {', '.join(OPERATIONS)}")
+        raise unfit(f"'operation' must be one of {', '.join(OPERATIONS)}")
     given = inputs.args.keys() - {"operation", "timezone"}
     if missing := sorted(chosen.needs - given):
-        raise _unfit(f"operation {operation} needs {', '.join(missing)}")
+        raise unfit(f"operation {operation} needs {', '.join(missing)}")
     if unused := sorted(given - chosen.needs - chosen.takes):
-        raise _unfit(f"operation {operation} does not use {', '.join(unused)[:80]}; leave it out")
+        raise unfit(f"operation {operation} does not use {', '.join(unused)[:80]}; leave it out")
     return chosen.perform(inputs)
 
 
-def _unfit(message: str) -> DateRefusedError:
-    return DateRefusedError(message, code="invalid_arguments")
-
-
-def _day(day: date) -> ToolResult:
-    iso = day.isoformat()
-    return {"value": iso, "text": in_words(day), "iso": iso, "weekday": weekday_name(day)}
-
-
 def _today(inputs: Inputs) -> ToolResult:
-    return _day(inputs.today())
+    return told_day(inputs.today())
 
 
 def _normalise(inputs: Inputs) -> ToolResult:
-    return _day(inputs.day())
+    return told_day(inputs.day())
 
 
 def _add(inputs: Inputs) -> ToolResult:
-    return _day(calculation.shifted(inputs.day(), inputs.amount(), inputs.unit()))
+    if (unit := inputs.clock_unit()) is not None:
+        return clock_operations.shifted(inputs, inputs.amount(), unit)
+    return told_day(calculation.shifted(inputs.day(), inputs.amount(), inputs.unit()))
 
 
 def _subtract(inputs: Inputs) -> ToolResult:
-    return _day(calculation.shifted(inputs.day(), -inputs.amount(), inputs.unit()))
+    if (unit := inputs.clock_unit()) is not None:
+        return clock_operations.shifted(inputs, -inputs.amount(), unit)
+    return told_day(calculation.shifted(inputs.day(), -inputs.amount(), inputs.unit()))
 
 
 def _weekday(inputs: Inputs) -> ToolResult:
@@ -81,7 +76,7 @@ def _difference(inputs: Inputs) -> ToolResult:
 
 def _until(inputs: Inputs) -> ToolResult:
     if not inputs.has("date") and not inputs.has("end_date"):
-        raise _unfit("operation until needs date, end_date or both")
+        raise unfit("operation until needs date, end_date or both")
     start, end = inputs.day_or_today("date"), inputs.day_or_today("end_date")
     result = _distance(min(start, end), max(start, end), inputs)
     if end < start:
@@ -95,9 +90,14 @@ def _negative(number: str) -> str:
 
 def _distance(start: date, end: date, inputs: Inputs) -> ToolResult:
     """Count whole units from ``start`` to a later ``end``; the text also tells the rest."""
+    if inputs.clock_unit() is not None:
+        raise unfit("hours and shorter are counted by elapsed, between two dates with a time")
     unit = inputs.unit(default="days")
     if unit == "business_days":
-        raise _unfit("business days between two dates are counted in several ways; use days")
+        raise unfit(
+            "business days between two dates are counted in several ways; use days, or"
+            " count_business_days, which includes both dates"
+        )
     days = (end - start).days
     if unit in {"months", "years"}:
         months, rest = calculation.whole_months_between(start, end)
@@ -131,23 +131,23 @@ def _days_in_year(inputs: Inputs) -> ToolResult:
 
 def _end_of_month(inputs: Inputs) -> ToolResult:
     if inputs.has("date") == inputs.has("year") or inputs.has("year") != inputs.has("month"):
-        raise _unfit("operation end_of_month needs either date, or year and month")
+        raise unfit("operation end_of_month needs either date, or year and month")
     day = inputs.day() if inputs.has("date") else date(inputs.year(), inputs.month(), 1)
-    return _day(calculation.end_of_month(day.year, day.month))
+    return told_day(calculation.end_of_month(day.year, day.month))
 
 
 def _nth_weekday(inputs: Inputs) -> ToolResult:
-    return _day(
+    return told_day(
         calculation.nth_weekday(inputs.year(), inputs.month(), inputs.weekday(), inputs.nth())
     )
 
 
 def _weekday_after(inputs: Inputs) -> ToolResult:
-    return _day(calculation.next_weekday(inputs.day(), inputs.weekday(), forward=True))
+    return told_day(calculation.next_weekday(inputs.day(), inputs.weekday(), forward=True))
 
 
 def _weekday_before(inputs: Inputs) -> ToolResult:
-    return _day(calculation.next_weekday(inputs.day(), inputs.weekday(), forward=False))
+    return told_day(calculation.next_weekday(inputs.day(), inputs.weekday(), forward=False))
 
 
 def _operation(
@@ -159,17 +159,27 @@ def _operation(
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         "add": _operation(_add, "date amount unit"),
+        "convert": _operation(clock_operations.convert, "date to_timezone"),
+        "count_business_days": _operation(counting_operations.count_business_days, "date end_date"),
+        "count_weekday": _operation(counting_operations.count_weekday, "date end_date weekday"),
+        "day_of_year": _operation(counting_operations.day_of_year, "date"),
         "days_in_month": _operation(_days_in_month, "year month"),
         "days_in_year": _operation(_days_in_year, "year"),
         "difference": _operation(_difference, "date end_date", "unit"),
+        "earlier": _operation(counting_operations.earlier, "date end_date"),
+        "elapsed": _operation(clock_operations.elapsed, "date end_date", "unit to_timezone"),
         "end_of_month": _operation(_end_of_month, takes="date year month"),
+        "later": _operation(counting_operations.later, "date end_date"),
         "leap_year": _operation(_leap_year, "year"),
         "normalise": _operation(_normalise, "date"),
+        "now": _operation(clock_operations.now),
         "nth_weekday": _operation(_nth_weekday, "year month weekday nth"),
+        "quarter": _operation(counting_operations.quarter, "date"),
         "subtract": _operation(_subtract, "date amount unit"),
         "today": _operation(_today),
         "until": _operation(_until, takes="date end_date unit"),
         "weekday": _operation(_weekday, "date", "amount unit"),
+        "week_number": _operation(counting_operations.week_number, "date"),
         "weekday_after": _operation(_weekday_after, "date weekday"),
         "weekday_before": _operation(_weekday_before, "date weekday"),
     }

@@ -1,6 +1,9 @@
 """How dates are said in English, whatever the locale of the process (seed 002, 25.2 and 25.3)."""
 
+from collections.abc import Sequence
 from datetime import date
+
+from app.tools.ports import ToolResult
 
 MONTHS = (
     "January",
@@ -37,3 +40,14 @@ def in_words(day: date) -> str:
 def counted(number: int, unit: str) -> str:
     """Return ``1 day`` or ``2 days``."""
     return f"{number} {unit}" if abs(number) == 1 else f"{number} {unit}s"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return ``1 day``, ``1 day and 2 hours`` or ``1 day, 2 hours and 5 minutes``."""
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def told_day(day: date) -> ToolResult:
+    """Return a date as results tell it, as a value and in words."""
+    iso = day.isoformat()
+    return {"value": iso, "text": in_words(day), "iso": iso, "weekday": weekday_name(day)}

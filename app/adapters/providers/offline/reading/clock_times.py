@@ -2,6 +2,7 @@
 
 from app.adapters.providers.offline.reading import formula
 from app.adapters.providers.offline.reading.action import Reading
+from app.adapters.providers.offline.reading.clocks import read_clock
 from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.expressions import Expressions
@@ -9,7 +10,6 @@ from app.adapters.providers.offline.reading.formula import Binding, Formula
 from app.adapters.providers.offline.reading.frames import read_courtesies
 from app.adapters.providers.offline.reading.holders import read_holder
 from app.adapters.providers.offline.reading.problems import read_end, solved
-from app.adapters.providers.offline.reading.tokens import Kind
 
 _HOUR = 60
 _UNIT: Phrases[int] = Phrases({"(minutes|mins)": 1, "(hours|hrs)": _HOUR})
@@ -51,50 +51,23 @@ def _asked_first(cursor: Cursor) -> Formula:
     while _THERE.read(cursor):
         pass
     opening = cursor.expect("from", "between")
-    start = _time(cursor)
+    start = read_clock(cursor)
     cursor.expect(*(("and",) if opening == "between" else ("to", "until", "till")))
-    return _between(cursor, start, _time(cursor), unit)
+    return _between(cursor, start, read_clock(cursor), unit)
 
 
 def _told_first(cursor: Cursor) -> Formula:
     """``A meeting starts at 9:40 and ends at 11:10. How many minutes does it last``."""
     read_holder(cursor, _STARTS.beginnings)
     _STARTS.expect(cursor)
-    start = _time(cursor)
+    start = read_clock(cursor)
     _ENDS.expect(cursor)
-    end = _time(cursor)
+    end = read_clock(cursor)
     read_end(cursor)
     _HOW_MANY.expect(cursor)
     unit = _UNIT.expect(cursor)
     _THERE.expect(cursor)
     return _between(cursor, start, end, unit)
-
-
-def _time(cursor: Cursor) -> tuple[int, int]:
-    """Read ``9:20``, ``9:20 pm`` or ``9 am`` as hours and minutes of the day."""
-    hour, minute = cursor.number(), "0"
-    told = cursor.at(":") and cursor.here.glued
-    if told:
-        cursor.take()
-        if not cursor.here.glued:
-            raise cursor.misread()
-        minute = cursor.number()
-    half = cursor.accept("am", "pm")
-    if not told and half is None:
-        raise cursor.misread()
-    if not (hour.isdigit() and minute.isdigit() and cursor.here.kind is not Kind.NUMBER):
-        raise cursor.misread()
-    return _checked(cursor, int(hour), int(minute), half)
-
-
-def _checked(cursor: Cursor, hour: int, minute: int, half: str | None) -> tuple[int, int]:
-    if half is not None:
-        if not 1 <= hour <= 12:
-            raise cursor.misread()
-        hour = hour % 12 + (12 if half == "pm" else 0)
-    if hour > 23 or minute > 59:
-        raise cursor.misread()
-    return hour, minute
 
 
 def _between(cursor: Cursor, start: tuple[int, int], end: tuple[int, int], unit: int) -> Formula:

@@ -31,7 +31,9 @@ class Cut:
             token.text if token.kind in {Kind.WORD, Kind.SIGN} else "" for token in tokens
         )
         """The texts of words and signs, and an empty one for every other token."""
-        self.vocabulary = frozenset(self.texts)
+        timed = any(token.kind is Kind.DATE and ":" in token.text for token in tokens)
+        self.vocabulary = frozenset((*self.texts, ":") if timed else self.texts)
+        """All texts; a date with a time of day counts as a colon as well."""
 
 
 class Cursor:
@@ -41,11 +43,23 @@ class Cursor:
     gave, because the rule that came farthest explains best why a question was not understood.
     """
 
-    __slots__ = ("_cut", "_place", "_texts", "_tokens", "_words", "farthest", "reason", "source")
+    __slots__ = (
+        "_cut",
+        "_place",
+        "_texts",
+        "_tokens",
+        "_words",
+        "farthest",
+        "reason",
+        "source",
+        "vocabulary",
+    )
 
     def __init__(self, cut: Cut) -> None:
         self.source = cut.source
         """The question, in which the tokens have their places."""
+        self.vocabulary = cut.vocabulary
+        """The words and signs of the question, in no order."""
         self._cut = cut
         self._tokens = cut.tokens
         self._texts = cut.texts
@@ -122,7 +136,7 @@ class Cursor:
 
     def mentions(self, *texts: str) -> bool:
         """Tell whether the question has one of these words anywhere."""
-        return not self._cut.vocabulary.isdisjoint(texts)
+        return not self.vocabulary.isdisjoint(texts)
 
     def accept(self, *texts: str) -> str | None:
         """Take the next token if it is one of these words or signs, and return its text."""

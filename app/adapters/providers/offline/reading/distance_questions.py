@@ -9,6 +9,7 @@ from app.adapters.providers.offline.reading.calendar_action import calendar_acti
 from app.adapters.providers.offline.reading.cursor import Cursor, Phrases
 from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.frames import read_courtesies
+from app.adapters.providers.offline.reading.moments import is_timed
 from app.adapters.providers.offline.reading.periods import read_month, read_year
 from app.adapters.providers.offline.reading.stock_periods import part_of_year, short_part
 from app.tools.dates import calculation
@@ -59,6 +60,8 @@ def read_distance(dates: DateTerms) -> Action:
     while _THERE.read(cursor):
         pass
     args = _read_range(dates)
+    if any(is_timed(str(day)) for day in args.values()):
+        raise cursor.ambiguous("days between two times can be whole or not; ask for hours")
     if unit is None:
         unit = cursor.attempt(_read_in_unit) or "days"
     if unit == "business_days":

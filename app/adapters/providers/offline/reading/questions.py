@@ -9,7 +9,11 @@ from app.adapters.providers.offline.reading.date_terms import DateTerms
 from app.adapters.providers.offline.reading.frames import is_courtesy
 from app.adapters.providers.offline.reading.rules import ASIDE, RULES, Rule
 from app.adapters.providers.offline.reading.sentences import tidied
-from app.adapters.providers.offline.reading.supposed_today import supposed_today, with_today
+from app.adapters.providers.offline.reading.supposed_today import (
+    asks_for_now,
+    supposed_today,
+    with_today,
+)
 from app.adapters.providers.offline.reading.tokens import MAX_CHARS, TooLongError
 
 MAX_QUESTIONS = 3
@@ -69,7 +73,10 @@ def _understand_one(question: str, today: date) -> Reading:
     supposed = supposed_today(question, today)
     if supposed is not None:
         question, today = supposed
-        return with_today(_understand_one(question, today), today)
+        reading = _understand_one(question, today)
+        if asks_for_now(reading):
+            raise NotUnderstoodError("I do not understand what time it is on a supposed day.")
+        return with_today(reading, today)
     try:
         cursor = new_cursor(question)
     except TooLongError as error:

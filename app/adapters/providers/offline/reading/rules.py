@@ -22,9 +22,12 @@ from app.adapters.providers.offline.reading.calculations import (
 )
 from app.adapters.providers.offline.reading.change import read_change
 from app.adapters.providers.offline.reading.clock_times import read_clock_times
+from app.adapters.providers.offline.reading.clocks import CLOCK_WORDS
 from app.adapters.providers.offline.reading.containers import read_containers
 from app.adapters.providers.offline.reading.cursor import Cursor
 from app.adapters.providers.offline.reading.date_terms import DateTerms
+from app.adapters.providers.offline.reading.day_facts import read_day_fact
+from app.adapters.providers.offline.reading.day_order import read_day_order
 from app.adapters.providers.offline.reading.day_questions import (
     read_day_question,
     read_move,
@@ -37,6 +40,7 @@ from app.adapters.providers.offline.reading.distance_questions import (
     read_distance,
     read_leap_year,
 )
+from app.adapters.providers.offline.reading.elapsed_questions import read_elapsed
 from app.adapters.providers.offline.reading.gaps import (
     read_gap,
     read_times_into,
@@ -44,6 +48,11 @@ from app.adapters.providers.offline.reading.gaps import (
 )
 from app.adapters.providers.offline.reading.interest import read_interest
 from app.adapters.providers.offline.reading.ledgers import read_ledger
+from app.adapters.providers.offline.reading.moment_questions import (
+    read_conversion_of_time,
+    read_time_later,
+    read_time_now,
+)
 from app.adapters.providers.offline.reading.motion import read_motion
 from app.adapters.providers.offline.reading.number_stories import read_number_story
 from app.adapters.providers.offline.reading.percent_changes import read_percent_changes
@@ -53,6 +62,10 @@ from app.adapters.providers.offline.reading.relations import read_relation
 from app.adapters.providers.offline.reading.scaling import read_scaling
 from app.adapters.providers.offline.reading.shapes import read_shape
 from app.adapters.providers.offline.reading.sharing import read_sharing
+from app.adapters.providers.offline.reading.stock_comparisons import (
+    VERDICT_WORDS,
+    read_stock_comparison,
+)
 from app.adapters.providers.offline.reading.stock_gaps import read_price_gap
 from app.adapters.providers.offline.reading.stock_questions import read_stock_question
 from app.adapters.providers.offline.reading.time_units import read_time_units
@@ -60,6 +73,7 @@ from app.adapters.providers.offline.reading.totals import read_total
 from app.adapters.providers.offline.reading.trades import read_trade
 from app.adapters.providers.offline.reading.unit_conversions import UNIT_NAMES, read_conversion
 from app.adapters.providers.offline.reading.weekday_counts import read_weekday_count
+from app.adapters.providers.offline.reading.weekday_totals import TOTAL_WORDS, read_weekday_total
 
 _Reads = Callable[[DateTerms], Action | Reading]
 
@@ -74,7 +88,7 @@ class Rule:
 
     def may_apply(self, cursor: Cursor) -> bool:
         """Tell whether the question has any of the words that the rule needs."""
-        return not self.needs or cursor.mentions(*self.needs)
+        return not self.needs or not cursor.vocabulary.isdisjoint(self.needs)
 
 
 def _rule(read: _Reads, *needs: str) -> Rule:
@@ -106,7 +120,15 @@ RULES: Iterable[Rule] = (
     _rule(read_age, "old", "age"),
     _rule(read_birthday, "turn", "become", "be"),
     _rule(read_time_units),
+    _rule(read_day_fact, "iso", "calendar", "year", "quarter", "number"),
+    _rule(read_day_order, "or", "earlier", "later", "sooner", "came", "comes"),
+    _rule(read_weekday_total, *TOTAL_WORDS),
+    _rule(read_time_now, "time"),
+    _rule(read_conversion_of_time, *CLOCK_WORDS),
+    _rule(read_time_later, *CLOCK_WORDS),
+    _rule(read_elapsed, *CLOCK_WORDS),
     _rule(read_stock_question),
+    _rule(read_stock_comparison, *VERDICT_WORDS),
     _rule(read_price_gap, "difference", "gap", "spread", "distance"),
 )
 ASIDE: Iterable[Rule] = (

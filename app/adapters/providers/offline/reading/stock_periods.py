@@ -143,6 +143,16 @@ def _span(dates: DateTerms) -> Period:
     )
 
 
+def named_period(dates: DateTerms) -> Period:
+    """Read a year, a half, a quarter, some months of a year, or a month."""
+    return dates.cursor.first_of(
+        lambda at: part_of_year(at, dates.today),
+        lambda at: short_part(at, dates.today),
+        lambda at: _whole_month(at, dates.today),
+        lambda at: _whole_year(at, dates.today),
+    )
+
+
 def _day(dates: DateTerms) -> Period:
     day = dates.term().known
     if day is None:

@@ -56,7 +56,13 @@ def _dated(action: Action, today: date) -> Mapping[str, Any]:
     if args["operation"] == "until":
         args = {"date": "today", "end_date": "today"} | args
     for name in {"date", "end_date"} & args.keys():
-        distance = RELATIVE_DAYS.get(args[name])
-        if distance is not None:
-            args[name] = (today + timedelta(days=distance)).isoformat()
+        word, space, time = args[name].partition(" ")  # a time may stand after the day
+        if word in RELATIVE_DAYS:
+            day = today + timedelta(days=RELATIVE_DAYS[word])
+            args[name] = f"{day.isoformat()}{space}{time}"
     return args
+
+
+def asks_for_now(reading: Reading) -> bool:
+    """Tell whether a question asks for the time of day, which no supposed day has."""
+    return any(action.args.get("operation") == "now" for action in reading.actions)

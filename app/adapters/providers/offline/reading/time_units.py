@@ -14,6 +14,7 @@ from app.adapters.providers.offline.reading.distance_questions import read_days_
 from app.adapters.providers.offline.reading.expressions import Expressions
 from app.adapters.providers.offline.reading.formula import Formula
 from app.adapters.providers.offline.reading.frames import read_closing, read_courtesies
+from app.adapters.providers.offline.reading.moments import is_timed
 from app.adapters.providers.offline.reading.numerals import read_number
 from app.adapters.providers.offline.reading.rounding import read_presentation
 
@@ -77,6 +78,8 @@ def _of_days(dates: DateTerms, expressions: Expressions, unit: int) -> Formula:
     if unit >= DAY_SECONDS:
         raise dates.cursor.misread()  # the calendar counts them itself
     between = dates.cursor.attempt(lambda _: read_days_between(dates))
+    if between is not None and any(is_timed(str(day)) for day in between.values()):
+        raise dates.cursor.misread()  # whole days would leave the times of day out
     if between is None:
         _ARE.expect(dates.cursor)
         between = read_whole(dates)

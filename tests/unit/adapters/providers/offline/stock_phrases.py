@@ -144,7 +144,6 @@ BEYOND = [
     "What was the price of bread on 2012-01-03?",
     "What was not the closing price of AAPL on 2012-09-19?",
     "What was the closing price of AAPL on 2012-09-19 in euros?",
-    "Which stock performed better in 2012, AAPL or GOOG?",
     "What is the closing price of AAPL minus the closing price of IBM on 2012-01-03?",
     "How much higher was AAPL's close on 2012-01-04 than on 2012-01-03?",
     "What was AAPL's weekly return in 2012?",

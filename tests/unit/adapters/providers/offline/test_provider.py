@@ -11,6 +11,7 @@ from app.llm.messages import Message, ModelRequest, Role
 from app.llm.ports import ModelProvider
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
+from app.nodes.case.offer import ToolOffer
 from app.nodes.case.prompt import prompt
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
@@ -106,9 +107,9 @@ async def test_the_prompt_of_a_case_is_understood() -> None:
         result={"error": "the sky fell", "code": "x"},
     )
 
-    first = await reply(*((m.role, m.content) for m in prompt(case, specs, [])))
-    second = await reply(*((m.role, m.content) for m in prompt(case, specs, [failed])))
-    other = await reply(*((m.role, m.content) for m in prompt(case, specs[1:], [])))
+    first = await reply(*((m.role, m.content) for m in prompt(case, ToolOffer(specs), [])))
+    second = await reply(*((m.role, m.content) for m in prompt(case, ToolOffer(specs), [failed])))
+    other = await reply(*((m.role, m.content) for m in prompt(case, ToolOffer(specs[1:]), [])))
 
     assert first == {"actions": [SUM]}
     assert "the sky fell" in second["cannot"]

@@ -1,0 +1,149 @@
+"""Several stocks compared by one metric; plain arithmetic on the file is the oracle."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.nodes.case.answer import finding
+from app.tools.analysis.metrics import METRICS
+from app.tools.analysis.observations import Observations, Options
+from app.tools.analysis.ranking import HIGHEST, ranked
+from app.tools.numeric_analysis import NumericAnalysis
+from app.tools.stocks.refusal import StockRefusedError
+from tests.unit.tools.stock_support import PRICES, BrokenSource, closes, context, csv_rows
+
+TOOL = NumericAnalysis(PRICES)
+YEAR = {"start": "2011-01-01", "end": "2011-12-31"}
+ALL = ["AAPL", "GOOG", "IBM", "MSFT"]
+
+
+async def compared(metric: str, symbols: list[str], **args: Any) -> Any:
+    """Run the tool; whatever it returns is plain JSON."""
+    result = await TOOL.run({"metric": metric, "symbols": symbols, **args}, context())
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    return result
+
+
+def gained(symbol: str, start: str, end: str) -> float:
+    """Return the last price over the first one, in percent more."""
+    prices = closes(symbol, start, end)
+    return (prices[-1] - prices[0]) / prices[0] * 100
+
+
+def fallen(symbol: str, start: str, end: str) -> float:
+    """Return the deepest fall, by looking at every pair of days."""
+    prices = closes(symbol, start, end)
+    return max(
+        (high - low) / high * 100 for place, high in enumerate(prices) for low in prices[place:]
+    )
+
+
+@pytest.mark.req("002/5.3")
+@pytest.mark.parametrize("which", ["highest", "lowest"])
+@pytest.mark.parametrize(("metric", "oracle"), [("total_return", gained), ("max_drawdown", fallen)])
+async def test_the_stock_that_comes_first_is_the_finding(
+    metric: str, oracle: Any, which: str
+) -> None:
+    """Its symbol alone answers; the figure of each stands beside it, in order."""
+    result = await compared(metric, ALL, which=which, **YEAR)
+
+    figures = {symbol: oracle(symbol, *YEAR.values()) for symbol in ALL}
+    wanted = sorted(ALL, key=lambda symbol: figures[symbol], reverse=which == "highest")
+    assert finding(result) == result["value"] == wanted[0]
+    assert [one["symbol"] for one in result["ranking"]] == wanted
+    assert [one["value"] for one in result["ranking"]] == pytest.approx(
+        [figures[symbol] for symbol in wanted], abs=1e-4
+    )
+    assert (result["unit"], result["symbols"]) == ("percent", ALL)
+
+
+async def test_the_highest_value_comes_first_unless_told_otherwise() -> None:
+    """IBM gained a quarter in 2011, Microsoft lost a little."""
+    result = await compared("total_return", ["MSFT", "IBM"], decimals=1, **YEAR)
+
+    assert (result["value"], result["which"]) == ("IBM", "highest")
+    assert result["ranking"][0]["value"] == round(gained("IBM", *YEAR.values()), 1)
+
+
+@pytest.mark.req("002/5.3")
+@pytest.mark.parametrize("metric", METRICS)
+async def test_every_metric_of_one_stock_compares_several(metric: str) -> None:
+    """With the same figures as each stock has alone, in the order of the figures."""
+    result = await compared(metric, ["AAPL", "IBM"], **YEAR)
+
+    alone = {
+        symbol: (await TOOL.run({"metric": metric, "symbol": symbol, **YEAR}, context()))["value"]
+        for symbol in ("AAPL", "IBM")
+    }
+    assert {one["symbol"]: one["value"] for one in result["ranking"]} == alone
+    assert result["value"] == max(alone, key=lambda symbol: alone[symbol])
+
+
+@pytest.mark.req("002/5.3")
+async def test_stocks_are_compared_over_the_same_days() -> None:
+    """Facebook came later: Apple counts from Facebook's first day on."""
+    result = await compared("total_return", ["AAPL", "FB"])
+
+    first = csv_rows("FB")[0]["Date"]
+    figures = {one["symbol"]: one["value"] for one in result["ranking"]}
+    assert result["start"] == first
+    assert figures["AAPL"] == pytest.approx(gained("AAPL", first, "9"), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        ({"symbols": ["AAPL"]}, "invalid_arguments", "2 to 5"),
+        ({"symbols": ["AAPL", "IBM", "MSFT", "GOOG", "FB", "X"]}, "invalid_arguments", "2 to 5"),
+        ({"symbols": ["AAPL", "apple"]}, "invalid_arguments", "twice"),
+        ({"symbols": ["AAPL", "IBM"], "which": "best"}, "invalid_arguments", "highest"),
+        ({"symbols": ["AAPL", "IBM"], "symbol": "FB"}, "invalid_arguments", "symbol"),
+        ({"symbols": ["AAPL", "IBM"], "values": [1]}, "invalid_arguments", "values"),
+        ({"symbol": "AAPL", "which": "highest"}, "invalid_arguments", "which"),
+        ({"symbols": ["AAPL", "TSLA"]}, "unknown_symbol", "TSLA"),
+        (
+            {"symbols": ["AAPL", "IBM"], "start": "2011-03-01", "end": "2011-03-01"},
+            "too_few_points",
+            "at least 2",
+        ),
+    ],
+)
+async def test_what_cannot_be_compared_is_refused(
+    args: dict[str, Any], code: str, told: str
+) -> None:
+    """With what to ask instead."""
+    result = await TOOL.run({"metric": "total_return", **args}, context())
+
+    assert (result.get("code"), told in result.get("error", "")) == (code, True), result
+
+
+async def test_a_source_that_breaks_breaks_the_comparison() -> None:
+    """Half a comparison would look like a whole one."""
+    args = {"metric": "volatility", "symbols": ["AAPL", "IBM"]}
+
+    assert (await NumericAnalysis(BrokenSource()).run(args, context()))["code"] == (
+        "source_unavailable"
+    )
+
+
+def observed(*values: float, unit: str = "USD") -> Observations:
+    """Return prices of some stock."""
+    return Observations(name="x", unit=unit, values=values)
+
+
+def test_two_that_are_equal_have_no_first() -> None:
+    """Nothing is drawn by lot."""
+    twins = {"A": observed(1, 2), "B": observed(2, 4), "C": observed(2, 3)}
+
+    with pytest.raises(StockRefusedError, match="A and B have the same total return"):
+        ranked(METRICS["total_return"], twins, Options(), HIGHEST)
+
+
+def test_prices_in_two_currencies_are_not_compared() -> None:
+    """Their returns can be."""
+    stocks = {"A": observed(1, 2), "B": observed(1, 3, unit="EUR")}
+
+    assert ranked(METRICS["total_return"], stocks, Options(), HIGHEST)["value"] == "B"
+    with pytest.raises(StockRefusedError, match="EUR and USD"):
+        ranked(METRICS["max"], stocks, Options(), HIGHEST)
