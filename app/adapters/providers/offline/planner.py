@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from app.adapters.providers.offline.prompt import PlanningPrompt
-from app.adapters.providers.offline.reading.action import Action, Reading
 from app.adapters.providers.offline.reading.questions import NotUnderstoodError, understand
-from app.adapters.providers.offline.reading.tokens import MAX_CHARS
+from app.adapters.providers.offline.reading.words.action import Action, Reading
+from app.adapters.providers.offline.reading.words.tokens import MAX_CHARS
 from app.adapters.providers.offline.replanning import within
 
 Plan = dict[str, Any]

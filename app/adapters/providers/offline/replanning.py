@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from app.adapters.providers.offline.reading.action import Action, Reading
+from app.adapters.providers.offline.reading.words.action import Action, Reading
 
 
 def within(

@@ -3,18 +3,18 @@
 from datetime import date
 
 from app.adapters.providers.offline.quoting import quoted
-from app.adapters.providers.offline.reading.action import Action, Reading, alone
-from app.adapters.providers.offline.reading.cursor import Cursor, MisreadError, new_cursor
-from app.adapters.providers.offline.reading.date_terms import DateTerms
-from app.adapters.providers.offline.reading.frames import is_courtesy
-from app.adapters.providers.offline.reading.rules import ASIDE, RULES, Rule
-from app.adapters.providers.offline.reading.sentences import tidied
-from app.adapters.providers.offline.reading.supposed_today import (
+from app.adapters.providers.offline.reading.dates.date_terms import DateTerms
+from app.adapters.providers.offline.reading.dates.supposed_today import (
     asks_for_now,
     supposed_today,
     with_today,
 )
-from app.adapters.providers.offline.reading.tokens import MAX_CHARS, TooLongError
+from app.adapters.providers.offline.reading.rules import ASIDE, RULES, Rule
+from app.adapters.providers.offline.reading.words.action import Action, Reading, alone
+from app.adapters.providers.offline.reading.words.cursor import Cursor, MisreadError, new_cursor
+from app.adapters.providers.offline.reading.words.frames import is_courtesy
+from app.adapters.providers.offline.reading.words.sentences import tidied
+from app.adapters.providers.offline.reading.words.tokens import MAX_CHARS, TooLongError
 
 MAX_QUESTIONS = 3
 """As many as a plan may have actions (seed 002, 8.2)."""

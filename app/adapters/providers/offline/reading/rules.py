@@ -8,72 +8,75 @@ in vain changes nothing.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.adapters.providers.offline.reading import date_words
-from app.adapters.providers.offline.reading.action import Action, Reading
-from app.adapters.providers.offline.reading.ages import read_age, read_birthday
-from app.adapters.providers.offline.reading.baskets import read_basket
-from app.adapters.providers.offline.reading.bills import read_share_of_bill
-from app.adapters.providers.offline.reading.calculations import (
+from app.adapters.providers.offline.reading.dates import date_words
+from app.adapters.providers.offline.reading.dates.clocks import CLOCK_WORDS
+from app.adapters.providers.offline.reading.dates.date_terms import DateTerms
+from app.adapters.providers.offline.reading.dates.day_facts import read_day_fact
+from app.adapters.providers.offline.reading.dates.day_order import read_day_order
+from app.adapters.providers.offline.reading.dates.day_questions import (
+    read_day_question,
+    read_move,
+    read_normalise,
+    read_plain_day,
+)
+from app.adapters.providers.offline.reading.dates.distance_questions import (
+    read_days_in,
+    read_distance,
+    read_leap_year,
+)
+from app.adapters.providers.offline.reading.dates.elapsed_questions import read_elapsed
+from app.adapters.providers.offline.reading.dates.moment_questions import (
+    read_conversion_of_time,
+    read_time_later,
+    read_time_now,
+)
+from app.adapters.providers.offline.reading.dates.weekday_counts import read_weekday_count
+from app.adapters.providers.offline.reading.dates.weekday_totals import (
+    TOTAL_WORDS,
+    read_weekday_total,
+)
+from app.adapters.providers.offline.reading.stocks.comparisons import (
+    VERDICT_WORDS,
+    read_stock_comparison,
+)
+from app.adapters.providers.offline.reading.stocks.gaps import read_price_gap
+from app.adapters.providers.offline.reading.stocks.questions import read_stock_question
+from app.adapters.providers.offline.reading.stories.ages import read_age, read_birthday
+from app.adapters.providers.offline.reading.stories.baskets import read_basket
+from app.adapters.providers.offline.reading.stories.bills import read_share_of_bill
+from app.adapters.providers.offline.reading.stories.change import read_change
+from app.adapters.providers.offline.reading.stories.containers import read_containers
+from app.adapters.providers.offline.reading.stories.day_stories import read_day_story
+from app.adapters.providers.offline.reading.stories.interest import read_interest
+from app.adapters.providers.offline.reading.stories.ledgers import read_ledger
+from app.adapters.providers.offline.reading.stories.motion import read_motion
+from app.adapters.providers.offline.reading.stories.number_stories import read_number_story
+from app.adapters.providers.offline.reading.stories.percent_changes import read_percent_changes
+from app.adapters.providers.offline.reading.stories.purchases import read_rate_question
+from app.adapters.providers.offline.reading.stories.rate_chains import read_rate_chain
+from app.adapters.providers.offline.reading.stories.relations import read_relation
+from app.adapters.providers.offline.reading.stories.scaling import read_scaling
+from app.adapters.providers.offline.reading.stories.sharing import read_sharing
+from app.adapters.providers.offline.reading.stories.totals import read_total
+from app.adapters.providers.offline.reading.stories.trades import read_trade
+from app.adapters.providers.offline.reading.sums.calculations import (
     read_calculation,
     read_comparison,
     read_joined,
     read_left_over,
     read_share,
 )
-from app.adapters.providers.offline.reading.change import read_change
-from app.adapters.providers.offline.reading.clock_times import read_clock_times
-from app.adapters.providers.offline.reading.clocks import CLOCK_WORDS
-from app.adapters.providers.offline.reading.containers import read_containers
-from app.adapters.providers.offline.reading.cursor import Cursor
-from app.adapters.providers.offline.reading.date_terms import DateTerms
-from app.adapters.providers.offline.reading.day_facts import read_day_fact
-from app.adapters.providers.offline.reading.day_order import read_day_order
-from app.adapters.providers.offline.reading.day_questions import (
-    read_day_question,
-    read_move,
-    read_normalise,
-    read_plain_day,
-)
-from app.adapters.providers.offline.reading.day_stories import read_day_story
-from app.adapters.providers.offline.reading.distance_questions import (
-    read_days_in,
-    read_distance,
-    read_leap_year,
-)
-from app.adapters.providers.offline.reading.elapsed_questions import read_elapsed
-from app.adapters.providers.offline.reading.gaps import (
+from app.adapters.providers.offline.reading.sums.clock_times import read_clock_times
+from app.adapters.providers.offline.reading.sums.gaps import (
     read_gap,
     read_times_into,
     read_told_change,
 )
-from app.adapters.providers.offline.reading.interest import read_interest
-from app.adapters.providers.offline.reading.ledgers import read_ledger
-from app.adapters.providers.offline.reading.moment_questions import (
-    read_conversion_of_time,
-    read_time_later,
-    read_time_now,
-)
-from app.adapters.providers.offline.reading.motion import read_motion
-from app.adapters.providers.offline.reading.number_stories import read_number_story
-from app.adapters.providers.offline.reading.percent_changes import read_percent_changes
-from app.adapters.providers.offline.reading.purchases import read_rate_question
-from app.adapters.providers.offline.reading.rate_chains import read_rate_chain
-from app.adapters.providers.offline.reading.relations import read_relation
-from app.adapters.providers.offline.reading.scaling import read_scaling
-from app.adapters.providers.offline.reading.shapes import read_shape
-from app.adapters.providers.offline.reading.sharing import read_sharing
-from app.adapters.providers.offline.reading.stock_comparisons import (
-    VERDICT_WORDS,
-    read_stock_comparison,
-)
-from app.adapters.providers.offline.reading.stock_gaps import read_price_gap
-from app.adapters.providers.offline.reading.stock_questions import read_stock_question
-from app.adapters.providers.offline.reading.time_units import read_time_units
-from app.adapters.providers.offline.reading.totals import read_total
-from app.adapters.providers.offline.reading.trades import read_trade
-from app.adapters.providers.offline.reading.unit_conversions import UNIT_NAMES, read_conversion
-from app.adapters.providers.offline.reading.weekday_counts import read_weekday_count
-from app.adapters.providers.offline.reading.weekday_totals import TOTAL_WORDS, read_weekday_total
+from app.adapters.providers.offline.reading.sums.shapes import read_shape
+from app.adapters.providers.offline.reading.sums.time_units import read_time_units
+from app.adapters.providers.offline.reading.sums.unit_conversions import UNIT_NAMES, read_conversion
+from app.adapters.providers.offline.reading.words.action import Action, Reading
+from app.adapters.providers.offline.reading.words.cursor import Cursor
 
 _Reads = Callable[[DateTerms], Action | Reading]
 

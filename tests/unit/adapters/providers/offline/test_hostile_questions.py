@@ -14,8 +14,8 @@ from app.adapters.providers.offline import reading
 from app.adapters.providers.offline.planner import plan
 from app.adapters.providers.offline.prompt import PlanningPrompt
 from app.adapters.providers.offline.reading.questions import NotUnderstoodError, understand
-from app.adapters.providers.offline.reading.sentences import tidied
-from app.adapters.providers.offline.reading.tokens import MAX_CHARS, TooLongError, tokenize
+from app.adapters.providers.offline.reading.words.sentences import tidied
+from app.adapters.providers.offline.reading.words.tokens import MAX_CHARS, TooLongError, tokenize
 from tests.unit.adapters.providers.offline.desk import NOW, Desk
 from tests.unit.adapters.providers.offline.effort import calls_in
 

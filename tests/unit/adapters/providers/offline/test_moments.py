@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.adapters.providers.offline.reading.cities import city_zones
-from app.adapters.providers.offline.reading.cursor import new_cursor
+from app.adapters.providers.offline.reading.dates.cities import city_zones
+from app.adapters.providers.offline.reading.words.cursor import new_cursor
 from tests.unit.adapters.providers.offline.desk import Desk
 from tests.unit.adapters.providers.offline.moment_phrases import (
     BEYOND,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.adapters.providers.offline.reading.cursor import (
+from app.adapters.providers.offline.reading.words.cursor import (
     AmbiguousError,
     Cursor,
     MisreadError,

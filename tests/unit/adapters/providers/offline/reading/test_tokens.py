@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.adapters.providers.offline.reading.tokens import (
+from app.adapters.providers.offline.reading.words.tokens import (
     MAX_CHARS,
     Kind,
     TooLongError,

@@ -1,0 +1,1 @@
+"""Days and periods, and questions about them."""

@@ -1,0 +1,1 @@
+"""Calculations that are written or said."""

@@ -1,0 +1,1 @@
+"""Words, numbers and phrases: what every reader is made of."""
