@@ -103,7 +103,7 @@ class ContextNode:
         self.node = node
         self._input = step_input
         self._begin: Function = node.execute
-        if isinstance(node, FunctionNode):
+        if type(node) is FunctionNode:  # a subclass may have another idea of executing
             self._begin = node.begin if node.blocking else node.fn
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:

@@ -8,8 +8,8 @@ _NUMBER = re.compile(
     r"[+-]?(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d+)?(?:[eE][+-]?\d{1,4})?", re.ASCII
 )
 _MAX_CHARS = 4000
-_APART = re.compile(r"[^\w.,+-]+", re.ASCII)
-"""What stands between numbers and words; the parts of a date or a name are none."""
+_APART = re.compile(r"[^\w.,:+-]+", re.ASCII)
+"""What stands between numbers and words; the parts of a date, a time or a name are none."""
 
 
 def number_in(text: str) -> Decimal | None:
@@ -34,7 +34,7 @@ def numbers_among(value: object) -> Iterator[Decimal]:
                 yield number
         case str():
             for word in _APART.split(value):
-                number = number_in(word.rstrip(".,"))
+                number = number_in(word.rstrip(".,:"))
                 if number is not None:
                     yield number
         case Mapping():

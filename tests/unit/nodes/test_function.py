@@ -112,6 +112,28 @@ async def test_any_node_of_seed_000_can_be_adapted() -> None:
     assert (value_of(outcome, "a"), value_of(outcome, "b")) == ({"got": 1}, [2])
 
 
+class _Doubled(FunctionNode):
+    async def execute(self, context: ExecutionContext) -> Any:
+        return 2 * await super().execute(context)
+
+
+class _Shouting(FunctionNode):
+    def begin(self, context: ExecutionContext) -> Any:
+        return f"{super().begin(context)}!"
+
+
+async def test_a_kind_of_function_node_executes_as_it_says() -> None:
+    """Whichever of its methods it has changed."""
+    outcome = await run_python(
+        {
+            "a": ContextNode(_Doubled("a", lambda _: 21)),
+            "b": ContextNode(_Shouting("b", lambda _: "yes")),
+        }
+    )
+
+    assert (value_of(outcome, "a"), value_of(outcome, "b")) == (42, "yes!")
+
+
 async def test_stops_and_failures_of_a_function_pass_as_they_are() -> None:
     """The engine judges them."""
 
