@@ -1,6 +1,7 @@
 """From a body of kind graph to a run that can be stored, with its whole graph inline."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from app.api.violations import Violation, violations_of
 from app.control.budget import Budget
 from app.kernel.graph import DEFAULT_HANDLE
 from app.runs.definitions import GraphDefinitions
+from app.runs.graphs import RunnableGraph
 from app.runs.run import GraphRef, NewRun, RunKind, RunRequest
 
 
@@ -33,7 +35,7 @@ class GraphAdmission:
             GraphRefusedError: the graph cannot be executed; everything wrong with it is named.
         """
         require_none([*usual_violations(body, self._limits), *self._violations(body)])
-        ref, graph = await self._graph(tenant, body.graph)
+        ref, runnable = await self._graph(tenant, body.graph)
         limits = self._limits
         request = RunRequest(
             kind=RunKind.GRAPH,
@@ -41,15 +43,16 @@ class GraphAdmission:
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
-            graph=graph,
+            graph=runnable.graph,
             graph_ref=ref,
             inputs=_inputs(body),
         )
-        return new_run(body, request, tenant, idempotency_key)
+        new = new_run(body, request, tenant, idempotency_key)
+        return replace(new, prepared=runnable.prepared)
 
     async def _graph(
         self, tenant: str, sent: dict[str, Any]
-    ) -> tuple[GraphRef | None, Mapping[str, Any]]:
+    ) -> tuple[GraphRef | None, RunnableGraph]:
         if not is_name(sent):
             return None, await self._graphs.inline(tenant, sent)
         try:

@@ -12,7 +12,6 @@ from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import AttemptError, Call, Reply, Spent
 from app.engine.context import FlowContext
-from app.engine.ports import CallOutcome
 from app.llm.forms import ReplyForm, read_json
 from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.ports import ModelError
@@ -48,15 +47,6 @@ class Exchange:
             "max_output_tokens": request.max_output_tokens,
         }
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-
-    def began_before(self, context: FlowContext) -> bool:
-        """Tell whether an earlier execution of the run has asked this already."""
-        before = context.calls.journal.recorded(self.key)
-        return (
-            before is not None
-            and before.outcome is not CallOutcome.NOT_MADE
-            and before.request_hash == self.request_hash
-        )
 
 
 class Exchanges:

@@ -17,6 +17,7 @@ from app.control.budget import Amount, Dimension
 from app.control.retry import RetryPolicy
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
+from app.engine.ports import CallOutcome
 from app.llm.exchange import Exchange, Exchanges
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.messages import Message, ModelRequest
@@ -51,6 +52,12 @@ class _LogicalCall:
     """Still to be charged; nothing once the first exchange was made."""
     attempts: int = 0
 
+    def key_of(self, number: int, form: ReplyForm) -> str:
+        """Return the path of the question to the ``number``-th model of the tier, in one form."""
+        fallback = f"/fallback/{number}" if number else ""
+        simpler = "" if form is ReplyForm.SCHEMA else f"/{form.value}"
+        return f"{self.key}{fallback}{simpler}"
+
     def exchange(self, chosen: TierModel, number: int, form: ReplyForm) -> Exchange:
         """Return the question to one model, the ``number``-th of its tier, in one form."""
         request = ModelRequest(
@@ -66,14 +73,12 @@ class _LogicalCall:
         metadata = {"tier": self.tier.value, "provider": chosen.provider.name}
         if self.json_schema is not None:
             metadata["structured_output"] = form.value
-        fallback = f"/fallback/{number}" if number else ""
-        simpler = "" if form is ReplyForm.SCHEMA else f"/{form.value}"
         return Exchange(
             model=chosen,
             form=form,
             request=in_form(request, form),
             name=self.name,
-            key=f"{self.key}{fallback}{simpler}",
+            key=self.key_of(number, form),
             metadata={**metadata, "fallback": number} if number else metadata,
             wants_json=self.json_schema is not None,
         )
@@ -154,20 +159,21 @@ class ModelGateway:
 
     async def _ask(self, asked: _LogicalCall, chosen: TierModel, number: int) -> Completion:
         """Ask one model, in a simpler form where it does not know a better one."""
-        exchanges = self._exchanges_with(asked, chosen, number)
-        for exchange, simpler in pairwise(exchanges):
+        *better, simplest = self._forms_for(asked, chosen, number)
+        for form, simpler in pairwise((*better, simplest)):
+            exchange = asked.exchange(chosen, number, form)
             try:
                 completion = await self._perform(asked, exchange)
             except CallFailedError as failed:
                 if failed.error_class not in _SIMPLER_FORM:
                     raise
                 if failed.error_class == ModelFault.FORM_UNSUPPORTED:
-                    self._learned[_endpoint(chosen)] = simpler.form
+                    self._learned[_endpoint(chosen)] = simpler
             else:
-                if exchange.form is ReplyForm.SCHEMA and is_prose(completion.text):
-                    self._learned[_endpoint(chosen)] = simpler.form
+                if form is ReplyForm.SCHEMA and is_prose(completion.text):
+                    self._learned[_endpoint(chosen)] = simpler
                 return completion
-        return await self._perform(asked, exchanges[-1])
+        return await self._perform(asked, asked.exchange(chosen, number, simplest))
 
     async def _perform(self, asked: _LogicalCall, exchange: Exchange) -> Completion:
         once, asked.once = asked.once, {}
@@ -177,20 +183,30 @@ class ModelGateway:
             asked.attempts += failed.attempts
             raise
 
-    def _exchanges_with(
+    def _forms_for(
         self, asked: _LogicalCall, chosen: TierModel, number: int
-    ) -> list[Exchange]:
+    ) -> Sequence[ReplyForm]:
         """Return how a model can be asked, from where its run or this process has come to."""
-        forms: tuple[ReplyForm, ...] = (ReplyForm.SCHEMA,)
-        if asked.json_schema is not None:
-            forms = forms_for(chosen.structured_output, asked.json_schema)
-        exchanges = [asked.exchange(chosen, number, form) for form in forms]
-        recorded = [at for at, one in enumerate(exchanges) if one.began_before(asked.context)]
-        if recorded:
-            return exchanges[recorded[-1] :]
-        best = self._learned.get(_endpoint(chosen), ReplyForm.SCHEMA)
-        known = [one for one in exchanges if one.form.simplicity >= best.simplicity]
-        return known or exchanges
+        if asked.json_schema is None:
+            return (ReplyForm.SCHEMA,)
+        forms = forms_for(chosen.structured_output, asked.json_schema)
+        for at in reversed(range(len(forms))):
+            if self._began_before(asked, chosen, number, forms[at]):
+                return forms[at:]
+        best = self._learned.get(_endpoint(chosen))
+        known = [form for form in forms if best is None or form.simplicity >= best.simplicity]
+        return known or forms
+
+    def _began_before(
+        self, asked: _LogicalCall, chosen: TierModel, number: int, form: ReplyForm
+    ) -> bool:
+        """Tell whether an earlier execution of the run has asked this already."""
+        before = asked.context.calls.journal.recorded(asked.key_of(number, form))
+        return (
+            before is not None
+            and before.outcome is not CallOutcome.NOT_MADE
+            and before.request_hash == asked.exchange(chosen, number, form).request_hash
+        )
 
 
 def _endpoint(chosen: TierModel) -> tuple[int, str]:

@@ -48,9 +48,13 @@ class NodeCatalog:
             kind.name for kind in self._types.values() if GRAPH in kind.data.model_fields
         )
 
-    def check(self, graph: Mapping[str, Any]) -> tuple[Problem, ...]:
-        """Return all problems of a graph in its JSON form, each with its place."""
-        return read(self._types, graph, GRAPH)[1]
+    def examine(self, graph: Mapping[str, Any]) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
+        """Return a graph in its JSON form ready to be executed, unless it has errors.
+
+        With it come all its problems, each with its place.
+        """
+        found, problems = read(self._types, graph, GRAPH)
+        return None if found is None else found.prepared, problems
 
     def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
         """Return a graph ready to be executed, as often as one likes.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem, Severity
 from app.runs.errors import ContainedGraphGoneError, GraphNotFoundError, GraphRefusedError
 from app.runs.expansion import Expanded, Expansion, Library, Missing, place_of
@@ -22,6 +23,7 @@ from app.runs.graphs import (
     GraphStore,
     NewGraph,
     Registered,
+    RunnableGraph,
 )
 from app.runs.run import GraphRef
 
@@ -40,17 +42,17 @@ class GraphDefinitions:
         self._checks = checks
         self._limits = limits
 
-    async def inline(self, tenant: str, graph: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def inline(self, tenant: str, graph: Mapping[str, Any]) -> RunnableGraph:
         """Return a caller's own graph, complete and valid.
 
         Raises:
             GraphRefusedError: it cannot be executed.
         """
-        expanded, problems = await self._examined(tenant, graph)
+        runnable, problems = await self._examined(tenant, graph)
         _require_no_error(problems)
-        return expanded.graph
+        return runnable
 
-    async def named(self, tenant: str, ref: GraphRef) -> tuple[GraphRef, Mapping[str, Any]]:
+    async def named(self, tenant: str, ref: GraphRef) -> tuple[GraphRef, RunnableGraph]:
         """Return a registered graph, complete and valid, and which version it is.
 
         Raises:
@@ -60,9 +62,9 @@ class GraphDefinitions:
         if found is None:
             known = await self._store.known(tenant, [ref.name])
             raise GraphRefusedError([_not_there(Missing((), ref), known)])
-        expanded, problems = await self._examined(tenant, found.graph, itself=found.head.ref)
+        runnable, problems = await self._examined(tenant, found.graph, itself=found.head.ref)
         _require_no_error(problems)
-        return found.head.ref, expanded.graph
+        return found.head.ref, runnable
 
     async def problems(self, tenant: str, graph: Mapping[str, Any]) -> Sequence[Problem]:
         """Return everything that is wrong with a graph, errors and warnings."""
@@ -134,7 +136,7 @@ class GraphDefinitions:
         *,
         itself: GraphRef | None = None,
         registering: str | None = None,
-    ) -> tuple[Expanded, Sequence[Problem]]:
+    ) -> tuple[RunnableGraph, Sequence[Problem]]:
         """Return a graph with all that it contains, and everything that is wrong with it."""
         library = Library(tenant, self._store, self._checks)
         if registering is not None:
@@ -142,18 +144,21 @@ class GraphDefinitions:
             library.put(itself, graph)
         expansion = Expansion(library, self._limits)
         expanded = await expansion.expand(graph, itself=itself)
-        found = await self._checked(expanded)
+        prepared, found = await self._checked(expanded)
+        runnable = RunnableGraph(expanded.graph, prepared)
         if not expansion.missing:
-            return expanded, found
+            return runnable, found
         known = await self._store.known(tenant, {gap.ref.name for gap in expansion.missing})
         gaps = {place_of(gap.path) for gap in expansion.missing}
         others = [problem for problem in found if not _is_at(problem, gaps)]
-        return expanded, [*(_not_there(gap, known) for gap in expansion.missing), *others]
+        return runnable, [*(_not_there(gap, known) for gap in expansion.missing), *others]
 
-    async def _checked(self, expanded: Expanded) -> tuple[Problem, ...]:
+    async def _checked(
+        self, expanded: Expanded
+    ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
         if expanded.size.steps > MANY_STEPS:
-            return await asyncio.to_thread(self._checks.check, expanded.graph)
-        return self._checks.check(expanded.graph)
+            return await asyncio.to_thread(self._checks.examine, expanded.graph)
+        return self._checks.examine(expanded.graph)
 
     def _new(
         self, tenant: str, name: str, graph: Mapping[str, Any], description: str | None

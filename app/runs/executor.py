@@ -44,9 +44,6 @@ from app.tools.keeping import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
 
-PREPARED_AT_ONCE = 200
-"""Steps of a graph; preparing more would keep the event loop for tens of milliseconds."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLimits:
@@ -66,6 +63,8 @@ class _Active:
     run: Run
     token: CancellationToken
     ended: asyncio.Event
+    prepared: PreparedGraph | None = None
+    """Its graph, if that was made ready before."""
     delivered_at: datetime | None = None
     settled: bool = False
     """True once its end was stored by this process."""
@@ -137,18 +136,21 @@ class RunExecutor:
             self._room.clear()
             await self._room.wait()
 
-    def start(self, run: Run, *, permitted_at: float) -> None:
+    def start(
+        self, run: Run, *, permitted_at: float, prepared: PreparedGraph | None = None
+    ) -> None:
         """Execute a run that was claimed for this process; a second call changes nothing.
 
-        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock. A run that
-        this process had lost and has claimed again begins when its lost execution has ended.
+        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock;
+        ``prepared`` is the run's graph, if it is at hand. A run that this process had lost and has
+        claimed again begins when its lost execution has ended.
         """
         lost = self._active.get(run.key)
         if lost is not None:
             if lost.run.fence >= run.fence:
                 return
             lost.token.trip(LostRunError())
-        active = _Active(run, CancellationToken(), asyncio.Event())
+        active = _Active(run, CancellationToken(), asyncio.Event(), prepared)
         if self._handing_over:
             active.token.trip(_shutting_down())
         self._active[run.key] = active
@@ -282,6 +284,7 @@ class RunExecutor:
         if run.wish is None and run.attempts > self._limits.max_attempts:
             return conclude(run, graph.abandoned(_worker_lost(run)), at=datetime.now(UTC))
         outcome = await self._supervised(active, execution, graph)
+        outcome.let_go()
         if isinstance(outcome.stop, HandOver):
             return None
         return conclude(run, outcome, at=datetime.now(UTC))
@@ -305,18 +308,8 @@ class RunExecutor:
         context = execution.context(
             services, lanes, grace_seconds=self._supervisor.grace_seconds, over=over
         )
-        return GraphExecution(await self._prepared(run), inputs_of(run.request), context)
-
-    async def _prepared(self, run: Run) -> PreparedGraph:
-        """Prepare a run's graph; a large one takes its time in a thread.
-
-        Raises:
-            GraphProblemsError: the graph cannot be executed here.
-        """
-        steps = (run.request.graph or {}).get("steps", ())
-        if len(steps) <= PREPARED_AT_ONCE:
-            return self._graphs.graph_for(run)
-        return await asyncio.to_thread(self._graphs.graph_for, run)
+        prepared = active.prepared or await self._graphs.prepared(run)
+        return GraphExecution(prepared, inputs_of(run.request), context)
 
     async def _supervised(
         self, active: _Active, execution: Execution, graph: GraphExecution

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem
 from app.runs.run import GraphRef
 
@@ -51,6 +52,16 @@ class GraphDefinition:
 
     head: GraphVersion
     graph: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableGraph:
+    """A graph with all that it contains, found valid."""
+
+    graph: Mapping[str, Any]
+    """As it is stored with a run."""
+    prepared: PreparedGraph | None
+    """Ready to be executed by this process; None has the executor prepare it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,17 +118,18 @@ class GraphReference(Protocol):
 class GraphChecks(Protocol):
     """Knows what a graph is made of. Both methods are pure and may be called on any thread."""
 
-    def check(self, graph: Mapping[str, Any]) -> tuple[Problem, ...]:
-        """Return everything that is wrong with a graph, errors and warnings, each with its place.
+    def examine(self, graph: Mapping[str, Any]) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
+        """Return a graph ready to be executed, unless it has errors, and all that is wrong with it.
 
-        Keys ``name`` and ``version`` of a graph mean nothing to it.
+        That is errors and warnings, each with its place. Keys ``name`` and ``version`` of a graph
+        mean nothing to it.
         """
         ...
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[GraphReference]:
         """Return the graphs that are given by name, also inside of graphs that stand inline.
 
-        Whatever the graph is; what is wrong with it is for :meth:`check` to say.
+        Whatever the graph is; what is wrong with it is for :meth:`examine` to say.
         """
         ...
 

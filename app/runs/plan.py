@@ -1,5 +1,6 @@
 """The graph that a run executes, what goes into it, and what its result is made of."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ from app.runs.run import Run, RunKind, RunRequest
 CASE_STEP = "case"
 RESULT = "result"
 
+PREPARED_AT_ONCE = 200
+"""Steps of a graph; preparing more would keep the event loop for tens of milliseconds."""
+
 
 class RunGraphs:
     """Makes the graphs of runs ready to be executed: a case is a graph of one step."""
@@ -22,6 +26,17 @@ class RunGraphs:
         self._catalog = catalog
         self._usual: dict[str | None, PreparedGraph] = {}
         """Of cases that say no more than their question and their mode, by mode."""
+
+    async def prepared(self, run: Run) -> PreparedGraph:
+        """Return the graph of a run; a large one takes its time in a thread.
+
+        Raises:
+            GraphProblemsError: the graph cannot be executed here.
+        """
+        steps = (run.request.graph or {}).get("steps", ())
+        if len(steps) <= PREPARED_AT_ONCE:
+            return self.graph_for(run)
+        return await asyncio.to_thread(self.graph_for, run)
 
     def graph_for(self, run: Run) -> PreparedGraph:
         """Return the graph of a run.

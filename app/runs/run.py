@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.control.budget import Budget
+from app.engine.prepared import PreparedGraph
 
 
 class RunStatus(StrEnum):
@@ -103,6 +104,9 @@ class NewRun:
     named: bool = True
     """False if the service chose the id, so that the key alone identifies the request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
+    """The request's graph, where it was made ready to be executed when it was checked. Nobody
+    stores it: whoever takes the run over prepares the graph again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

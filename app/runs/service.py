@@ -54,6 +54,8 @@ class RunService:
         self._store = store
         self._executor = executor
         self._closing = asyncio.Event()
+        self._waiting: set[asyncio.Timeout] = set()
+        """Of callers that wait for runs of this process."""
         self._following = Following(store)
 
     async def accept(self, new: NewRun) -> Accepted:
@@ -119,6 +121,9 @@ class RunService:
     def stop_waiting(self) -> None:
         """Answer callers that wait for a run with the run as it stands; end what is followed."""
         self._closing.set()
+        for limit in tuple(self._waiting):
+            if not limit.expired():
+                limit.reschedule(0)
         self._following.stop()
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
@@ -178,22 +183,23 @@ class RunService:
         finally:
             executor.unreserve()
         if accepted.created and accepted.run.status is RunStatus.RUNNING:
-            executor.start(accepted.run, permitted_at=permitted_at)
+            executor.start(accepted.run, permitted_at=permitted_at, prepared=new.prepared)
         return accepted
 
     async def _until_ended_here(self, key: RunKey, until: float) -> Run | None:
         """Wait for a run that this process executes; None if the store must be asked."""
-        if self._executor is None:
+        if self._executor is None or self._closing.is_set():
             return None
-        ended = asyncio.ensure_future(self._executor.ended(key))
-        closing = asyncio.ensure_future(self._closing.wait())
-        left = max(0.0, until - time.monotonic())
+        limit = asyncio.timeout(max(0.0, until - time.monotonic()))
         try:
-            await asyncio.wait({ended, closing}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            return ended.result() if ended.done() else None
+            async with limit:
+                self._waiting.add(limit)
+                return await self._executor.ended(key)
+        except TimeoutError:
+            pass
         finally:
-            ended.cancel()
-            closing.cancel()
+            self._waiting.discard(limit)
+        return None
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -223,8 +223,9 @@ async def test_a_place_that_a_caller_made_up_is_not_repeated() -> None:
     """A key that is no plain word may be a value that slipped."""
 
     class Naming(ShapeChecks):
-        def check(self, graph: Any) -> tuple[Problem, ...]:
-            return (Problem("steps.12.data.sk-live-51Hx", "Bad."), Problem("9" * 5000, "Bad."))
+        def examine(self, graph: Any) -> tuple[None, tuple[Problem, ...]]:
+            bad = Problem("steps.12.data.sk-live-51Hx", "Bad."), Problem("9" * 5000, "Bad.")
+            return None, bad
 
     async with client_of(memory_api(graph_checks=Naming())) as client:
         refused = await register(client, "g", flat("a"))

@@ -55,7 +55,7 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
     }
     graph["steps"].append({"id": "all", "type": "map", "data": {"graph": named("plus-one")}})
 
-    complete = await graphs.inline(TENANT, graph)
+    complete = (await graphs.inline(TENANT, graph)).graph
 
     assert await graphs.problems(TENANT, complete) == ()
     assert str(complete).count("'type': 'tool'") == 2 + 1 + 1 + 1

@@ -28,9 +28,9 @@ class ShapeChecks:
     checked: int = 0
     """How often a graph was checked."""
 
-    def check(self, graph: Mapping[str, Any]) -> tuple[Problem, ...]:
+    def examine(self, graph: Mapping[str, Any]) -> tuple[None, tuple[Problem, ...]]:
         self.checked += 1
-        return tuple(self._problems(graph, ""))
+        return None, tuple(self._problems(graph, ""))
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[Reference]:
         return list(_references(graph, ()))

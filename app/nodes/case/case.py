@@ -1,15 +1,10 @@
 """What a case asks for (seed 002, 9.1), as the data of its step holds it."""
 
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
 from zoneinfo import ZoneInfo
-
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 
 class Mode(StrEnum):
@@ -49,8 +44,6 @@ class ActLimits:
     Raises:
         ValueError: a limit is out of its range; the message names it.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     max_steps: int = 3
     """ACT steps in ``hrm_small_then_escalate``; 0 leaves everything to the big tier."""
@@ -98,12 +91,10 @@ class Case:
     """One question and how it is to be worked on; everything but time is decided by it.
 
     Raises:
-        ValueError: the time has no offset, or there is no such zone.
+        CaseDataError: there is no question, the time has no offset, or there is no such zone.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    question: Annotated[str, Field(alias="input", min_length=1)]
+    question: str
     timezone: str
     """IANA name of the zone that dates without a zone are read in."""
     now: datetime
@@ -114,42 +105,18 @@ class Case:
     mode: Mode = Mode.HRM_SMALL_THEN_ESCALATE
     seed: int | None = None
     act: ActLimits = field(default_factory=ActLimits)
-    pass_metric: Annotated[float, Field(ge=0, le=1)] = 1.0
+    pass_metric: float = 1.0
     """The share of the verifier's checks that must hold; an answer must exist in any case."""
 
     def __post_init__(self) -> None:
+        if not self.question:
+            raise CaseDataError("input: String should have at least 1 character")
         if self.now.tzinfo is None:
-            raise ValueError("now must have an offset.")
+            raise CaseDataError("now must have an offset.")
         try:
             ZoneInfo(self.timezone)
         except (KeyError, OSError, ValueError):
-            raise ValueError("timezone must be an IANA name such as Europe/Berlin.") from None
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], defaults: CaseDefaults) -> "Case":
-        """Read the data of a step; what it leaves out, or says is null, takes its default.
-
-        Raises:
-            CaseDataError: a field is unknown, missing or wrong.
-        """
-        given = {name: value for name, value in data.items() if value is not None}
-        act = given.get("act", {})
-        filled = {
-            "mode": defaults.mode,
-            "timezone": defaults.timezone,
-            "pass_metric": defaults.pass_metric,
-            **given,
-            "act": {**asdict(defaults.act), **act} if isinstance(act, Mapping) else act,
-        }
-        try:
-            return _CASE.validate_json(json.dumps(filled), strict=True)
-        except ValidationError as error:
-            raise CaseDataError(_problem(error)) from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the data from which this case can be read again, whatever the defaults."""
-        data: dict[str, Any] = _CASE.dump_python(self, mode="json", by_alias=True)
-        return data
+            raise CaseDataError("timezone must be an IANA name such as Europe/Berlin.") from None
 
     @property
     def zone(self) -> ZoneInfo:
@@ -159,12 +126,3 @@ class Case:
     def local_now(self) -> datetime:
         """Return ``now`` in the case's own zone."""
         return self.now.astimezone(self.zone)
-
-
-_CASE = TypeAdapter(Case)
-
-
-def _problem(error: ValidationError) -> str:
-    first = error.errors(include_input=False, include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else str(first["msg"])

@@ -1,5 +1,6 @@
 """What the step of a case is configured with, and the case that it makes of its inputs."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -7,7 +8,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field
 
 from app.engine.context import Outputs
-from app.nodes.case.case import Case, CaseDefaults, EscalateWhen, Mode
+from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 from app.nodes.reading import StepData, TextField, refusal
 from app.nodes.run_facts import RunFacts
 from app.nodes.templates import TextTemplate
@@ -61,6 +62,13 @@ class ActData(StepData):
     min_improvement: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     escalate_when: Annotated[str, AfterValidator(_escalate_when)] | None = None
 
+    def limits(self, usual: ActLimits) -> ActLimits:
+        """Return the limits that are given here, and the usual ones for the rest."""
+        given: dict[str, Any] = self.model_dump(exclude_none=True)
+        if self.escalate_when is not None:
+            given["escalate_when"] = EscalateWhen(self.escalate_when)
+        return replace(usual, **given)
+
 
 class CaseData(StepData):
     """A question, and how it is to be worked on.
@@ -94,7 +102,14 @@ class CaseData(StepData):
             TooMuchTextError: the values are too large.
             CaseDataError: there is no question.
         """
-        given: dict[str, Any] = self.model_dump(exclude={"input"}, exclude_none=True)
-        asked = {"timezone": facts.timezone, "seed": facts.seed, "now": facts.now.isoformat()}
-        data = {**asked, **given, "input": self.input.render(inputs)}
-        return Case.from_dict(data, defaults)
+        return Case(
+            question=self.input.render(inputs),
+            timezone=self.timezone or facts.timezone or defaults.timezone,
+            now=facts.now if self.now is None else datetime.fromisoformat(self.now),
+            expected_tools=tuple(self.expected_tools or ()),
+            gold_answer=self.gold_answer,
+            mode=defaults.mode if self.mode is None else Mode(self.mode),
+            seed=facts.seed if self.seed is None else self.seed,
+            act=defaults.act if self.act is None else self.act.limits(defaults.act),
+            pass_metric=defaults.pass_metric if self.pass_metric is None else self.pass_metric,
+        )

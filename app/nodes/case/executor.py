@@ -23,7 +23,7 @@ class Executor:
     def __init__(self, work: CaseWork, tools: Tools) -> None:
         self._work = work
         self._tools = tools
-        self._known = {spec.name for spec in work.tools}
+        self._known = work.tools.names
 
     async def execute(self, plan: Plan) -> None:
         """Run the actions in their order; unknown tools are skipped.

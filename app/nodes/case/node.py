@@ -1,5 +1,7 @@
 """The case agent as a node of the graph runtime (seed 002; spec, section 8)."""
 
+from functools import lru_cache
+
 from app.control.stops import Stop, StopKind
 from app.engine.context import FlowContext, Outputs
 from app.engine.results import ExecutionResult
@@ -14,6 +16,7 @@ from app.nodes.case.gate import Reason, Ruling
 from app.nodes.case.halting import halt
 from app.nodes.case.log import CaseLog
 from app.nodes.case.loop import CaseLoop
+from app.nodes.case.offer import ToolOffer
 from app.nodes.case.planner import Planner
 from app.nodes.case.ports import Clock, Models, Recomputation, Tools
 from app.nodes.case.result import result_of
@@ -31,6 +34,9 @@ RESULT = "result"
 """The output handle of all that the case came to; the answer alone is on the usual one."""
 
 MAX_REASON_CHARS = 400
+
+REMEMBERED_OFFERS = 64
+"""Of tools: to all cases without links the same, and to every graph with links one of its own."""
 
 _HALTS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
@@ -61,6 +67,7 @@ class CaseNode:
         self._dates = dates
         self._defaults = defaults
         self._clock = clock
+        self._offered = lru_cache(maxsize=REMEMBERED_OFFERS)(self._offer)
 
     async def execute(
         self, data: CaseData, inputs: Outputs, context: FlowContext
@@ -93,12 +100,16 @@ class CaseNode:
             context=context,
             log=CaseLog(context.run_id, state, self._clock),
             wrap_up_reserve=self._defaults.wrap_up_reserve,
-            tools=tuple(
-                spec for spec in self._tools.usable() if linked is None or spec.name in linked
-            ),
+            tools=self._offered(linked),
             tool_context=ToolContext(
                 run_id=context.run_id, timezone=case.timezone, now=case.local_now()
             ),
+        )
+
+    def _offer(self, linked: Toolset | None) -> ToolOffer:
+        """Return the usable tools, or those of them that are ``linked``."""
+        return ToolOffer(
+            spec for spec in self._tools.usable() if linked is None or spec.name in linked
         )
 
     def _loop(self, work: CaseWork) -> CaseLoop:
@@ -134,7 +145,8 @@ def case_type(node: CaseNode) -> NodeType:
 
 
 def _outputs(state: CaseState) -> Outputs:
-    result, answer = {RESULT: result_of(state)}, state.answer
+    answer = state.answer
+    result = {RESULT: result_of(state, answer)}
     return result if answer is None else {**result, DEFAULT_HANDLE: answer}
 
 

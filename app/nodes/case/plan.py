@@ -8,6 +8,7 @@ model is asked.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ MAX_ACTIONS = 3
 MAX_REPLY_CHARS = 20_000
 MAX_DEPTH = 12
 """How deep the arguments of an action may be nested."""
+
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 
 PLAN_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -160,7 +163,7 @@ def _require_storable(values: Iterable[Any], depth: int) -> None:
         raise PlanSchemaError("The arguments are nested too deeply.")
     for value in values:
         if isinstance(value, str):
-            if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
+            if _NO_CHARACTER.search(value) is not None:
                 raise PlanSchemaError("A text holds a character that is none.")
         elif isinstance(value, dict):
             _require_storable(value, depth)  # its keys

@@ -30,7 +30,7 @@ class Planner:
     def __init__(self, work: CaseWork, models: Models) -> None:
         self._work = work
         self._models = models
-        self._known = {spec.name for spec in work.tools}
+        self._known = work.tools.names
 
     async def plan(self) -> Plan | Trouble:
         """Return a plan, in which unknown tools may remain, or why there is none."""

@@ -7,8 +7,8 @@ from typing import Any
 from app.llm.messages import Message
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
+from app.nodes.case.offer import ToolOffer
 from app.nodes.case.plan import Plan
-from app.tools.ports import ToolSpec
 
 MAX_RESULT_CHARS = 4000
 """Up to this length a planner sees a result in full."""
@@ -61,7 +61,7 @@ your answer must stand in the evidence. If the question is answered in part, say
 
 def prompt(
     case: Case,
-    tools: Sequence[ToolSpec],
+    tools: ToolOffer,
     evidence: Sequence[Evidence],
     *,
     previous_plan: Plan | None = None,
@@ -72,7 +72,6 @@ def prompt(
         "question": case.question,
         "today": case.local_now().date().isoformat(),
         "timezone": case.timezone,
-        "tools": [_tool(spec) for spec in tools],
         "evidence": [_shown(found) for found in evidence],
     }
     if case.expected_tools:
@@ -82,6 +81,7 @@ def prompt(
     if failure:
         document["failure"] = failure
     text = json.dumps(document, sort_keys=True, ensure_ascii=False)
+    text = f'{text[:-1]}, "tools": {tools.text}}}'  # of all keys the last
     return Message(role="system", content=SYSTEM), Message(role="user", content=text)
 
 
@@ -91,14 +91,6 @@ def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, M
     document = {"question": case.question, "evidence": found}
     text = json.dumps(document, sort_keys=True, ensure_ascii=False)
     return Message(role="system", content=WRAP_UP_SYSTEM), Message(role="user", content=text)
-
-
-def _tool(spec: ToolSpec) -> Mapping[str, Any]:
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": dict(spec.parameters),
-    }
 
 
 def _shown(found: Evidence) -> Mapping[str, Any]:

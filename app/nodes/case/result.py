@@ -7,8 +7,11 @@ from app.llm.gateway import Tier
 from app.nodes.case.state import CaseState, ModelName, TierUsage
 
 
-def result_of(state: CaseState) -> dict[str, Any]:
-    """Return the result as it stands now; of a case that was cut off, what it had until then."""
+def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
+    """Return the result as it stands now; of a case that was cut off, what it had until then.
+
+    ``answer`` is the state's, which takes some work to find out.
+    """
     result: dict[str, Any] = {
         "verified": state.verified,
         "finish_reason": state.finish_reason.value if state.finish_reason else None,
@@ -21,7 +24,6 @@ def result_of(state: CaseState) -> dict[str, Any]:
             for tier, named in state.models.items()
         },
     }
-    answer = state.answer
     return result if answer is None else {"answer": answer, **result}
 
 

@@ -8,8 +8,9 @@ from app.engine.context import FlowContext
 from app.llm.gateway import Tier
 from app.nodes.case.case import Case, EscalateWhen
 from app.nodes.case.log import CaseLog
+from app.nodes.case.offer import ToolOffer
 from app.nodes.case.state import CaseState
-from app.tools.ports import ToolContext, ToolSpec
+from app.tools.ports import ToolContext
 
 CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
 
@@ -27,7 +28,7 @@ class CaseWork:
     state: CaseState
     context: FlowContext
     log: CaseLog
-    tools: tuple[ToolSpec, ...]
+    tools: ToolOffer
     tool_context: ToolContext
     wrap_up_reserve: int = 1
     """Calls of the small tier that are kept for the final answer, where there is need of any."""

@@ -51,7 +51,7 @@ def test_a_good_graph_has_no_problems_and_can_be_prepared() -> None:
         version=3,
     )
 
-    assert world().catalog.check(good) == ()
+    assert world().catalog.examine(good)[1] == ()
     prepared = world().catalog.prepare(good, graph_id="mine")
 
     assert (prepared.graph.id, prepared.graph.max_parallel) == ("mine", 4)
@@ -119,7 +119,7 @@ def test_what_was_sent_does_not_come_back() -> None:
         max_parallel=SECRET,
     )
 
-    problems = world().catalog.check(broken)
+    problems = world().catalog.examine(broken)[1]
 
     assert len(problems) >= 9
     assert SECRET not in repr(problems)
@@ -182,7 +182,7 @@ def test_warnings_are_told_and_do_not_keep_a_graph_from_being_executed() -> None
     """They have their own severity."""
     odd = graph(step("a", "llm", ASK), step("b", "llm", ASK), flow("b", "b"))
 
-    problems = world().catalog.check(odd)
+    problems = world().catalog.examine(odd)[1]
 
     assert {problem.severity for problem in problems} == {Severity.WARNING}
     assert world().catalog.prepare(odd, graph_id="g").topology.active == ("a",)
@@ -234,10 +234,10 @@ def test_eight_graphs_may_stand_in_one_another_and_no_more(through: str) -> None
             made = graph(step("s", "subgraph", {"graph": made}))
         return made
 
-    assert world().catalog.check(nested(7)) == ()
-    (problem,) = world().catalog.check(nested(8))
+    assert world().catalog.examine(nested(7))[1] == ()
+    (problem,) = world().catalog.examine(nested(8))[1]
     assert "At most 8 graphs" in problem.message
-    assert len(world().catalog.check(nested(60))) == 1
+    assert len(world().catalog.examine(nested(60))[1]) == 1
 
 
 def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
@@ -270,7 +270,7 @@ def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
         GraphReference(("steps", 3, "policy", "fallback", "data", "graph"), "instead", None),
     )
     assert [".".join(map(str, one.place)) for one in found] == [
-        problem.place for problem in catalog.check(outer)
+        problem.place for problem in catalog.examine(outer)[1]
     ]
 
 

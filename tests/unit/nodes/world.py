@@ -193,7 +193,7 @@ class World:
 
     def places(self, of: Any) -> list[str]:
         """Where a graph has problems."""
-        return [problem.place for problem in self.catalog.check(of)]
+        return [problem.place for problem in self.catalog.examine(of)[1]]
 
     def began(self) -> list[str]:
         """The paths of the steps that were begun, in that order."""

@@ -30,7 +30,7 @@ class World:
         return await self.graphs.register(TENANT, name, graph)
 
     async def inline(self, graph: dict[str, Any]) -> Any:
-        return await self.graphs.inline(TENANT, graph)
+        return (await self.graphs.inline(TENANT, graph)).graph
 
     async def refused(self, graph: dict[str, Any]) -> Sequence[Problem]:
         with pytest.raises(GraphRefusedError) as refused:
@@ -85,10 +85,10 @@ async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world
     await world.register("b", flat("b"))
     await world.register("a", containing(named("b")))
 
-    ref, graph = await world.graphs.named(TENANT, GraphRef("a"))
+    ref, runnable = await world.graphs.named(TENANT, GraphRef("a"))
 
     assert ref == GraphRef("a", 1)
-    assert graph["steps"][0]["data"]["graph"] == {**flat("b"), "name": "b", "version": 1}
+    assert runnable.graph["steps"][0]["data"]["graph"] == {**flat("b"), "name": "b", "version": 1}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,10 @@ async def test_all_that_does_not_exist_is_told_at_once_with_whatever_else_is_wro
     """Each with its place; what the catalog has to say about a bare name is left out."""
 
     class Complaining(ShapeChecks):
-        def check(self, graph: Any) -> tuple[Problem, ...]:
+        def examine(self, graph: Any) -> tuple[None, tuple[Problem, ...]]:
             names = (Problem(f"steps.{n}.data.graph.steps", "Missing.") for n in (0, 1))
-            return (*names, Problem("steps.2.id", "Bad."), Problem("steps.10", "Far away."))
+            others = (Problem("steps.2.id", "Bad."), Problem("steps.10", "Far away."))
+            return None, (*names, *others)
 
     world.graphs = GraphDefinitions(world.store, Complaining(), LIMITS)
     await world.store.add(new_graph("g", flat("a")))

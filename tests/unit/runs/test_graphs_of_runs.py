@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.engine.context import FlowContext
+from app.engine.prepared import PreparedGraph
 from app.engine.results import ExecutionResult
 from app.kernel.validation import Handles
 from app.nodes.catalog import NodeCatalog
@@ -41,9 +43,13 @@ class Works:
 def process(node: Works, store: Any = None, **settings: Any) -> Process:
     """A process whose graphs consist of steps of one type."""
     made = Process(lambda _: None, store or database(), **settings)  # type: ignore[arg-type,return-value]
-    kind = NodeType(name="work", description="A test.", node=node, data=Nothing, handles=Handles())
-    made.executor._graphs = RunGraphs(NodeCatalog((kind,)))
+    made.executor._graphs = RunGraphs(NodeCatalog((kind_of(node),)))
     return made
+
+
+def kind_of(node: Works) -> NodeType:
+    """The type of the steps."""
+    return NodeType(name="work", description="A test.", node=node, data=Nothing, handles=Handles())
 
 
 def new_graph(*step_ids: str, policies: Mapping[str, Any] = {}, **graph: Any) -> NewRun:
@@ -119,3 +125,47 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
         assert node.begun == ["A", "B", "B"]
 
     told(story)
+
+
+def test_a_graph_that_was_made_ready_when_it_was_checked_is_not_read_again() -> None:
+    """Its run executes it as it was handed over, and the next owner of the run reads it again."""
+
+    async def story() -> None:
+        store, node = database(), Works(A=waits)
+        one, other = process(node, store), process(node, store, name="p2")
+        new = new_graph("A")
+        prepared, _ = CountingCatalog(node).examine(new.request.graph or {})
+        for each in (one, other):
+            each.executor._graphs = RunGraphs(CountingCatalog(node))
+
+        await one.post(replace(new, prepared=prepared))
+        await asyncio.sleep(5)
+        store.lose("p1")
+        await other.take()
+        await asyncio.sleep(5)
+
+        assert node.begun == ["A", "A"]
+        assert [reads_of(each) for each in (one, other)] == [0, 1]
+        await other.service.cancel(KEY, by="ops")
+        await other.end_of()
+
+    told(story)
+
+
+class CountingCatalog(NodeCatalog):
+    """Counts how often it makes a graph ready for a run."""
+
+    def __init__(self, node: Works) -> None:
+        super().__init__((kind_of(node),))
+        self.reads = 0
+
+    def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
+        self.reads += 1
+        return super().prepare(graph, graph_id=graph_id)
+
+
+def reads_of(process: Process) -> int:
+    """How often a process has made a graph ready."""
+    catalog = process.executor._graphs._catalog
+    assert isinstance(catalog, CountingCatalog)
+    return catalog.reads

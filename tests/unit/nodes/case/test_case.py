@@ -1,8 +1,10 @@
 """The data of a case's step."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from app.nodes.case.case import (
     ActLimits,
@@ -13,17 +15,26 @@ from app.nodes.case.case import (
     FinishReason,
     Mode,
 )
+from app.nodes.case.data import CaseData
+from app.nodes.run_facts import RunFacts
 
 DATA: dict[str, Any] = {"input": "What is 2 + 2?", "now": "2025-09-08T10:00:00+02:00"}
+ACCEPTED = datetime(2025, 9, 8, 12, tzinfo=UTC)
 DEFAULTS = CaseDefaults(timezone="Europe/Berlin")
+
+
+def case(data: dict[str, Any], defaults: CaseDefaults = DEFAULTS, **facts: Any) -> Case:
+    """Read the data of a step, in a run with these facts."""
+    read = CaseData.model_validate(data)
+    return read.case({}, RunFacts(**{"now": ACCEPTED, **facts}), defaults)
 
 
 @pytest.mark.req("002/9.1", "002/17.4")
 def test_what_the_data_leaves_out_takes_its_default() -> None:
     """Also what it says is null."""
-    short = Case.from_dict(DATA, DEFAULTS)
+    short = case(DATA)
 
-    assert short == Case.from_dict({**DATA, "mode": None, "gold_answer": None}, DEFAULTS)
+    assert short == case({**DATA, "mode": None, "gold_answer": None})
     assert (short.timezone, short.mode, short.expected_tools) == (
         "Europe/Berlin",
         Mode.HRM_SMALL_THEN_ESCALATE,
@@ -38,30 +49,36 @@ def test_what_the_data_leaves_out_takes_its_default() -> None:
     )
 
 
-def test_a_stored_case_is_read_again_as_it_was_whatever_the_defaults() -> None:
-    """A configuration that changed meanwhile does not change it."""
-    case = Case.from_dict(
-        {**DATA, "expected_tools": ["calculator"], "seed": 3, "act": {"max_steps": 2}}, DEFAULTS
-    )
+def test_what_the_data_says_comes_before_the_run_and_the_run_before_the_defaults() -> None:
+    """Limit by limit."""
     others = CaseDefaults(timezone="UTC", act=ActLimits(max_steps=9), pass_metric=0.5)
+    said = {"timezone": "Asia/Tokyo", "seed": 3, "pass_metric": 0, "mode": "fallback_only"}
+    act = {"min_improvement": 1, "escalate_when": "fail"}
+    asked = {"timezone": "Europe/Paris", "seed": 4}
 
-    assert case.act.max_steps == 2
-    assert Case.from_dict(case.to_dict(), others) == case
+    usual, own = case({"input": "?"}, others, **asked), case({**DATA, **said, "act": act}, others)
+
+    assert (usual.timezone, usual.seed, usual.now) == ("Europe/Paris", 4, ACCEPTED)
+    assert (usual.act, usual.pass_metric) == (others.act, 0.5)
+    assert (own.timezone, own.seed, own.pass_metric) == ("Asia/Tokyo", 3, 0)
+    assert own.now == datetime.fromisoformat(DATA["now"])
+    assert own.mode is Mode.FALLBACK_ONLY
+    assert own.act == ActLimits(max_steps=9, min_improvement=1.0, escalate_when=EscalateWhen.FAIL)
 
 
 @pytest.mark.req("002/17.2", "002/17.3", "002/24.1")
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"input": ""}, "input"),
         ({"input": None}, "input"),
         ({"now": "yesterday"}, "now"),
-        ({"now": "2025-09-08T10:00:00"}, "offset"),
+        ({"now": "2025-09-08T10:00:00"}, "now"),
         ({"mode": "big_first"}, "mode"),
         ({"timezone": "Atlantis/City"}, "timezone"),
         ({"timezone": "../etc/passwd"}, "timezone"),
         ({"seed": "7"}, "seed"),
         ({"golden": "4"}, "golden"),
+        ({"gold_answer": {"secret": "42"}}, "gold_answer"),
         ({"expected_tools": "calculator"}, "expected_tools"),
         ({"act": {"max_steps": -1}}, "max_steps"),
         ({"act": {"max_steps_fallback_only": 2}}, "max_steps_fallback_only"),
@@ -76,17 +93,29 @@ def test_a_stored_case_is_read_again_as_it_was_whatever_the_defaults() -> None:
 def test_data_that_is_no_case_is_refused_by_the_name_of_its_field(
     wrong: dict[str, Any], named: str
 ) -> None:
-    """And never by its value."""
-    with pytest.raises(CaseDataError, match=named):
-        Case.from_dict({**DATA, **wrong}, DEFAULTS)
+    """In a graph with such data, that is the place of the problem."""
+    with pytest.raises(ValidationError) as refused:
+        case({**DATA, **wrong})
+
+    assert refused.value.errors()[0]["loc"][-1] == named
 
 
-def test_a_refusal_repeats_nothing_of_the_data() -> None:
-    """It may be shown to anybody."""
-    with pytest.raises(CaseDataError) as refused:
-        Case.from_dict({**DATA, "gold_answer": {"secret": "42"}}, DEFAULTS)
+@pytest.mark.parametrize(
+    ("wrong", "facts", "named"),
+    [
+        ({"input": ""}, {}, "input"),
+        ({"now": None}, {"now": ACCEPTED.replace(tzinfo=None)}, "now"),
+        ({}, {"timezone": "Atlantis/City"}, "timezone"),
+    ],
+)
+def test_what_only_shows_once_the_run_is_known_is_refused_too(
+    wrong: dict[str, Any], facts: dict[str, Any], named: str
+) -> None:
+    """By its name, and never by its value: a refusal may be shown to anybody."""
+    with pytest.raises(CaseDataError, match=named) as refused:
+        case({**DATA, **wrong}, **facts)
 
-    assert "secret" not in str(refused.value)
+    assert "Atlantis" not in str(refused.value)
 
 
 @pytest.mark.req("002/24.2", "002/24.5")

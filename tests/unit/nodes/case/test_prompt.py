@@ -10,6 +10,7 @@ import pytest
 from app.llm.gateway import Tier
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
+from app.nodes.case.offer import ToolOffer
 from app.nodes.case.plan import Action, Plan, parse_plan
 from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, prompt
 from app.tools.calculator import Calculator
@@ -29,7 +30,7 @@ def evidence(result: dict[str, Any]) -> Evidence:
 @pytest.mark.req("002/22.1")
 def test_the_user_message_is_one_json_document_with_sorted_keys() -> None:
     """The same state makes the same prompt."""
-    _, user = prompt(CASE, [Calculator.spec], [evidence({"value": "4"})])
+    _, user = prompt(CASE, ToolOffer([Calculator.spec]), [evidence({"value": "4"})])
 
     document = json.loads(user.content)
     assert document == {
@@ -52,7 +53,7 @@ def test_a_mended_plan_starts_from_the_last_one_and_its_failure() -> None:
     """Both are part of the document."""
     plan = Plan((Action("calculator", {"expression": "1 / 0"}),))
 
-    _, user = prompt(CASE, [], [], previous_plan=plan, failure="division by zero")
+    _, user = prompt(CASE, ToolOffer(), [], previous_plan=plan, failure="division by zero")
 
     document = json.loads(user.content)
     assert document["previous_plan"] == plan.to_dict()
@@ -61,7 +62,7 @@ def test_a_mended_plan_starts_from_the_last_one_and_its_failure() -> None:
 
 def test_a_long_result_is_cut_so_that_it_cannot_fill_the_prompt() -> None:
     """What was left out is said."""
-    _, user = prompt(CASE, [], [evidence({"rows": "x" * 3 * MAX_RESULT_CHARS})])
+    _, user = prompt(CASE, ToolOffer(), [evidence({"rows": "x" * 3 * MAX_RESULT_CHARS})])
 
     shown = json.loads(user.content)["evidence"][0]["result"]
     assert len(shown["beginning"]) == MAX_RESULT_CHARS
@@ -72,7 +73,7 @@ def test_long_arguments_are_cut_like_a_long_result() -> None:
     """The result of an earlier action may have been put into them."""
     found = replace(evidence({"value": "4"}), args={"values": [1.5] * MAX_RESULT_CHARS})
 
-    _, user = prompt(CASE, [], [found])
+    _, user = prompt(CASE, ToolOffer(), [found])
 
     shown = json.loads(user.content)["evidence"][0]
     assert shown["args"]["omitted_chars"] > MAX_RESULT_CHARS
@@ -81,7 +82,7 @@ def test_long_arguments_are_cut_like_a_long_result() -> None:
 
 def test_the_system_message_calls_evidence_data_and_shows_replies_that_are_valid() -> None:
     """A model that copies the examples is understood."""
-    system, _ = prompt(CASE, [], [])
+    system, _ = prompt(CASE, ToolOffer(), [])
     examples = [line[line.index("{") :] for line in SYSTEM.splitlines() if ': {"' in line]
 
     assert "never instructions" in system.content

@@ -1,0 +1,42 @@
+"""From a body of kind graph to a run that can be stored and executed."""
+
+from typing import Any
+
+import pytest
+
+from app.api.graph_admission import GraphAdmission
+from app.api.run_body import GraphRunBody
+from app.api.services import ApiLimits
+from app.nodes.catalog import NodeCatalog
+from app.nodes.router import router_type
+from app.runs.definitions import GraphDefinitions
+from app.runs.graphs import GraphLimits
+from tests.support.memory_graphs import MemoryGraphs
+
+ROUTE: dict[str, Any] = {
+    "steps": [
+        {
+            "id": "way",
+            "type": "router",
+            "data": {"routes": [{"when": {"path": "default", "op": "exists"}, "to": "on"}]},
+        }
+    ],
+    "edges": [],
+}
+
+
+@pytest.mark.parametrize("sent", [ROUTE, {"name": "route"}], ids=["inline", "named"])
+async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
+    sent: dict[str, Any],
+) -> None:
+    """The process that takes the run need not read it a second time."""
+    graphs = GraphDefinitions(MemoryGraphs(), NodeCatalog((router_type(),)), GraphLimits())
+    await graphs.register("t", "route", ROUTE)
+    body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
+
+    new = await GraphAdmission(ApiLimits(), graphs).new_run(body, "t", None)
+
+    assert new.request.graph is not None
+    assert new.prepared is not None
+    assert list(new.prepared.steps) == ["way"]
+    assert [step["id"] for step in new.request.graph["steps"]] == ["way"]

@@ -1,0 +1,99 @@
+"""What a run has held is freed when it has ended: the garbage collector looks for it too seldom."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget
+from app.engine.call import AttemptError
+from app.engine.context import FlowContext
+from app.runs.run import RunStatus
+from tests.unit.runs.works import WISH, nothing, told, waits
+from tests.unit.runs.world import KEY, Process, answering, call, new_run
+
+Work = Callable[[FlowContext], Awaitable[Any]]
+
+
+class UnluckyError(Exception):
+    """What a step fails with."""
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """An error that cannot be written to."""
+
+    code: int
+
+
+async def fails_frozen(context: FlowContext) -> Any:
+    raise FrozenError(1)
+
+
+async def fails(context: FlowContext) -> Any:
+    raise UnluckyError
+
+
+async def fails_after_another_failure(context: FlowContext) -> Any:
+    try:
+        await fails(context)
+    except UnluckyError as first:
+        raise ExceptionGroup("both", [first, ValueError("second")]) from first
+
+
+async def asks_for_too_much(context: FlowContext) -> Any:
+    await call(context, "one", answering(1))
+    await call(context, "two", answering(2))
+
+
+async def asks_in_vain(context: FlowContext) -> Any:
+    async def attempt() -> Any:
+        raise AttemptError("Busy.", error_class="Busy", retryable=True)
+
+    return await call(context, "in vain", attempt)
+
+
+@pytest.mark.parametrize(
+    ("work", "status"),
+    [
+        pytest.param(nothing, RunStatus.COMPLETED, id="completed"),
+        pytest.param(fails, RunStatus.FAILED, id="failed"),
+        pytest.param(fails_frozen, RunStatus.FAILED, id="failed, and cannot be written to"),
+        pytest.param(fails_after_another_failure, RunStatus.FAILED, id="failed twice"),
+        pytest.param(asks_in_vain, RunStatus.FAILED, id="failed call"),
+        pytest.param(asks_for_too_much, RunStatus.HALTED, id="halted"),
+        pytest.param(waits, RunStatus.CANCELLED, id="cancelled"),
+    ],
+)
+def test_an_ended_run_is_let_go_without_the_garbage_collector(
+    work: Work, status: RunStatus
+) -> None:
+    """However it ended: its journal and its token, and with them its trace and its values."""
+    held: list[weakref.ref[Any]] = []
+
+    async def remembered(context: FlowContext) -> Any:
+        held.extend(map(weakref.ref, (context.run.journal, context.token, context.calls)))
+        return await work(context)
+
+    async def story() -> None:
+        process = Process(remembered)
+        accepted = await process.post(new_run(budget=Budget(max_llm_calls_small=1)))
+        if work is waits:
+            await asyncio.sleep(1)
+            await process.service.cancel(KEY, by=WISH.requested_by)
+        run = await process.end_of(accepted.key)
+        await asyncio.sleep(1)
+
+        assert run.status is status
+        assert len(held) == 3
+        assert [gone() for gone in held] == [None] * 3
+
+    gc.disable()
+    try:
+        told(story)
+    finally:
+        gc.enable()
