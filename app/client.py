@@ -178,6 +178,7 @@ def _problem(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _told(status: int, problem: Mapping[str, Any]) -> str:
-    told = [str(problem.get("detail") or problem.get("title") or f"The service answered {status}.")]
+    said = [str(part).rstrip(".") for part in (problem.get("title"), problem.get("detail")) if part]
+    told = [f"{'. '.join(said)}." if said else f"The service answered {status}."]
     told += [f"{error.get('field')}: {error.get('message')}" for error in problem.get("errors", ())]
     return "\n".join(told)

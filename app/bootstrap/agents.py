@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 
+from app.bootstrap.errors import StartupError
 from app.bootstrap.toolbox import Toolbox
 from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
@@ -35,8 +37,15 @@ from app.tools.registry import ToolRegistry
 
 
 def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
-    """Return the tools that the configuration allows."""
+    """Return the tools that the configuration allows.
+
+    Raises:
+        StartupError: it allows or denies a tool that does not exist.
+    """
     allow = settings.tools.allow
+    known = [tool.spec.name for tool in tools]
+    _require_known("tools.allow", allow or (), known)
+    _require_known("tools.deny", settings.tools.deny, known)
     policy = ToolPolicy(
         allow=None if allow is None else frozenset(allow), deny=frozenset(settings.tools.deny)
     )
@@ -46,6 +55,17 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
         payloads=settings.trace.payloads,
         retry=_retry(settings.retry),
     )
+
+
+def _require_known(key: str, names: Iterable[str], known: list[str]) -> None:
+    """Refuse a name that no tool has: whoever denies ``Plotter`` would be left with the plotter."""
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name.lower(), known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise StartupError(
+                f"{key}: there is no tool {name!r}{hint} The tools are {', '.join(sorted(known))}"
+            )
 
 
 def build_models(settings: Settings) -> ModelGateway:

@@ -52,6 +52,10 @@ def check_configuration() -> list[str]:
         StartupError: it does not fit.
     """
     loaded = read_settings()
+    from app.bootstrap.agents import build_tools
+    from app.bootstrap.toolbox import Toolbox
+
+    build_tools(loaded.settings, Toolbox(loaded.settings.tools).tools)
     warnings = [f"warning: {warning}" for warning in loaded.warnings]
     return [*warnings, f"The configuration fits ({loaded.source or 'defaults and environment'})."]
 

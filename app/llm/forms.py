@@ -80,7 +80,8 @@ def read_json(reply: str) -> str:
 
 def is_prose(reply: str) -> bool:
     """Tell whether a reply does not even try to be JSON; one that breaks off has tried."""
-    return bool(reply.strip()) and not any(mark in reply for mark in "{[")
+    begun = any(mark in reply for mark in "{[")
+    return bool(reply.strip()) and not begun and json_part(reply) is None
 
 
 def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Message, ...]:

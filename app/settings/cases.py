@@ -97,8 +97,12 @@ class PriceSettings(Section):
 
     def problem(self) -> tuple[str, str] | None:
         """Return the key that does not fit the others and what it must be, if there is one."""
-        if self.chosen_provider == "tiingo" and self.api_key is None:
-            return "provider", "tiingo needs TOOLS_PRICES_API_KEY in the environment"
+        if self.api_key is not None or self.provider == "packaged":
+            return None
+        if self.base_url:  # the usual key goes to the provider itself and to nobody else
+            return "base_url", "needs TOOLS_PRICES_API_KEY in the environment"
+        if self.provider == "tiingo":
+            return "provider", "tiingo needs TIINGO_API_KEY in the environment"
         return None
 
 

@@ -47,7 +47,8 @@ Names = tuple[Text, ...]
 
 def _endpoint(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+    known = parts.scheme in ("http", "https") and parts.port != 0
+    if not known or not parts.hostname or "@" in parts.netloc:
         raise ValueError("must be a URL")
     return url
 
@@ -58,4 +59,23 @@ Endpoint = Annotated[
     Field(json_schema_extra={"expected": "an http or https URL without user or password"}),
 ]
 
-ApiKey = Annotated[SecretStr, Field(min_length=1, json_schema_extra={"environment_only": True})]
+
+def _api_key(key: SecretStr) -> SecretStr:
+    """Refuse what no HTTP header can hold: clients would fail with it, and quote it."""
+    text = key.get_secret_value()
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("must be printable ASCII")
+    return key
+
+
+ApiKey = Annotated[
+    SecretStr,
+    AfterValidator(_api_key),
+    Field(
+        min_length=1,
+        json_schema_extra={
+            "environment_only": True,
+            "expected": "a key of printable ASCII characters",
+        },
+    ),
+]

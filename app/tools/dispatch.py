@@ -5,6 +5,7 @@ The allowlist is enforced here, where a tool is run, and not in a prompt.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -145,7 +146,7 @@ async def _attempt(
 async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
     """Run the tool; a result with an error is a failed attempt, so that the trace shows it."""
     try:
-        result = await tool.run(args, context)
+        result = dict(await tool.run(args, context))
     except ArtifactTooLargeError as refusal:
         raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
     except Exception as error:
@@ -166,8 +167,11 @@ async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) 
 
 
 def _seconds(asked: object) -> float | None:
-    """Return the wait that a tool asks for, unless it is no number."""
-    return float(asked) if isinstance(asked, int | float) else None
+    """Return the wait that a tool asks for, unless it is no number; what is too long is endless."""
+    try:
+        return float(asked) if isinstance(asked, int | float) else None
+    except OverflowError:
+        return math.inf
 
 
 def _code(failed: CallFailedError) -> str:

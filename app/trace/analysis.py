@@ -125,11 +125,27 @@ def first_halted(snapshot: Snapshot) -> Node | None:
     """Return the call that hit a limit or a stop, or None if nothing was halted.
 
     Of the halted nodes it is the first to end. What ended in the same millisecond ended because
-    of it, unless it began last: a refused call begins and ends at once.
+    of it, unless it began last: a refused call begins and ends at once. A call that was cut off
+    with its worker and begun anew stopped nothing.
     """
-    halted = [node for node in snapshot["nodes"].values() if node["status"] == "halt"]
+    nodes = snapshot["nodes"].values()
+    latest = {(node["parent_id"], node["kind"], node["name"]): node for node in nodes}
+    cut_off: set[str] = set()
+    halted: list[Node] = []
+    for node in nodes:
+        again = latest[node["parent_id"], node["kind"], node["name"]]
+        if node["parent_id"] in cut_off or _began_anew(node, again):
+            cut_off.add(node["node_id"])
+        elif node["status"] == "halt":
+            halted.append(node)
     calls = [node for node in halted if node["parent_id"] is not None]
     return min(calls or halted, key=_halt_order, default=None)
+
+
+def _began_anew(node: Node, again: Node) -> bool:
+    """Tell whether a halted call was made once more, as ``again``, after it had ended."""
+    halted = node["status"] == "halt" and again is not node
+    return halted and again["start_ts_ms"] >= (node["end_ts_ms"] or 0)
 
 
 def critical_path(snapshot: Snapshot) -> list[Segment]:

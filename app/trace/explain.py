@@ -1,5 +1,6 @@
 """A run as a text that a person reads at a glance."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from textwrap import wrap
@@ -57,17 +58,25 @@ def explain(snapshot: Snapshot, *, max_nodes: int = 200) -> str:
 
 def _headline(snapshot: Snapshot, root: Node) -> Iterator[str]:
     totals = snapshot["aggregates"]
+    nodes = snapshot["nodes"].values()
+    kinds = Counter(node["kind"] for node in nodes if _was_made(node))
+    retries = sum(node["retries_used"] for node in nodes)
     began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
     lasted = duration(duration_ms(root, snapshot))
     yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[root['status']]} {lasted}."
     yield (
-        f"{money(totals['total_cost_usd'])} · {counted(totals['total_llm_calls'], 'LLM call')} · "
-        f"{counted(totals['total_tool_calls'], 'tool call')} · "
-        f"{counted(totals['total_retries'], 'retry', 'retries')} · "
+        f"{money(totals['total_cost_usd'])} · {counted(kinds['llm'], 'LLM call')} · "
+        f"{counted(kinds['tool'], 'tool call')} · "
+        f"{counted(retries, 'retry', 'retries')} · "
         f"{totals['total_tokens_in']:,} tokens in, {totals['total_tokens_out']:,} out · "
         f"depth {totals['max_depth']}"
     )
     yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _was_made(node: Node) -> bool:
+    """Tell a call that was made from one that was refused: that one begins and ends at once."""
+    return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]
 
 
 def _troubles(snapshot: Snapshot) -> Iterator[str]:

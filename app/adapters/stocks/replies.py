@@ -11,6 +11,8 @@ from app.tools.stocks.prices import DailyPrice
 
 MAX_DAYS: Final = 40_000
 """More trading days than there were in a hundred and fifty years."""
+LONGEST_WAIT_SECONDS: Final = 31_536_000.0
+"""A year: a longer wait, which JSON may be unable to hold, is told as this one."""
 
 _DATE_CHARS = 10  # 2012-01-03, whatever time follows
 _COLUMNS = frozenset({"date", "open", "high", "low", "close", "volume", "adjClose"})
@@ -41,14 +43,17 @@ def days_in(text: str) -> tuple[DailyPrice, ...]:
 
 
 def seconds_asked(retry_after: str) -> float | None:
-    """Return how long a ``Retry-After`` asks to wait, in seconds; None if it cannot be read."""
+    """Return how long a ``Retry-After`` asks to wait, in seconds; None if it cannot be read.
+
+    It is at most ``LONGEST_WAIT_SECONDS``.
+    """
     if retry_after.isdecimal():
-        return float(retry_after)
+        return min(float(retry_after), LONGEST_WAIT_SECONDS)
     try:
-        until = parsedate_to_datetime(retry_after)
-    except ValueError:
+        wait = parsedate_to_datetime(retry_after).astimezone(UTC) - datetime.now(UTC)
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, (until.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+    return min(max(0.0, wait.total_seconds()), LONGEST_WAIT_SECONDS)
 
 
 def _day(row: Mapping[str, str]) -> DailyPrice:

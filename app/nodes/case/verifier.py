@@ -95,13 +95,19 @@ def _recomputed(
     if written is None:
         return True
     worked = [found for found in evidence if _worked(found)]
-    numbers = {number for found in worked for number in _found(recompute(found) or found.result)}
+    numbers = {number for found in worked for number in _found(_latest(found, recompute))}
     return not numbers or written in numbers
 
 
 def _worked(found: Evidence) -> bool:
     """Tell whether an action found something; to write an answer down is to find nothing."""
     return not found.failed and not found.refused and found.tool != RESPOND
+
+
+def _latest(found: Evidence, recompute: Recompute) -> ToolResult:
+    """Return what an action finds when it is worked out again, or found if that fails."""
+    again = recompute(found)
+    return found.result if again is None or "error" in again else again
 
 
 def _found(result: ToolResult) -> Iterable[Decimal]:

@@ -1,8 +1,9 @@
 """Units of time in expressions: how long they are, and what may be done with them.
 
 A quantity is a number of units. Two of them are added, subtracted and compared; one is multiplied
-and divided by numbers, and divided by another one, which leaves a number. Months and years are no
-units: their length depends on the calendar.
+and divided by numbers, and divided by another one, which leaves a number. What is whole in one unit
+is not in another, so no quantity is rounded, and ``//`` takes none beside a number. Months and
+years are no units: their length depends on the calendar.
 """
 
 import ast
@@ -96,8 +97,15 @@ def _combined(operator: ast.operator, left: int, right: int) -> int:
     match operator:
         case ast.Mult():
             return left + right
-        case ast.Div() | ast.FloorDiv():
+        case ast.Div():
             return left - right
+        case ast.FloorDiv():
+            if left != right:  # how much is left out would depend on the unit
+                raise malformed(
+                    "// takes two times or two numbers; divide by a unit first: "
+                    "(10 days / days) // 3"
+                )
+            return 0
         case ast.Pow():
             if left or right:
                 raise malformed("a time cannot be raised to a power, nor be an exponent")

@@ -18,7 +18,7 @@ _CLOCK = (
 )
 _LAST = re.compile(rf"(?P<date>.+?)(?:,\s*|\s+)(?:at\s+)?{_CLOCK}", re.ASCII | re.IGNORECASE)
 _FIRST = re.compile(rf"(?:at\s+)?{_CLOCK}(?:,\s*|\s+)(?:on\s+)?(?P<date>.+)", re.ASCII | re.I)
-_ISO = re.compile(r"\d{4}-?(?:\d\d-?\d\d|W\d\d-?\d)[Tt ]\d\d\b.*", re.ASCII)
+_ISO = re.compile(r"\d{4}-?(?:\d\d-?\d\d|W\d\d-?\d)[^\d+-]\d\d.*", re.ASCII)
 _WORDS = re.compile(r"\b(noon|midday|midnight)\b", re.ASCII | re.IGNORECASE)
 _NOON = 12
 
@@ -37,7 +37,7 @@ def split(text: str) -> tuple[str, time] | None:
     """Return the date, as written, and the time of ``March 3, 2025 at 3 pm``; None without a time.
 
     Raises:
-        DateRefusedError: the time does not exist, or belongs to two days.
+        DateRefusedError: the time does not exist or belongs to two days, or there are two of them.
     """
     if word := _WORDS.search(text):
         if word[0].lower() == "midnight":
@@ -52,6 +52,12 @@ def split(text: str) -> tuple[str, time] | None:
         found = _FIRST.fullmatch(text)
     if found is None or not _tells_time(found):
         return None
+    if iso_moment(found["date"]) is not None:  # such as 10:00 05:30, an offset without its sign
+        raise DateRefusedError(
+            f"{text!r} has two times of day; write one, with its offset if need be, like "
+            "2025-09-08T15:30+02:00",
+            code="invalid_date",
+        )
     return found["date"], _time_of(found, text)
 
 

@@ -121,7 +121,7 @@ def _picture(
     return Picture(
         kind=wish.kind,
         format=wish.format,
-        title=wish.title or f"{names}: {TITLES[wish.kind]}{'s compared' if several[1:] else ''}",
+        title=wish.title or f"{names}: {_subject(wish, compared=len(several) > 1)}",
         subtitle=f"{about} \N{MIDDLE DOT} {first} \N{EN DASH} {last}",
         unit=several[0].currency if unit is None else unit,
         caption=f"Source: {sources} \N{MIDDLE DOT} {len(days):,} trading days",
@@ -145,3 +145,9 @@ def _price(wish: Wish) -> str:
 
 def _close(day: DailyPrice, wish: Wish) -> float:
     return day.adjusted_close if wish.adjusted else day.close
+
+
+def _subject(wish: Wish, *, compared: bool) -> str:
+    """Return what the picture is of; an adjusted price is not the one that was paid on the day."""
+    adjusted = wish.kind is Kind.LINE and wish.adjusted
+    return f"{'adjusted ' * adjusted}{TITLES[wish.kind]}{'s compared' * compared}"

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from app.bootstrap.agents import build_tools
 from app.bootstrap.errors import StartupError
 from app.bootstrap.plugins import FUNCTIONS, functions_of, named_tools
 from app.bootstrap.toolbox import Toolbox
 from app.engine.context import ExecutionContext
 from app.nodes.function import FunctionNode
 from app.settings.cases import ToolSettings
+from app.settings.schema import Settings
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 
 HERE = "tests.unit.bootstrap.test_plugins"
@@ -102,3 +104,21 @@ def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
     """With the name that was configured."""
     with pytest.raises(StartupError, match=f"tool .*{said}"):
         named_tools([value])
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (ToolSettings(deny=("Plotter",)), "tools.deny: there is no tool 'Plotter'; did you mean"),
+        (ToolSettings(allow=("hammer",)), "tools.allow: there is no tool 'hammer'. The tools are"),
+    ],
+)
+def test_a_tool_that_does_not_exist_is_neither_allowed_nor_denied(
+    settings: ToolSettings, line: str
+) -> None:
+    """Who denies a tool by a wrong name would be left with it."""
+    with pytest.raises(StartupError) as refused:
+        build_tools(Settings(tools=settings), Toolbox(settings, others=()).tools)
+
+    assert str(refused.value).startswith(line)
+    assert "plotter" in str(refused.value)

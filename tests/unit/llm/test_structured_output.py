@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.engine.call import CallFailedError
-from app.llm.forms import StructuredOutput
+from app.llm.forms import StructuredOutput, is_prose
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import SCHEMA, Asking, busy, chain, priced, told
 
@@ -107,6 +107,13 @@ def test_an_endpoint_that_ignores_the_schema_is_told_it_in_words_from_then_on(
         await asking.ask(key="reprompt", json_schema=SCHEMA)
 
     assert formats(told(story, MODEL)) == ["json_schema", next_form]
+
+
+@pytest.mark.parametrize("reply", ["42", '"yes"', "true", " null "])
+def test_a_bare_value_is_no_prose(reply: str) -> None:
+    """A schema need not be that of an object."""
+    assert not is_prose(reply)
+    assert is_prose(f"It is {reply}.")
 
 
 def test_what_was_learned_of_a_model_is_remembered_for_the_process() -> None:

@@ -37,6 +37,7 @@ TIMES = [
     ("2 hours / 30 minutes", "4", None),
     ("90 minutes / hours", "1.5", None),
     ("5 hours // 2 hours", "2", None),
+    ("(10 days / days) // 3", "3", None),
     ("round(100 minutes / hours, 1)", "1.7", None),
     ("min(3, 2)", "2", None),
 ]
@@ -49,6 +50,8 @@ NO_TIMES = [
     ("sum(1 hour, 2)", "give each its unit"),
     ("2^3 hours", "power"),
     ("round(90 minutes)", "round(90 minutes / hours)"),
+    ("10 days // 3", "(10 days / days) // 3"),  # 3 days, but 80 hours: 3 days and 8 hours
+    ("10 // (3 hours) * hours", "divide by a unit first"),
     ("5 in hours", "leave 'in hours' out"),
     ("3 months", "different lengths"),
     ("1 year", "different lengths"),

@@ -225,6 +225,26 @@ def test_a_node_that_ended_with_its_run_did_not_stop_it(
     assert first_halted(graph.snapshot()) == graph.node(limit)
 
 
+def test_a_call_that_was_lost_with_its_worker_and_made_again_stopped_nothing(
+    graph: ExecutionGraph, root: str, clock: ManualClock
+) -> None:
+    """Nor did what stood below it; calls side by side are no tries of one another."""
+    lost = graph.begin_node(root, "system", "slow")
+    graph.begin_node(lost, "tool", "calculator")
+    clock.advance(5)
+    graph.mark_halt(lost, "worker_lost")
+    assert first_halted(graph.snapshot()) == graph.node(lost)
+
+    again = graph.begin_node(root, "system", "slow")
+    assert first_halted(graph.snapshot()) is None
+
+    calls = [graph.begin_node(again, "llm", "answer") for _ in range(2)]
+    clock.advance(5)
+    graph.mark_halt(calls[0], "cancelled")
+    graph.mark_halt(calls[1], "cancelled")
+    assert first_halted(graph.snapshot()) in [graph.node(call) for call in calls]
+
+
 def test_a_halted_root_alone_stopped_by_itself(graph: ExecutionGraph, root: str) -> None:
     """A run that was cancelled before its first call; and nothing halted is None."""
     assert first_halted(graph.snapshot()) is None

@@ -8,7 +8,7 @@ from tests.support.manual_clock import ManualClock
 
 WHOLE = """\
 Run chain-1 was halted after 1.61 s.
-$0.9542 · 2 LLM calls · 1 tool call · 1 retry · 5,120 tokens in, 3,080 out · depth 2
+$0.9542 · 2 LLM calls · 2 tool calls · 1 retry · 5,120 tokens in, 3,080 out · depth 2
 Began 2025-02-19 21:20:00 UTC.
 
 Stopped at llm step_2 (n000007) after 1.61 s: cost ceiling exceeded

@@ -12,6 +12,7 @@ from tests.support.fake_tiingo import FakeTiingo, Reply, prices_as_csv
 from tests.support.manual_clock import ManualClock
 
 KEY = "canary-7c1e0d9b2f"
+A_YEAR = 365 * 24 * 3600
 HEADER = "date,close,high,low,open,volume,adjClose\n"
 
 
@@ -98,6 +99,12 @@ async def test_askers_at_the_same_time_share_one_request(
         (Reply(status=500, body=KEY), "source_unavailable", None),
         (Reply(status=429, headers={"retry-after": "7"}), "source_unavailable", 7),
         (Reply(status=429, headers={"retry-after": "soon"}), "source_unavailable", None),
+        (Reply(status=429, headers={"retry-after": 400 * "9"}), "source_unavailable", A_YEAR),
+        (
+            Reply(status=429, headers={"retry-after": "Fri, 31 Dec 9999 23:59:59 -1200"}),
+            "source_unavailable",
+            None,
+        ),
         (
             Reply(status=503, headers={"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}),
             "source_unavailable",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -95,11 +95,19 @@ def test_a_timeout_is_tried_again() -> None:
     [
         (Source(BUSY, BUSY, BUSY), 3),
         (Source(failure("No such thing.", "unknown"), BUSY), 1),
+        (Source({**BUSY, "retry_after_seconds": 10**400}, BUSY), 1),
         (Source(BUSY, BUSY, idempotent=False), 1),
         (Source(BUSY, BUSY, transient=frozenset()), 1),
         (Source(None, BUSY, transient=frozenset()), 1),
     ],
-    ids=["used up", "not transient", "not repeatable", "names none", "timeout that names none"],
+    ids=[
+        "used up",
+        "not transient",
+        "asks to wait for ever",
+        "not repeatable",
+        "names none",
+        "timeout that names none",
+    ],
 )
 def test_what_is_not_tried_again_is_a_failure_in_the_evidence(
     source: Source, attempts: int
@@ -111,6 +119,16 @@ def test_what_is_not_tried_again_is_a_failure_in_the_evidence(
     evidence = result_of(outcome)["evidence"]
     assert evidence[0]["tool"] == "source"
     assert evidence[0]["result"]["error"]
+
+
+def test_a_tool_that_returns_no_mapping_is_a_failure_in_the_evidence() -> None:
+    """Tools are added by others, and types do not hold them."""
+    source = Source(cast("ToolResult", "42"), BUSY)
+
+    _, outcome = played(source)
+
+    assert len(source.asked_at) == 1
+    assert result_of(outcome)["evidence"][0]["result"]["error"] == "The tool broke."
 
 
 @pytest.mark.req("002/21.3")

@@ -181,6 +181,21 @@ def test_a_number_read_off_what_a_tool_found_is_vouched_for(
     assert judged(comparison, fetched, written).passed is vouched
 
 
+def test_a_number_is_held_against_what_was_found_if_that_cannot_be_found_again(
+    comparison: Comparison,
+) -> None:
+    """Neither does an error vouch for the numbers that it names, nor for all numbers."""
+    calculated = found("calculator", {"value": "42"})
+
+    def answer(text: str, again: ToolResult) -> bool:
+        written = found("respond", {"answer": text}, step=2, number=2)
+        return judged(comparison, calculated, written, again=again).passed
+
+    assert answer("42", FAILED)
+    assert not answer("41", FAILED)
+    assert not answer("10", {"error": "No answer within 10 seconds.", "code": "timeout"})
+
+
 def test_the_pass_metric_is_the_share_that_must_hold(comparison: Comparison) -> None:
     """An answer must exist in any case."""
     wrong = found("respond", {"answer": "blue"})

@@ -178,6 +178,20 @@ async def test_clocks_are_told_as_the_law_sets_them(
         assert again["value"][:19] == new_york(moment).isoformat()
 
 
+@pytest.mark.parametrize(
+    "date",
+    ["2025-03-03T10:00 05:30", "2025-03-03 1000 3 pm", "3 pm, 2025-03-03T10:00Z"],
+)
+async def test_a_date_with_two_times_is_refused(
+    calendar: Calendar, context: ToolContext, date: str
+) -> None:
+    """The first of these had an offset, and lost its sign on the way."""
+    result = await found(calendar, context, "convert", date=date, to_timezone="UTC")
+
+    assert result["code"] == "invalid_date"
+    assert "two times of day" in result["error"]
+
+
 ELAPSED = [
     ({"date": "2025-03-01 10:00", "end_date": "2025-03-02 12:30", "unit": "hours"}, "26.5"),
     ({"date": "2025-03-02 12:30", "end_date": "2025-03-01 10:00", "unit": "minutes"}, "1590"),
