@@ -73,6 +73,8 @@ from app.adapters.providers.offline.reading.sums.gaps import (
     read_told_change,
 )
 from app.adapters.providers.offline.reading.sums.shapes import read_shape
+from app.adapters.providers.offline.reading.sums.time_sums import SIGNS as TIME_SIGNS
+from app.adapters.providers.offline.reading.sums.time_sums import read_time_sum
 from app.adapters.providers.offline.reading.sums.time_units import read_time_units
 from app.adapters.providers.offline.reading.sums.unit_conversions import UNIT_NAMES, read_conversion
 from app.adapters.providers.offline.reading.words.action import Action, Reading
@@ -130,6 +132,7 @@ RULES: Iterable[Rule] = (
     _rule(read_conversion_of_time, *CLOCK_WORDS),
     _rule(read_time_later, *CLOCK_WORDS),
     _rule(read_elapsed, *CLOCK_WORDS),
+    _rule(read_time_sum, *TIME_SIGNS),
     _rule(read_stock_question),
     _rule(read_stock_comparison, *VERDICT_WORDS),
     _rule(read_price_gap, "difference", "gap", "spread", "distance"),

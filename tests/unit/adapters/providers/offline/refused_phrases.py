@@ -35,7 +35,7 @@ BEYOND = [
 
 LEFT_OVER = [
     ("What is 17% of 2,340 in euros?", "in euros"),
-    ("what is 5 plus 3 minutes", "minutes"),
+    ("what is 5 plus 3 metres", "metres"),
     ("what is 5 kg plus 3 kg", "kg plus 3 kg"),
     ("How much is 5 apples plus 3 apples", "apples plus 3 apples"),
     ("what is 5% of my salary", "my salary"),
