@@ -120,7 +120,7 @@ async def test_what_does_not_pass_is_an_error() -> None:
 
     (trial,) = await run(service)
 
-    assert trial.error == "503: the queue is full"
+    assert trial.error == "503: the queue is full."
     assert len(service.posted) == 6
 
 
