@@ -61,6 +61,13 @@ class Desk:
         plan: dict[str, Any] = json.loads(reply.text)
         return plan
 
+    async def refusal(self, question: str) -> str:
+        """Return why the planner gives up on a question; it must not plan anything besides."""
+        plan = await self.plan(question)
+        assert list(plan) == ["cannot"], plan
+        reason: str = plan["cannot"]
+        return reason
+
     async def actions(self, question: str, **more: Any) -> list[dict[str, Any]]:
         """Return the actions of a plan; there must be one, and its arguments must fit the tools."""
         plan = await self.plan(question, **more)

@@ -41,4 +41,4 @@ async def test_a_sum_of_times_is_told_with_its_unit(desk: Desk, question: str, a
 )
 async def test_what_is_no_sum_of_times_is_refused(desk: Desk, question: str) -> None:
     """Rather than read as one."""
-    assert "cannot" in await desk.plan(question)
+    assert await desk.refusal(question)
