@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,6 +87,23 @@ async def test_a_caption_names_the_source_and_a_subtitle_the_days() -> None:
     assert "1 Mar 2013" in picture.subtitle
     assert "weekly" in picture.subtitle
     assert picture.unit == "USD"
+
+
+@pytest.mark.parametrize(
+    ("kind", "adjusted", "title"),
+    [
+        (Kind.LINE, True, "IBM: adjusted closing price"),
+        (Kind.LINE, False, "IBM: closing price"),
+        (Kind.DRAWDOWN, True, "IBM: drawdown"),
+    ],
+)
+async def test_a_title_tells_an_adjusted_price_from_the_one_of_the_day(
+    kind: Kind, adjusted: bool, title: str
+) -> None:
+    """They can differ many times over."""
+    series = await PRICES.daily("IBM", None, None)
+
+    assert composed([series], replace(wish(kind), adjusted=adjusted)).title == title
 
 
 async def test_the_same_request_makes_the_same_file(renderer: Renderer) -> None:
