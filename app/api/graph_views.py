@@ -85,7 +85,7 @@ class RegisteredGraph(GraphSummary):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphView(GraphSummary):
+class GraphDefinitionView(GraphSummary):
     """One version of a registered graph."""
 
     __pydantic_config__ = _DOCUMENTED

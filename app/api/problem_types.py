@@ -103,7 +103,7 @@ IDEMPOTENCY_MISMATCH = ProblemType(
     title="The idempotency key was used for another request",
     detail="Use a new Idempotency-Key for a new request, or repeat the first body unchanged.",
 )
-TOO_MANY_INTENTS = ProblemType(
+TOO_MANY_PENDING_CANCELS = ProblemType(
     slug="too-many-intents",
     status=429,
     title="Too many stops wait for runs that do not exist",
@@ -162,7 +162,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     UNSUPPORTED_MEDIA_TYPE,
     INVALID_REQUEST,
     IDEMPOTENCY_MISMATCH,
-    TOO_MANY_INTENTS,
+    TOO_MANY_PENDING_CANCELS,
     QUEUE_FULL,
     TOO_MANY_STREAMS,
     INTERNAL,

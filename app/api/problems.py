@@ -29,7 +29,7 @@ from app.runs.errors import (
     RunConflictError,
     RunNotFoundError,
     StoreUnavailableError,
-    TooManyIntentsError,
+    TooManyPendingCancelsError,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -44,7 +44,7 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         GraphNotFoundError: types.GRAPH_NOT_FOUND,
         ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
         GraphInUseError: types.GRAPH_IN_USE,
-        TooManyIntentsError: types.TOO_MANY_INTENTS,
+        TooManyPendingCancelsError: types.TOO_MANY_PENDING_CANCELS,
         QueueFullError: types.QUEUE_FULL,
         StoreUnavailableError: types.UNAVAILABLE,
     }

@@ -8,8 +8,8 @@ from typing import Any, Self
 from pydantic import ConfigDict
 
 from app.runs.ports import Page
-from app.runs.run import CallRecord, GraphRef, Run, RunKind, RunStatus, StopWish
-from app.runs.service import Receipt
+from app.runs.run import CallRecord, CancelRequest, GraphRef, Run, RunKind, RunStatus
+from app.runs.service import CancelStatus
 
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 
@@ -70,15 +70,15 @@ class CancelView:
     """When the worker that executes the run knew."""
 
     @classmethod
-    def of(cls, wish: StopWish | None) -> Self | None:
+    def of(cls, cancel_request: CancelRequest | None) -> Self | None:
         """Return the view of a wish, if there is one."""
-        if wish is None:
+        if cancel_request is None:
             return None
         return cls(
-            requested_by=wish.requested_by,
-            reason=wish.reason,
-            requested_at=wish.requested_at,
-            delivered_at=wish.delivered_at,
+            requested_by=cancel_request.requested_by,
+            reason=cancel_request.reason,
+            requested_at=cancel_request.requested_at,
+            delivered_at=cancel_request.delivered_at,
         )
 
 
@@ -133,7 +133,7 @@ class RunView:
             result=run.result,
             usage=run.usage,
             stop=run.stop,
-            cancel=CancelView.of(run.wish),
+            cancel=CancelView.of(run.cancel_request),
             metadata=run.metadata,
             links=Links.of(run.key.run_id, root),
         )
@@ -207,17 +207,17 @@ class CancelReceipt:
     """The LLM and tool calls that had begun before the wish."""
 
     @classmethod
-    def of(cls, receipt: Receipt) -> Self:
+    def of(cls, receipt: CancelStatus) -> Self:
         """Return the view of a receipt."""
-        wish = receipt.wish
+        cancel_request = receipt.cancel_request
         return cls(
             run_id=receipt.run_id,
             status=receipt.status,
             already_finished=receipt.already_finished,
-            requested_at=wish.requested_at if wish else None,
-            delivered_at=wish.delivered_at if wish else None,
+            requested_at=cancel_request.requested_at if cancel_request else None,
+            delivered_at=cancel_request.delivered_at if cancel_request else None,
             settled_at=receipt.settled_at,
-            requested_by=wish.requested_by if wish else None,
-            reason=wish.reason if wish else None,
+            requested_by=cancel_request.requested_by if cancel_request else None,
+            reason=cancel_request.reason if cancel_request else None,
             calls=[CallView.of(record) for record in receipt.calls],
         )

@@ -26,7 +26,7 @@ from app.api.services import PartState
 from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import installed_functions
 from app.bootstrap.toolbox import Toolbox
-from app.engine.settling import Supervisor
+from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.blocking import BlockingPool
 from app.runs.artifact_keeping import ArtifactKeeping

@@ -20,7 +20,6 @@ from app.control.budget import Dimension
 from app.control.ledger import Scope
 from app.control.retry import delay_before_retry
 from app.control.usage import NOTHING, Charge
-from app.engine.abandonment import Abandonment
 from app.engine.attempts import BROKEN, AttemptLog
 from app.engine.call import (
     FREE,
@@ -33,6 +32,7 @@ from app.engine.call import (
     Spent,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
+from app.engine.detached_work import DetachedWork
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded
 from app.trace.execution_graph import ExecutionGraph
 
@@ -59,7 +59,7 @@ class Calls:
         self.token = token
         self.jitter = jitter
         self.deadline_in = deadline_in
-        self.abandonment = Abandonment()
+        self.detached = DetachedWork()
 
     async def perform(self, call: Call, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
@@ -77,7 +77,7 @@ class Calls:
         if before is not None and not call.repeatable:
             raise OutcomeUnknownError("An earlier try may have taken effect.")
         self.token.check()
-        self.abandonment.check(call.key)
+        self.detached.check(call.key)
         performance = _Performance(self, call, parent, scope, once=NOTHING if before else call.once)
         return await performance.run(attempt)
 
@@ -136,7 +136,7 @@ class _Performance:
             self._note(None, hold)
             await self._calls.journal.barrier(external=call.external)
             self._calls.token.check()
-            self._calls.abandonment.check(call.key)
+            self._calls.detached.check(call.key)
         except BaseException:
             reservation.settle()  # it never began
             raise

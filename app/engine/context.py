@@ -85,7 +85,7 @@ class ExecutionContext:
         return self.scope
 
 
-class Around(Protocol):
+class GraphView(Protocol):
     """The execution of the graph that a step belongs to."""
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
@@ -106,7 +106,7 @@ class FlowContext:
 
     run: RunContext
     """What all steps of the run share."""
-    around: Around
+    view: GraphView
     node_id: str
     """The id of the step that is executed."""
     path: str
@@ -152,12 +152,12 @@ class FlowContext:
     @property
     def runtime(self) -> Runtime:
         """What the step may ask of its graph."""
-        return self.around.runtime(self)
+        return self.view.runtime(self)
 
     @property
     def upstream(self) -> Mapping[str, Outputs]:
         """What the steps produced from which flow edges lead here, by step."""
-        return self.around.upstream(self.node_id)
+        return self.view.upstream(self.node_id)
 
     def service(self, kind: type[Service]) -> Service:
         """Return the service of a type.

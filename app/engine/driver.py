@@ -22,8 +22,8 @@ from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
 from app.engine.routing import Routing
 from app.engine.run_context import RunContext
-from app.engine.settling import leave_alone, until_done
-from app.engine.stepping import Stepping
+from app.engine.step_runner import StepRunner
+from app.engine.supervision import detach, until_done
 from app.kernel.errors import GraphError
 from app.kernel.facts import Order, StartStep, StepFailed
 from app.kernel.lifecycle import FAILED, StepStatus
@@ -39,7 +39,7 @@ class GraphExecution:
     def __init__(self, prepared: PreparedGraph, inputs: Outputs, run: RunContext) -> None:
         """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to."""
         self._begin(
-            prepared, inputs, run, Stepping(run, run.root, run.scope, ""), run.grace_seconds
+            prepared, inputs, run, StepRunner(run, run.root, run.scope, ""), run.grace_seconds
         )
 
     @classmethod
@@ -49,8 +49,8 @@ class GraphExecution:
         """Prepare to execute a graph inside a step, within its limits and on its lane."""
         nested = cls.__new__(cls)
         run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
-        stepping = Stepping(run, context.trace_parent, context.scope, f"{context.path}/")
-        nested._begin(prepared, inputs, run, stepping, run.grace_seconds)
+        step_runner = StepRunner(run, context.trace_parent, context.scope, f"{context.path}/")
+        nested._begin(prepared, inputs, run, step_runner, run.grace_seconds)
         return nested
 
     def _begin(
@@ -58,13 +58,13 @@ class GraphExecution:
         prepared: PreparedGraph,
         inputs: Outputs,
         run: RunContext,
-        stepping: Stepping,
+        step_runner: StepRunner,
         grace_seconds: float,
     ) -> None:
         self._prepared, self._steps = prepared, prepared.steps
-        self._routing = Routing(prepared, inputs, stepping.prefix)
+        self._routing = Routing(prepared, inputs, step_runner.prefix)
         self._run = run
-        self._stepping = stepping
+        self._step_runner = step_runner
         # A step that is cut off gets less time to end than whatever waits for this graph.
         self._grace_seconds = grace_seconds / 2
         self._reports = self._routing.reports
@@ -75,7 +75,7 @@ class GraphExecution:
         self._ready: deque[str] = deque()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ended: deque[str] = deque()
-        self._lanes_used = 0
+        self._slots_used = 0
         self._woken: asyncio.Future[None] | None = None
         if run.notes is not None:
             run.notes.append(self._routing)
@@ -84,7 +84,7 @@ class GraphExecution:
         """Return how the graph stands although it is still being executed, or never was."""
         for step_id, report in self._reports.items():
             if report.status is StepStatus.RUNNING:
-                self._stepping.cut_off(step_id)
+                self._step_runner.cut_off(step_id)
                 self._abandon(step_id)
         self._recall()
         return replace(self._outcome, stop=stop)
@@ -109,7 +109,7 @@ class GraphExecution:
 
     async def run(self) -> GraphOutcome:
         """Execute the graph."""
-        self._run.lanes.widen(self._prepared.graph.max_parallel)
+        self._run.slots.widen(self._prepared.graph.max_parallel)
         try:
             await self._work()
         except GraphError as error:
@@ -123,7 +123,7 @@ class GraphExecution:
             self._outcome.stop = self._run.token.stop
             self._recall()
         finally:
-            self._run.lanes.forget(self._wake)
+            self._run.slots.forget(self._wake)
         return self._outcome
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
@@ -151,7 +151,7 @@ class GraphExecution:
     def _recall(self) -> None:
         """Keep what steps had produced before the run was stopped, and then not got to again."""
         for step_id, report in self._reports.items():
-            recorded = self._stepping.recorded(step_id)
+            recorded = self._step_runner.recorded(step_id)
             if report.status is StepStatus.PENDING and recorded is not None:
                 report.recall(recorded)
 
@@ -166,7 +166,7 @@ class GraphExecution:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
                 report = self._reports[step_id]
-                rest = self._stepping.execute(
+                rest = self._step_runner.execute(
                     self._steps[step_id], report, self._routing.inputs_of(step_id), self
                 )
                 if rest is not None:
@@ -188,7 +188,7 @@ class GraphExecution:
         """
         if self._run.journal is None:
             return False
-        found = (self._stepping.recorded(step_id) for step_id in self._reports)
+        found = (self._step_runner.recorded(step_id) for step_id in self._reports)
         known = [recorded for recorded in found if recorded is not None]
         self._outcome.stop = next(filter(None, map(stop_in, known)), None)
         self._outcome.error = next(filter(None, map(failure_in, known)), None)
@@ -204,7 +204,7 @@ class GraphExecution:
             await self._something_ended()
             while self._ended:
                 step_id = self._ended.popleft()
-                self._free_lane()
+                self._free_slot()
                 self._tasks.pop(step_id).result()
                 orders = self._tell(step_id, self._reports[step_id])
                 if self._outcome.error is not None:
@@ -220,14 +220,14 @@ class GraphExecution:
 
     def _start_ready(self) -> None:
         create_task = asyncio.get_running_loop().create_task
-        while self._ready and self._take_lane():
+        while self._ready and self._take_slot():
             step_id = self._ready.popleft()
             self._tasks[step_id] = create_task(self._execute_apart(step_id))
 
     async def _execute_apart(self, step_id: str) -> None:
         try:
             step, report = self._steps[step_id], self._reports[step_id]
-            rest = self._stepping.execute(step, report, self._routing.inputs_of(step_id), self)
+            rest = self._step_runner.execute(step, report, self._routing.inputs_of(step_id), self)
             if rest is not None:
                 await rest
         finally:
@@ -246,17 +246,17 @@ class GraphExecution:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    def _take_lane(self) -> bool:
+    def _take_slot(self) -> bool:
         """Use the graph's own lane first, then one from the run's pool."""
-        if self._lanes_used and not self._run.lanes.take(self._wake):
+        if self._slots_used and not self._run.slots.take(self._wake):
             return False
-        self._lanes_used += 1
+        self._slots_used += 1
         return True
 
-    def _free_lane(self) -> None:
-        self._lanes_used -= 1
-        if self._lanes_used:
-            self._run.lanes.give()
+    def _free_slot(self) -> None:
+        self._slots_used -= 1
+        if self._slots_used:
+            self._run.slots.give()
 
     async def _let_end(self) -> None:
         """Let steps end that began before a limit was met: what they were allowed is paid for.
@@ -269,7 +269,7 @@ class GraphExecution:
                 await self._something_ended()
                 while self._ended:
                     step_id = self._ended.popleft()
-                    self._free_lane()
+                    self._free_slot()
                     _forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:
             return  # those that are left are drained, and the limit is what is told
@@ -282,19 +282,19 @@ class GraphExecution:
         tasks, self._tasks = self._tasks, {}
         self._ready.clear()
         for step_id, task in tasks.items():
-            self._stepping.cut_off(step_id)
+            self._step_runner.cut_off(step_id)
             task.cancel()
         cancelled = await until_done(tasks.values(), self._grace_seconds)
         for step_id, task in tasks.items():
-            self._free_lane()
+            self._free_slot()
             if task.done():
                 _forget_failure(task)
-                self._stepping.over(step_id)
+                self._step_runner.over(step_id)
             else:
                 self._abandon(step_id)
-                leave_alone(
+                detach(
                     task,
-                    partial(self._stepping.late, step_id, self._reports[step_id]),
+                    partial(self._step_runner.late, step_id, self._reports[step_id]),
                     over=partial(self._over, step_id),
                 )
         self._ended.clear()
@@ -302,11 +302,11 @@ class GraphExecution:
 
     def _over(self, step_id: str) -> None:
         """Take notice that an abandoned step has come to its end."""
-        self._stepping.over(step_id)
+        self._step_runner.over(step_id)
         self._run.over()
 
     def _abandon(self, step_id: str) -> None:
-        self._stepping.abandon(self._steps[step_id], self._reports[step_id])
+        self._step_runner.abandon(self._steps[step_id], self._reports[step_id])
 
     def _take(self, orders: list[Order]) -> None:
         for order in orders:
@@ -314,7 +314,7 @@ class GraphExecution:
                 self._ready.append(order.step_id)
             else:
                 self._reports[order.step_id].become(StepStatus.SKIPPED)
-                self._stepping.skipped(order.step_id)
+                self._step_runner.skipped(order.step_id)
 
     def _tell(self, step_id: str, report: StepReport) -> list[Order]:
         """Tell the scheduler how a step has ended."""

@@ -10,23 +10,23 @@ from app.engine.run_context import RunContext
 ABANDONED = "The step ignored its cancellation and was abandoned."
 
 
-def tell_end(run: RunContext, kind: str, path: str, data: Mapping[str, Any]) -> None:
+def emit_end(run: RunContext, kind: str, path: str, data: Mapping[str, Any]) -> None:
     """Tell the end of a step, unless it never began or its end was told before."""
     node = run.begun.pop(path, None)
     if node is not None and run.events is not None:
         run.events.emit(Event(type=kind, step_id=path, node_id=node, data=data))
 
 
-def tell_cut_off(run: RunContext, path: str, reason: str) -> None:
+def emit_cut_off(run: RunContext, path: str, reason: str) -> None:
     """Tell that a step was cut off; one that goes on in another process has not ended."""
     if isinstance(run.token.stop, HandOver):
         run.begun.pop(path, None)
     else:
-        tell_end(run, STEP_CANCELLED, path, {"reason": reason})
+        emit_end(run, STEP_CANCELLED, path, {"reason": reason})
 
 
-def abandon_inside(run: RunContext, inside: tuple[str, ...]) -> None:
+def detach_inside(run: RunContext, inside: tuple[str, ...]) -> None:
     """End the steps whose paths begin so: what executed them ignored its cancellation."""
     for path in [begun for begun in run.begun if begun.startswith(inside)]:
         run.trace.mark_halt(run.begun[path], ABANDONED)
-        tell_cut_off(run, path, ABANDONED)
+        emit_cut_off(run, path, ABANDONED)

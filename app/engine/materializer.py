@@ -102,7 +102,7 @@ class Materializer:
     ) -> FlowContext:
         return FlowContext(
             run=consumer.run,
-            around=_Linked(self, consumer, way),
+            view=_Linked(self, consumer, way),
             node_id=step_id,
             path=f"{consumer.path}>{step_id}",
             trace_parent=node,

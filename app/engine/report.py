@@ -136,7 +136,7 @@ class GraphOutcome:
                 left += error.exceptions
 
 
-def said_of(error: Exception) -> str:
+def message_of_error(error: Exception) -> str:
     """Return what may be said of a failure.
 
     The messages of our own errors are made to be shown; others could hold anything.
@@ -163,7 +163,7 @@ def failure_in(recorded: Recorded) -> Exception | None:
 
 def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
     """Return a failure as the journal holds it."""
-    return {"error_class": class_of(error), "message": said_of(error), **more}
+    return {"error_class": class_of(error), "message": message_of_error(error), **more}
 
 
 def partial_ignored(source: Callable[[], Outputs]) -> None:

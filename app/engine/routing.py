@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.engine.context import Outputs
-from app.engine.noting import Note
 from app.engine.prepared import PreparedGraph
 from app.engine.report import StepReport
+from app.engine.step_records import Note
 from app.kernel.lifecycle import RUNNING
 
 

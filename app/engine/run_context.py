@@ -8,8 +8,8 @@ from app.control.ledger import Scope
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.events import EventSink
-from app.engine.lanes import Lanes
 from app.engine.ports import Journal
+from app.engine.step_slots import StepSlots
 from app.trace.execution_graph import ExecutionGraph
 
 DEFAULT_GRACE_SECONDS = 5.0
@@ -33,7 +33,7 @@ class RunContext:
     state: dict[str, Any] = field(default_factory=dict)
     """What the steps of the run tell one another; it does not outlive its execution."""
     chat_id: str | None = None
-    lanes: Lanes = field(default_factory=Lanes)
+    slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """How long cancelled work may take to end before it is abandoned."""
     jitter: Callable[[], float] = lambda: 0.0
@@ -45,5 +45,4 @@ class RunContext:
     over: Callable[[], None] = lambda: None
     """Called when work that was abandoned has come to its end."""
     notes: list[Any] | None = None
-    """Where executions of graphs say that their steps can be looked at (see ``noting.py``); None
-    notes nothing of them."""
+    """Executions of graphs whose steps a trace reads (``step_records.py``), if any."""

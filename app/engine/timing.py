@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from app.control.ledger import Scope
 from app.control.stops import Stop
 from app.engine.cancellation import CancellationToken
-from app.engine.settling import leave_alone, until_done
+from app.engine.supervision import detach, until_done
 
 Result = TypeVar("Result")
 
@@ -97,7 +97,7 @@ async def _cut_off(
     cancelled = await until_done((task,), grace_seconds)
     if not task.done():
         watcher.abandoned()
-    leave_alone(task, watcher.late, over=watcher.over)
+    detach(task, watcher.late, over=watcher.over)
     _pass_on_stop(task)
     return cancelled
 

@@ -118,7 +118,7 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
     """Return the context of a step as seed 000 has it."""
     caller = context.run.services.get(Caller, _NOBODY)
     upstream = dict(caller.upstream) if caller.upstream else {}
-    for step_id, outputs in context.around.upstream(context.node_id).items():
+    for step_id, outputs in context.view.upstream(context.node_id).items():
         if DEFAULT_HANDLE in outputs:
             upstream[step_id] = outputs[DEFAULT_HANDLE]
     scope = context.scope

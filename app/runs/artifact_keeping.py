@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.engine.cancellation import CancellationToken
-from app.engine.settling import settle
+from app.engine.supervision import shielded
 from app.runs.artifacts import ArtifactLimits, ArtifactStore, Kept, NewArtifact
 from app.runs.errors import StoreUnavailableError
 from app.runs.journal import LostRunError
@@ -98,11 +98,11 @@ class RunArtifacts:
         for pause_seconds in PAUSES_SECONDS:
             try:
                 write = store.save(self.run.key, self.run.fence, new, limits)
-                return await settle(write, grace_seconds=SAVE_GRACE_SECONDS)
+                return await shielded(write, grace_seconds=SAVE_GRACE_SECONDS)
             except StoreUnavailableError:
                 await asyncio.sleep(pause_seconds)
         write = store.save(self.run.key, self.run.fence, new, limits)
-        return await settle(write, grace_seconds=SAVE_GRACE_SECONDS)
+        return await shielded(write, grace_seconds=SAVE_GRACE_SECONDS)
 
 
 class CallArtifacts:

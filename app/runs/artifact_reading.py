@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
-from app.engine.settling import settle
+from app.engine.supervision import shielded
 from app.runs.artifacts import ArtifactStore, StoredArtifact
 from app.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from app.runs.run import RunKey
@@ -53,7 +53,7 @@ class ArtifactReading:
         """
         for offset in range(0, artifact.size_bytes, PIECE_BYTES):
             read = self._store.read(key, artifact, offset=offset, size=PIECE_BYTES)
-            piece = await settle(read, grace_seconds=READ_GRACE_SECONDS)
+            piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
             if piece is None:
                 raise ArtifactNotFoundError(artifact.name)
             yield piece

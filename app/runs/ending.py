@@ -9,44 +9,44 @@ from app.control.usage import ResourceUsage
 from app.engine.report import GraphOutcome, StepReport
 from app.kernel.lifecycle import StepStatus
 from app.runs.event_log import EventLog, run_ended
+from app.runs.outcome import close, stopped
 from app.runs.plan import CASE_STEP, result_of
 from app.runs.replay import graph_of, spent_before, tries_of
-from app.runs.report import close, stopped
-from app.runs.run import CallRecord, Run, RunKind, Settlement, StopWish
+from app.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKind
 from app.trace.node import Node
 
 
 def cancelled_while_queued(
-    run: Run, wish: StopWish, earlier: Sequence[CallRecord], *, last_seq: int = 0
-) -> Settlement:
+    run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
+) -> FinishRun:
     """Return how a run ends that somebody stopped before it began, or between two executions.
 
     ``earlier`` is what previous executions left in its journal, ``last_seq`` their last event.
     """
     graph, root = graph_of(run, earlier)
-    stop = CancelledError(wish.reason, requested_by=wish.requested_by)
+    stop = CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
     so_far = _result_so_far(run, earlier)
-    conclusion = stopped(run, stop, so_far, at=wish.requested_at or run.created_at)
-    close(graph, root, conclusion)
+    run_outcome = stopped(run, stop, so_far, at=cancel_request.requested_at or run.created_at)
+    close(graph, root, run_outcome)
     _, nodes = graph.changed_since(0)
     old = {record.node_id: record for record in earlier}
     usage = ResourceUsage(before_seconds=run.active_seconds, clock=_standing_still)
     usage.add(spent_before(earlier))
-    cause = conclusion.stop.to_dict() if conclusion.stop else None
-    end = run_ended(conclusion.status, conclusion.finish_reason, cause)
-    return Settlement(
+    cause = run_outcome.stop.to_dict() if run_outcome.stop else None
+    end = run_ended(run_outcome.status, run_outcome.finish_reason, cause)
+    return FinishRun(
         key=run.key,
         fence=run.fence,
-        status=conclusion.status,
-        finish_reason=conclusion.finish_reason,
-        result=conclusion.result,
+        status=run_outcome.status,
+        finish_reason=run_outcome.finish_reason,
+        result=run_outcome.result,
         usage=usage.to_dict(),
         stop=cause,
         active_seconds=run.active_seconds,
         calls=tuple(_ended(node, old) for node in nodes),
         snapshot=graph.snapshot(),
         events=EventLog(last_seq=last_seq).followed_by(end),
-        delivered_at=wish.requested_at,
+        delivered_at=cancel_request.requested_at,
     )
 
 

@@ -22,7 +22,7 @@ class IdempotencyMismatchError(Exception):
     """The idempotency key was used before, with another body."""
 
 
-class TooManyIntentsError(Exception):
+class TooManyPendingCancelsError(Exception):
     """Too many stops are stored for runs that do not exist."""
 
 

@@ -13,14 +13,14 @@ from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.events import BUDGET_WARNING, Event
-from app.engine.lanes import Lanes
 from app.engine.run_context import RunContext
+from app.engine.step_slots import StepSlots
 from app.runs.event_log import run_ended
 from app.runs.journal import RunJournal
+from app.runs.outcome import RunOutcome, close
 from app.runs.ports import JournalStore, LateResult
 from app.runs.replay import graph_of, reopened, spent_before
-from app.runs.report import Conclusion, close
-from app.runs.run import CallRecord, EventRecord, Run, Settlement
+from app.runs.run import CallRecord, EventRecord, FinishRun, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Execution:
     def context(
         self,
         services: Mapping[type, Any],
-        lanes: Lanes,
+        slots: StepSlots,
         *,
         grace_seconds: float,
         over: Callable[[], None] = lambda: None,
@@ -114,27 +114,27 @@ class Execution:
                 deadline_in=self.deadline_in,
             ),
             services=services,
-            lanes=lanes,
+            slots=slots,
             grace_seconds=grace_seconds,
             jitter=jitter,
             deadline_in=self.deadline_in,
             over=over,
         )
 
-    def settlement(self, conclusion: Conclusion, *, delivered_at: datetime | None) -> Settlement:
+    def finish_run(self, run_outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
         """End the graph and return how the run ended; a later end takes the place of this one."""
         if self._ended:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
-        close(self.graph, self.root, conclusion)
-        stop = conclusion.stop.to_dict() if conclusion.stop else None
-        end = run_ended(conclusion.status, conclusion.finish_reason, stop)
-        return Settlement(
+        close(self.graph, self.root, run_outcome)
+        stop = run_outcome.stop.to_dict() if run_outcome.stop else None
+        end = run_ended(run_outcome.status, run_outcome.finish_reason, stop)
+        return FinishRun(
             key=self.run.key,
             fence=self.run.fence,
-            status=conclusion.status,
-            finish_reason=conclusion.finish_reason,
-            result=conclusion.result,
+            status=run_outcome.status,
+            finish_reason=run_outcome.finish_reason,
+            result=run_outcome.result,
             usage=self.scope.to_dict(),
             stop=stop,
             active_seconds=self.active_seconds,

@@ -25,21 +25,21 @@ from app.control.stops import (
 )
 from app.engine.cancellation import CancellationToken
 from app.engine.driver import GraphExecution
-from app.engine.lanes import DEFAULT_CEILING, Lanes
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.settling import AbandonedError, Supervisor
+from app.engine.step_slots import DEFAULT_CEILING, StepSlots
+from app.engine.supervision import DetachedError, Supervisor
 from app.engine.timing import seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.run_facts import RunFacts
 from app.runs.artifact_keeping import ArtifactKeeping
 from app.runs.execution import Execution
 from app.runs.journal import LostRunError
+from app.runs.outcome import RunOutcome, failed, run_outcome_of, stopped
 from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
-from app.runs.report import Conclusion, conclude, failed, stopped
-from app.runs.run import CallRecord, Run, RunKey, RunStatus, StopWish, as_ended
+from app.runs.run import CallRecord, CancelRequest, Run, RunKey, RunStatus, as_ended
 from app.tools.keeping import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
@@ -66,7 +66,7 @@ class _Active:
     prepared: PreparedGraph | None = None
     """Its graph, if that was made ready before."""
     delivered_at: datetime | None = None
-    settled: bool = False
+    finish_result: bool = False
     """True once its end was stored by this process."""
     final: Run | None = None
     """The run as this process ended it; None where only the store can say."""
@@ -157,13 +157,13 @@ class RunExecutor:
         work = self._execute(active, permitted_at, after=lost)
         self._keep(asyncio.create_task(work, name=f"run {run.key.run_id}"))
 
-    def stop(self, key: RunKey, wish: StopWish) -> bool:
+    def stop(self, key: RunKey, cancel_request: CancelRequest) -> bool:
         """Tell a run that somebody wants it to stop; False if it is not executed here."""
         active = self._active.get(key)
         if active is None:
             return False
         active.delivered_at = active.delivered_at or datetime.now(UTC)
-        active.token.cancel(wish.reason, requested_by=wish.requested_by)
+        active.token.cancel(cancel_request.reason, requested_by=cancel_request.requested_by)
         return True
 
     def lose(self, key: RunKey) -> None:
@@ -222,20 +222,20 @@ class RunExecutor:
     async def _run(self, active: _Active, permitted_at: float) -> None:
         run = active.run
         earlier = await self._store.calls(run.key) if run.fence > 1 else ()
-        conclusion: Conclusion | None
+        run_outcome: RunOutcome | None
         try:
             execution = self._begin(active, earlier, permitted_at)
         except ValueError:
             log.exception("run.unreadable")
             execution = self._begin(active, (), permitted_at)
             execution.scope.restore(spent_before(earlier))
-            conclusion = stopped(run, _unreadable(), None, at=datetime.now(UTC))
+            run_outcome = stopped(run, _unreadable(), None, at=datetime.now(UTC))
         else:
-            conclusion = await self._conclude(active, execution)
-        if conclusion is None:
+            run_outcome = await self._outcome(active, execution)
+        if run_outcome is None:
             await self._give_up(active, execution)
             return
-        await self._settle(active, execution, conclusion)
+        await self._finish(active, execution, run_outcome)
 
     def _begin(
         self, active: _Active, earlier: Sequence[CallRecord], permitted_at: float
@@ -255,39 +255,42 @@ class RunExecutor:
             clock=self._clock,
         )
 
-    async def _settle(self, active: _Active, execution: Execution, conclusion: Conclusion) -> None:
+    async def _finish(self, active: _Active, execution: Execution, run_outcome: RunOutcome) -> None:
         """Write the end; where somebody's wish to stop came first, that is the end."""
-        ended = execution.settlement(conclusion, delivered_at=active.delivered_at)
-        settled = await self._journals.settle(ended)
-        if settled.wish is not None:
-            stop = CancelledError(settled.wish.reason, requested_by=settled.wish.requested_by)
-            conclusion = stopped(active.run, stop, conclusion.result, at=datetime.now(UTC))
-            ended = execution.settlement(conclusion, delivered_at=datetime.now(UTC))
-            settled = await self._journals.settle(ended)
-        active.settled = settled.done
-        if settled.finished_at is not None and conclusion.status is not RunStatus.CANCELLED:
-            active.final = as_ended(active.run, ended, settled.finished_at)
-        if settled.done:
-            log.info("run.settled", status=conclusion.status.value)
+        ended = execution.finish_run(run_outcome, delivered_at=active.delivered_at)
+        finish_result = await self._journals.finish(ended)
+        if finish_result.cancel_request is not None:
+            stop = CancelledError(
+                finish_result.cancel_request.reason,
+                requested_by=finish_result.cancel_request.requested_by,
+            )
+            run_outcome = stopped(active.run, stop, run_outcome.result, at=datetime.now(UTC))
+            ended = execution.finish_run(run_outcome, delivered_at=datetime.now(UTC))
+            finish_result = await self._journals.finish(ended)
+        active.finish_result = finish_result.done
+        if finish_result.finished_at is not None and run_outcome.status is not RunStatus.CANCELLED:
+            active.final = as_ended(active.run, ended, finish_result.finished_at)
+        if finish_result.done:
+            log.info("run.settled", status=run_outcome.status.value)
         else:
             log.warning("run.settled_elsewhere")
 
-    async def _conclude(self, active: _Active, execution: Execution) -> Conclusion | None:
+    async def _outcome(self, active: _Active, execution: Execution) -> RunOutcome | None:
         """Execute the run; None if it goes on elsewhere."""
         run = active.run
-        if run.wish is not None:
-            self.stop(run.key, run.wish)
+        if run.cancel_request is not None:
+            self.stop(run.key, run.cancel_request)
         try:
             graph = await self._graph_of(active, execution)
         except GraphProblemsError as error:  # it was fine when it was accepted
             return failed(run, error, None, at=datetime.now(UTC))
-        if run.wish is None and run.attempts > self._limits.max_attempts:
-            return conclude(run, graph.abandoned(_worker_lost(run)), at=datetime.now(UTC))
+        if run.cancel_request is None and run.attempts > self._limits.max_attempts:
+            return run_outcome_of(run, graph.abandoned(_worker_lost(run)), at=datetime.now(UTC))
         outcome = await self._supervised(active, execution, graph)
         outcome.let_go()
         if isinstance(outcome.stop, HandOver):
             return None
-        return conclude(run, outcome, at=datetime.now(UTC))
+        return run_outcome_of(run, outcome, at=datetime.now(UTC))
 
     async def _graph_of(self, active: _Active, execution: Execution) -> GraphExecution:
         """Build the execution of a run's graph.
@@ -304,9 +307,9 @@ class RunExecutor:
         services = {**self._services, RunFacts: facts_of(run)}
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts.keeper_of(run, execution.token)
-        lanes = Lanes(self._limits.max_parallel_steps)
+        slots = StepSlots(self._limits.max_parallel_steps)
         context = execution.context(
-            services, lanes, grace_seconds=self._supervisor.grace_seconds, over=over
+            services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
         )
         prepared = active.prepared or await self._graphs.prepared(run)
         return GraphExecution(prepared, inputs_of(run.request), context)
@@ -320,7 +323,7 @@ class RunExecutor:
                 return await self._supervisor.run(
                     graph.run(), active.token, late=lambda _: self._record_late(active, execution)
                 )
-        except AbandonedError as abandoned:
+        except DetachedError as abandoned:
             return graph.abandoned(abandoned.stop)
         except Stop as stop:  # it was stopped before it began
             return graph.abandoned(stop)
@@ -352,7 +355,7 @@ class RunExecutor:
         estimate.
         """
         await active.ended.wait()
-        if not active.settled:
+        if not active.finish_result:
             return
         try:
             await self._store.late(execution.late())

@@ -8,9 +8,9 @@ connection is held while there is nothing to read.
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from app.engine.settling import settle
-from app.runs.bells import Bell
+from app.engine.supervision import shielded
 from app.runs.errors import RunNotFoundError
+from app.runs.notifier import Notification
 from app.runs.ports import EventPage, RunStore
 from app.runs.run import EventRecord, RunKey
 
@@ -29,14 +29,14 @@ class Following:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._bells: set[Bell] = set()
+        self._notifier: set[Notification] = set()
         self._closing = False
 
     def stop(self) -> None:
         """End at once whatever is followed: the process closes."""
         self._closing = True
-        for bell in self._bells:
-            bell.set()
+        for notification in self._notifier:
+            notification.set()
 
     async def batches(
         self, key: RunKey, *, after: int
@@ -51,23 +51,23 @@ class Following:
             StoreUnavailableError: the database does not answer.
         """
         pause, longest = POLL_SECONDS
-        with self._store.listening(key) as bell:
-            self._bells.add(bell)
+        with self._store.listening(key) as notification:
+            self._notifier.add(notification)
             try:
                 while not self._closing:
-                    bell.clear()
+                    notification.clear()
                     read = self._read(key, after)
-                    page = await settle(read, grace_seconds=READ_GRACE_SECONDS)
+                    page = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
                     yield page.events
                     if page.events:
                         after, pause = page.events[-1].seq, POLL_SECONDS[0]
                     if len(page.events) < AT_ONCE:
                         if page.finished:
                             return
-                        await self._heard(bell, pause)
+                        await self._heard(notification, pause)
                         pause = min(1.5 * pause, longest)
             finally:
-                self._bells.discard(bell)
+                self._notifier.discard(notification)
 
     async def _read(self, key: RunKey, after: int) -> EventPage:
         page = await self._store.events(key, after=after, limit=AT_ONCE)
@@ -75,12 +75,12 @@ class Following:
             raise RunNotFoundError(key.run_id)
         return page
 
-    async def _heard(self, bell: Bell, seconds: float) -> None:
+    async def _heard(self, notification: Notification, seconds: float) -> None:
         """Wait for the bell for a while; it rings for the end of the process as well."""
         if self._closing:
             return
         try:
             async with asyncio.timeout(seconds):
-                await bell.wait()
+                await notification.wait()
         except TimeoutError:
             return

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from app.engine.settling import settle
+from app.engine.supervision import shielded
 from app.runs.executor import RunExecutor
 from app.runs.ports import RunStore, WorkerStore
 from app.runs.run import RunKey
@@ -43,7 +43,7 @@ class Heartbeat:
     async def run(self) -> None:
         """Beat for ever."""
         while True:
-            await settle(self.beat(), grace_seconds=BEAT_GRACE_SECONDS)
+            await shielded(self.beat(), grace_seconds=BEAT_GRACE_SECONDS)
             await asyncio.sleep(self._interval_seconds)
 
     async def beat(self) -> None:
@@ -53,8 +53,8 @@ class Heartbeat:
             StoreUnavailableError: the database does not answer.
         """
         beat = await self._workers.beat(self._executor.worker_id)
-        for key, wish in beat.stopped.items():
-            self._executor.stop(key, wish)
+        for key, cancel_request in beat.stopped.items():
+            self._executor.stop(key, cancel_request)
         for key in self._strays.confirmed(self._executor.active - beat.owned):
             self._executor.lose(key)
         for key in self._orphans.confirmed(beat.owned - self._executor.active):

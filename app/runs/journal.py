@@ -206,10 +206,10 @@ class RunJournal:
             lost = LostRunError()
             self._token.trip(lost)
             raise lost
-        if permission.wish is not None:
-            wish = permission.wish
-            self._token.cancel(wish.reason, requested_by=wish.requested_by)
-            raise CancelledError(wish.reason, requested_by=wish.requested_by)
+        if permission.cancel_request is not None:
+            cancel_request = permission.cancel_request
+            self._token.cancel(cancel_request.reason, requested_by=cancel_request.requested_by)
+            raise CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
 
     def _next_write(self) -> JournalWrite:
         calls = self._changes()

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepReport, said_of
+from app.engine.report import GraphOutcome, StepReport, message_of_error
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
 from app.nodes.run_facts import RunFacts
@@ -99,7 +99,7 @@ def _graph_result(steps: Mapping[str, StepReport]) -> dict[str, Any]:
 def _standing(report: StepReport) -> dict[str, Any]:
     standing: dict[str, Any] = {"status": report.status.value}
     if report.error is not None:
-        standing["error"] = said_of(report.error)
+        standing["error"] = message_of_error(report.error)
     if report.recovered_by is not None:
         standing["recovered_by"] = report.recovered_by
     return standing

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.runs.bells import Bell
+from app.runs.notifier import Notification
 from app.runs.run import (
     CallRecord,
+    CancelRequest,
     EventRecord,
+    FinishRun,
     NewRun,
     Run,
     RunKey,
     RunStatus,
-    Settlement,
-    StopWish,
 )
 
 
@@ -34,7 +34,7 @@ class Cancelled:
 
     run: Run | None
     """None while the run does not exist; the wish then waits for it."""
-    wish: StopWish | None
+    cancel_request: CancelRequest | None
     """The wish that counts: the first one. None if the run had ended without any."""
     already_finished: bool = False
     """True if the run had ended before, so that nothing was changed."""
@@ -102,7 +102,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
         """Store a wish to stop and tell the workers; a queued run is settled at once.
 
         Raises:
@@ -156,7 +156,7 @@ class RunStore(Protocol):
         """Return the events behind number ``after``, at most ``limit``; None if there is no run."""
         ...
 
-    def listening(self, key: RunKey) -> AbstractContextManager[Bell]:
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         """Have a bell rung whenever this process stores events of a run.
 
         What other processes store is not heard: whoever listens must look from time to time.
@@ -178,7 +178,7 @@ class Permission:
 
     owned: bool
     """False if the run belongs to another worker by now, or has ended."""
-    wish: StopWish | None
+    cancel_request: CancelRequest | None
     """Somebody's wish to stop it."""
 
 
@@ -195,13 +195,13 @@ class JournalWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class FinishResult:
     """What became of an end that was written."""
 
     done: bool
     finished_at: datetime | None = None
     """When the run ended, on the store's clock; None if it did not."""
-    wish: StopWish | None = None
+    cancel_request: CancelRequest | None = None
     """Somebody's wish to stop that came first: write the end again, as cancelled."""
 
 
@@ -215,7 +215,7 @@ class JournalStore(Protocol):
         """
         ...
 
-    async def settle(self, settlement: Settlement) -> Settled:
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
         """End a run with one guarded update.
 
         Nothing is written if the run is lost to somebody else, or if somebody has asked it to stop
@@ -228,7 +228,7 @@ class JournalStore(Protocol):
 class Beat:
     """What the database knows of the runs of this worker."""
 
-    stopped: Mapping[RunKey, StopWish]
+    stopped: Mapping[RunKey, CancelRequest]
     """Runs that somebody asked to stop."""
     owned: frozenset[RunKey]
     """Runs that the database gives to this worker."""

@@ -110,7 +110,7 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopWish:
+class CancelRequest:
     """Somebody's stored wish to stop a run."""
 
     requested_by: str
@@ -141,7 +141,7 @@ class Run:
     worker_id: str | None = None
     active_seconds: float = 0.0
     """How long earlier attempts have worked on it."""
-    wish: StopWish | None = None
+    cancel_request: CancelRequest | None = None
     finish_reason: str | None = None
     result: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
@@ -190,7 +190,7 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
+class FinishRun:
     """How a run ended, as its executor saw it."""
 
     key: RunKey
@@ -209,7 +209,7 @@ class Settlement:
     delivered_at: datetime | None = None
 
 
-def as_ended(run: Run, end: Settlement, finished_at: datetime) -> Run:
+def as_ended(run: Run, end: FinishRun, finished_at: datetime) -> Run:
     """Return a run as its store shows it once ``end`` is written."""
     return replace(
         run,

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app.engine.settling import settle
+from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
 from app.runs.following import Following
 from app.runs.ports import Accepted, EventPage, Page, RunFilter, RunStore
 from app.runs.replay import graph_of
-from app.runs.run import CallRecord, EventRecord, NewRun, Run, RunKey, RunStatus, StopWish
+from app.runs.run import CallRecord, CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 
 ACCEPT_GRACE_SECONDS = 30.0
@@ -24,7 +24,7 @@ POLL_SECONDS = (0.02, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class CancelStatus:
     """What became of a wish to stop."""
 
     run_id: str
@@ -32,7 +32,7 @@ class Receipt:
     """None while the run does not exist."""
     already_finished: bool
     """True if the run had ended before, so that nothing was changed."""
-    wish: StopWish | None
+    cancel_request: CancelRequest | None
     settled_at: datetime | None
     calls: tuple[CallRecord, ...] = ()
     """LLM and tool calls that had begun before the wish."""
@@ -67,9 +67,9 @@ class RunService:
             QueueFullError: too many runs are queued.
             StoreUnavailableError: the database did not answer.
         """
-        return await settle(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
+        return await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
 
-    async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> Receipt:
+    async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
         """Store a wish to stop; it is kept even if the run does not exist yet.
 
         Its ``reason`` is for people who read the trace, so it is kept without secrets and personal
@@ -79,19 +79,23 @@ class RunService:
             TooManyIntentsError: too many wishes wait for runs that do not exist.
         """
         said = None if reason is None else redact_text(reason)
-        cancelled = await self._store.cancel(key, StopWish(requested_by=by, reason=said))
-        run, wish = cancelled.run, cancelled.wish
+        cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=said))
+        run, cancel_request = cancelled.run, cancelled.cancel_request
         if run is None:
-            return Receipt(
-                run_id=key.run_id, status=None, already_finished=False, wish=wish, settled_at=None
+            return CancelStatus(
+                run_id=key.run_id,
+                status=None,
+                already_finished=False,
+                cancel_request=cancel_request,
+                settled_at=None,
             )
-        if not run.finished and wish is not None and self._executor is not None:
-            self._executor.stop(key, wish)
-        return Receipt(
+        if not run.finished and cancel_request is not None and self._executor is not None:
+            self._executor.stop(key, cancel_request)
+        return CancelStatus(
             run_id=key.run_id,
             status=run.status,
             already_finished=cancelled.already_finished,
-            wish=wish,
+            cancel_request=cancel_request,
             settled_at=run.finished_at,
             calls=tuple(cancelled.calls),
         )

@@ -8,13 +8,13 @@ from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.context import ExecutionContext
 from app.engine.driver import GraphExecution
-from app.engine.fleeting import FleetingJournal
-from app.engine.lanes import DEFAULT_CEILING, Lanes
-from app.engine.noting import StepNotes
+from app.engine.null_journal import NullJournal
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, said_of
+from app.engine.report import GraphOutcome, message_of_error
 from app.engine.run_context import RunContext
-from app.engine.settling import AbandonedError, Supervisor
+from app.engine.step_records import StepRecords
+from app.engine.step_slots import DEFAULT_CEILING, StepSlots
+from app.engine.supervision import DetachedError, Supervisor
 from app.engine.timing import seconds_of
 from app.nodes.blocking import BlockingPool
 from app.nodes.function import Caller
@@ -28,7 +28,7 @@ async def execute(
 ) -> GraphRun:
     """Execute a graph and return how it ended, whatever happened in it."""
     pool = BlockingPool(prepared.graph.max_parallel)
-    notes = None if context.trace is None else StepNotes()
+    notes = None if context.trace is None else StepRecords()
     run = _run_context(prepared, context, pool, grace_seconds, notes)
     if context.trace is not None and notes is not None:
         started_ns = run.trace.readings[0]
@@ -59,7 +59,7 @@ def _run_context(
     context: ExecutionContext,
     pool: BlockingPool,
     grace_seconds: float,
-    notes: StepNotes | None,
+    notes: StepRecords | None,
 ) -> RunContext:
     calls = ExecutionGraph()
     root = calls.create_root(prepared.graph.id)
@@ -71,9 +71,9 @@ def _run_context(
         trace=calls,
         scope=context.own_scope(),
         token=token,
-        calls=Calls(graph=calls, journal=FleetingJournal(token), token=token, jitter=_jitter),
+        calls=Calls(graph=calls, journal=NullJournal(token), token=token, jitter=_jitter),
         services={Caller: caller_of(context), BlockingPool: pool},
-        lanes=Lanes(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
+        slots=StepSlots(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
         jitter=_jitter,
         notes=None if notes is None else notes.executions,
@@ -90,7 +90,7 @@ async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcom
     try:
         with seconds_of(run.scope, run.token):
             return await supervisor.run(execution.run(), run.token, late=lambda _: None)
-    except AbandonedError as abandoned:
+    except DetachedError as abandoned:
         return execution.abandoned(abandoned.stop)
     except Stop as stop:  # it was stopped before it began
         return execution.abandoned(stop)
@@ -114,4 +114,4 @@ def _close(run: RunContext, ran: GraphRun, context: ExecutionContext) -> None:
 def _reason(ran: GraphRun) -> str | None:
     if ran.stop is not None:
         return str(ran.stop)
-    return None if ran.error is None else said_of(ran.error)
+    return None if ran.error is None else message_of_error(ran.error)

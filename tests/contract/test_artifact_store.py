@@ -9,7 +9,7 @@ import pytest
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.runs.artifacts import ArtifactStore, Kept, NewArtifact, StoredArtifact
 from app.runs.ports import JournalStore, RunStore
-from app.runs.run import Run, RunKey, RunStatus, StopWish
+from app.runs.run import CancelRequest, Run, RunKey, RunStatus
 from tests.support.artifacts import LIMITS, new_artifact
 from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_runs import MemoryRuns
@@ -100,7 +100,7 @@ async def test_files_are_listed_in_the_order_in_which_they_were_made(stores: Sto
 
 async def test_a_wish_to_stop_a_run_that_does_not_exist_is_no_run(stores: Stores) -> None:
     """Although it has a row."""
-    await stores.runs.cancel(KEY, StopWish(requested_by="tester", reason=None))
+    await stores.runs.cancel(KEY, CancelRequest(requested_by="tester", reason=None))
 
     assert await stores.files.find(KEY) is None
 
@@ -157,7 +157,7 @@ async def test_a_run_that_has_ended_keeps_what_it_has_and_no_more(
     """Its files can still be read."""
     run = await stores.claimed()
     await stores.save(run, new_artifact("a.png"))
-    await stores.journal.settle(end_of(run, status))
+    await stores.journal.finish(end_of(run, status))
 
     late = await stores.save(run, new_artifact("b.png"))
     changed = await stores.save(run, new_artifact("a.png", b"other bytes"))

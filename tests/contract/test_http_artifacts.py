@@ -209,7 +209,7 @@ async def test_files_stay_after_the_end_of_their_run(
     files: Files, client: httpx.AsyncClient
 ) -> None:
     """As long as the run does."""
-    await files.runs.settle(end_of(files.run))
+    await files.runs.finish(end_of(files.run))
 
     assert (await client.get("/runs/case-1")).json()["status"] == "completed"
     assert len((await client.get(HERE)).json()["artifacts"]) == 2

@@ -55,7 +55,7 @@ async def end(store: MemoryRuns, last_seq: int) -> None:
     run = await store.get(KEY)
     assert run is not None
     told = EventLog(last_seq=last_seq).followed_by(run_ended(RunStatus.COMPLETED, "success", None))
-    await store.settle(end_of(run, events=told))
+    await store.finish(end_of(run, events=told))
 
 
 def numbers(events: list[dict[str, Any]]) -> list[int]:
@@ -221,9 +221,9 @@ async def test_a_client_that_hangs_up_is_not_followed_any_more(
     """Nobody listens, nobody looks."""
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()
-        assert len(store._bells._listeners) == 1
+        assert len(store._notifier._listeners) == 1
         await call.hang_up()
-        assert store._bells._listeners == {}
+        assert store._notifier._listeners == {}
 
 
 async def test_the_end_of_the_process_ends_every_stream(store: MemoryRuns) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from app.api.services import ApiLimits
 from app.control.budget import Budget
-from app.runs.run import GraphRef, Run, RunKey, RunKind, RunStatus, Settlement
+from app.runs.run import FinishRun, GraphRef, Run, RunKey, RunKind, RunStatus
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
 from tests.support.memory_api import client_of, memory_api
@@ -329,7 +329,7 @@ async def test_the_result_of_a_graph_is_shown_as_it_is(
     await post(client, graph=flat("a", "b"))
     run = await world.runs.claim(RunKey("default", "r"), "worker")
     assert run is not None
-    end = Settlement(
+    end = FinishRun(
         key=run.key,
         fence=run.fence,
         status=RunStatus.FAILED,
@@ -341,7 +341,7 @@ async def test_the_result_of_a_graph_is_shown_as_it_is(
         calls=(),
         snapshot={},
     )
-    await world.runs.settle(end)
+    await world.runs.finish(end)
 
     shown = (await client.get("/runs/r")).json()
 

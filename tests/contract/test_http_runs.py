@@ -11,7 +11,7 @@ import pytest
 from app.api.services import ApiLimits
 from app.runs.errors import QueueFullError, StoreUnavailableError
 from app.runs.ports import Accepted
-from app.runs.run import NewRun, Run, RunKey, RunStatus, Settlement
+from app.runs.run import FinishRun, NewRun, Run, RunKey, RunStatus
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
@@ -36,7 +36,7 @@ async def finish(store: MemoryRuns, run_id: str, result: Mapping[str, Any]) -> N
     """Do what a worker does with a queued run."""
     run = await store.claim(RunKey("default", run_id), "worker")
     assert run is not None
-    end = Settlement(
+    end = FinishRun(
         key=run.key,
         fence=run.fence,
         status=RunStatus.COMPLETED,
@@ -48,7 +48,7 @@ async def finish(store: MemoryRuns, run_id: str, result: Mapping[str, Any]) -> N
         calls=(),
         snapshot={},
     )
-    assert (await store.settle(end)).done
+    assert (await store.finish(end)).done
 
 
 def problem_of(answer: httpx.Response) -> str:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.runs.ports import JournalWrite
-from app.runs.run import CallRecord, RunKey, RunStatus, Settlement
+from app.runs.run import CallRecord, FinishRun, RunKey, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
@@ -111,8 +111,8 @@ async def test_stopping_a_finished_run_changes_nothing_and_says_so(
     run = await store.claim(KEY, "worker")
     assert run is not None
     end: dict[str, Any] = {"finish_reason": "success", "result": {"answer": "4"}, "usage": {}}
-    await store.settle(
-        Settlement(
+    await store.finish(
+        FinishRun(
             key=KEY,
             fence=run.fence,
             status=RunStatus.COMPLETED,

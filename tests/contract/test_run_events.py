@@ -10,10 +10,10 @@ import pytest
 from app.engine.events import STEP_COMPLETED, STEP_STARTED
 from app.runs.event_log import EventLog, run_ended
 from app.runs.ports import JournalWrite, LateResult
-from app.runs.run import EventRecord, Run, RunKey, RunStatus, Settlement
+from app.runs.run import EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.event_log import event_problems
 from tests.support.ports import KEY, Ports
-from tests.support.stores import WISH, end_of, graph_with_calls, records_of
+from tests.support.stores import CANCEL_REQUEST, end_of, graph_with_calls, records_of
 
 AT = datetime(2026, 1, 1, 12, 0, 0, 123_456, tzinfo=UTC)
 
@@ -22,7 +22,7 @@ def event(seq: int, type_: str = "text.delta", **values: object) -> EventRecord:
     return replace(EventRecord(seq=seq, ts=AT, type=type_), **values)  # type: ignore[arg-type]
 
 
-def ended(run: Run, status: RunStatus = RunStatus.COMPLETED, *, last_seq: int = 0) -> Settlement:
+def ended(run: Run, status: RunStatus = RunStatus.COMPLETED, *, last_seq: int = 0) -> FinishRun:
     """The end of a run with the event that tells of it."""
     end = run_ended(status, "success", None)
     return end_of(run, status, events=EventLog(last_seq=last_seq).followed_by(end))
@@ -69,9 +69,9 @@ class TestTelling:
     async def test_a_page_says_whether_the_run_had_ended(self, ports: Ports) -> None:
         """And there is none where there is no run; an early wish is none."""
         run = await ports.claimed()
-        await ports.runs.cancel(RunKey("default", "early"), WISH)
+        await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
         before = await ports.runs.events(KEY, after=0, limit=10)
-        await ports.journal.settle(ended(run))
+        await ports.journal.finish(ended(run))
         after = await ports.runs.events(KEY, after=0, limit=10)
 
         assert before is not None
@@ -88,11 +88,11 @@ class TestTelling:
         again = await ports.runs.claim(KEY, "w2")
         assert again is not None
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
-        assert not (await ports.journal.settle(ended(run))).done
+        assert not (await ports.journal.finish(ended(run))).done
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True, events=(event(1),))
         assert await told(ports) == []
 
-        await ports.journal.settle(ended(again))
+        await ports.journal.finish(ended(again))
         await ports.journal.write(JournalWrite(key=KEY, fence=2, events=(event(2),)))
         assert [each.type for each in await told(ports)] == ["run.completed"]
 
@@ -119,15 +119,15 @@ class TestTelling:
         run = await ports.claimed()
         await ports.claimed("case-2")
         with (
-            ports.runs.listening(KEY) as bell,
+            ports.runs.listening(KEY) as notification,
             ports.runs.listening(RunKey("default", "case-2")) as other,
         ):
             async with asyncio.timeout(5):
                 await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
-                await bell.wait()
-                bell.clear()
-                await ports.journal.settle(ended(run, last_seq=1))
-                await bell.wait()
+                await notification.wait()
+                notification.clear()
+                await ports.journal.finish(ended(run, last_seq=1))
+                await notification.wait()
             assert not other.is_set()
 
 
@@ -141,7 +141,7 @@ class TestEnding:
         run = await ports.claimed()
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
         for _ in range(2):
-            await ports.journal.settle(ended(run, status, last_seq=1))
+            await ports.journal.finish(ended(run, status, last_seq=1))
 
         assert [each.type for each in await told(ports)] == ["text.delta", f"run.{status}"]
         assert event_problems(await told(ports), status) == []
@@ -149,10 +149,10 @@ class TestEnding:
     async def test_an_end_that_loses_against_a_wish_tells_nothing(self, ports: Ports) -> None:
         """The end that is written instead takes its number."""
         run = await ports.claimed()
-        await ports.runs.cancel(KEY, WISH)
-        await ports.journal.settle(ended(run))
+        await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        await ports.journal.finish(ended(run))
         assert await told(ports) == []
-        await ports.journal.settle(ended(run, RunStatus.CANCELLED))
+        await ports.journal.finish(ended(run, RunStatus.CANCELLED))
 
         assert [(each.seq, each.type) for each in await told(ports)] == [(1, "run.cancelled")]
 
@@ -161,14 +161,14 @@ class TestEnding:
         self, ports: Ports
     ) -> None:
         """Cancelled before it existed, and in the queue."""
-        await ports.runs.cancel(KEY, WISH)
+        await ports.runs.cancel(KEY, CANCEL_REQUEST)
         await ports.claimed()
         [end] = await told(ports)
         assert (end.seq, end.type) == (1, "run.cancelled")
         assert end.data["stop"]["requested_by"] == "tester"
 
         await ports.queued("case-2")
-        await ports.runs.cancel(other := RunKey("default", "case-2"), WISH)
+        await ports.runs.cancel(other := RunKey("default", "case-2"), CANCEL_REQUEST)
         page = await ports.runs.events(other, after=0, limit=10)
         assert page is not None
         assert event_problems(page.events, "cancelled") == []
@@ -180,7 +180,7 @@ class TestEnding:
         run = await ports.claimed()
         events = (event(1, STEP_STARTED, step_id="a", node_id="n000002"), event(2))
         await ports.runs.release(run, active_seconds=1, calls=(), counted=True, events=events)
-        await ports.runs.cancel(KEY, WISH)
+        await ports.runs.cancel(KEY, CANCEL_REQUEST)
 
         assert [(each.seq, each.type) for each in await told(ports)] == [
             (1, STEP_STARTED),
@@ -196,7 +196,7 @@ class TestEnding:
         again = await ports.runs.claim(KEY, "w2")
         assert again is not None
         records = records_of(graph_with_calls("case-1"))
-        await ports.journal.settle(ended(again))
+        await ports.journal.finish(ended(again))
         before = await ports.stored()
         old = LateResult(key=KEY, fence=1, calls=records, usage={"tokens": 1})
         await ports.runs.late(old)

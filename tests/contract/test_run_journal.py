@@ -12,7 +12,7 @@ from app.runs.ports import (
 from app.runs.run import RunKey, RunStatus
 from tests.support.ports import KEY, Ports
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     end_of,
     graph_with_calls,
     records_of,
@@ -35,7 +35,7 @@ class TestJournaling:
             JournalWrite(key=KEY, fence=1, calls=tuple(reversed(records)))
         )
 
-        assert permission == Permission(owned=True, wish=None)
+        assert permission == Permission(owned=True, cancel_request=None)
         assert list(await ports.runs.calls(KEY)) == list(records)
 
     async def test_a_call_that_has_ended_is_not_opened_again(self, ports: Ports) -> None:
@@ -70,7 +70,7 @@ class TestJournaling:
         await ports.journal.write(JournalWrite(key=KEY, fence=1, snapshot=first))
         await ports.journal.write(JournalWrite(key=KEY, fence=1, snapshot=second))
         before = await ports.runs.snapshot(KEY)
-        await ports.journal.settle(end_of(run, snapshot={"final": True}))
+        await ports.journal.finish(end_of(run, snapshot={"final": True}))
 
         assert before == second
         assert await ports.runs.snapshot(KEY) == {"final": True}
@@ -85,7 +85,7 @@ class TestJournaling:
         (root,) = records_of(graph_with_calls("case-1", llm_calls=0))
         old = await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(root,)))
         nobody = await ports.journal.write(JournalWrite(key=RunKey("default", "x"), fence=1))
-        await ports.journal.settle(end_of(again))
+        await ports.journal.finish(end_of(again))
         ended = await ports.journal.write(JournalWrite(key=KEY, fence=2, calls=(root,)))
 
         assert [each.owned for each in (old, nobody, ended)] == [False, False, False]
@@ -98,13 +98,13 @@ class TestEnding:
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         end = end_of(run, calls=records)
-        first = await ports.journal.settle(end)
-        second = await ports.journal.settle(end_of(run, RunStatus.FAILED, active_seconds=9.0))
+        first = await ports.journal.finish(end)
+        second = await ports.journal.finish(end_of(run, RunStatus.FAILED, active_seconds=9.0))
         stored = await ports.stored()
 
         assert first.done
         assert not second.done
-        assert second.wish is None
+        assert second.cancel_request is None
         assert (stored.status, stored.worker_id) == (RunStatus.COMPLETED, None)
         assert (stored.result, stored.usage) == (end.result, end.usage)
         assert stored.active_seconds == end.active_seconds
@@ -118,7 +118,7 @@ class TestEnding:
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         await ports.runs.claim(KEY, "w2")
 
-        assert not (await ports.journal.settle(end_of(run))).done
+        assert not (await ports.journal.finish(end_of(run))).done
         assert (await ports.stored()).status is RunStatus.RUNNING
         assert await ports.runs.snapshot(KEY) is None
 
@@ -148,7 +148,7 @@ class TestEnding:
         graph = graph_with_calls("case-1")
         graph.begin_node("n000001", "tool", "calculator")
         await ports.runs.release(run, active_seconds=1, calls=records_of(graph), counted=True)
-        await ports.runs.cancel(KEY, WISH)
+        await ports.runs.cancel(KEY, CANCEL_REQUEST)
 
         statuses = [record.node["status"] for record in await ports.runs.calls(KEY)]
         assert statuses == ["halt", "success", "halt"]
@@ -163,7 +163,7 @@ class TestEnding:
             graph, call_key="step:case", outcome="result", value={"result": {"answer": "4"}}
         )
         await ports.runs.release(run, active_seconds=1, calls=records, counted=True)
-        await ports.runs.cancel(KEY, WISH)
+        await ports.runs.cancel(KEY, CANCEL_REQUEST)
         stored = await ports.stored()
 
         assert stored.status is RunStatus.CANCELLED
@@ -175,7 +175,7 @@ class TestEnding:
         """Status and result stay as they were."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
-        await ports.journal.settle(end_of(run, calls=records))
+        await ports.journal.finish(end_of(run, calls=records))
         late = replace(records[1], node={**records[1].node, "cost_usd": 0.75})
         await ports.runs.late(LateResult(key=KEY, fence=1, calls=(late,), usage={"tokens": 99}))
         stored = await ports.stored()

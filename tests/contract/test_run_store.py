@@ -11,17 +11,17 @@ from app.runs.errors import (
     InvalidRunError,
     QueueFullError,
     RunConflictError,
-    TooManyIntentsError,
+    TooManyPendingCancelsError,
 )
 from app.runs.ports import (
     JournalWrite,
     RunFilter,
 )
-from app.runs.run import RunKey, RunStatus, StopWish
+from app.runs.run import CancelRequest, RunKey, RunStatus
 from app.trace.invariants import violations
 from tests.support.ports import KEY, Open, Ports
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     end_of,
     graph_with_calls,
     new_run,
@@ -107,14 +107,14 @@ class TestAccepting:
 class TestStopping:
     async def test_a_wish_for_a_run_that_comes_later_stops_it(self, ports: Ports) -> None:
         """No worker ever sees the run, and its trace is a halted root alone."""
-        early = await ports.runs.cancel(KEY, WISH)
+        early = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         unseen = await ports.runs.get(KEY), (await ports.runs.find("default", RunFilter())).runs
         accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
         snapshot = await ports.runs.snapshot(KEY)
 
         assert (early.run, early.already_finished, unseen) == (None, False, (None, []))
-        assert early.wish is not None
-        assert early.wish.requested_at is not None
+        assert early.cancel_request is not None
+        assert early.cancel_request.requested_at is not None
         assert accepted.created
         assert accepted.run.status is RunStatus.CANCELLED
         assert (accepted.run.fence, accepted.run.attempts) == (0, 0)
@@ -129,30 +129,34 @@ class TestStopping:
     async def test_a_wish_that_has_expired_stops_nothing(self, opened: Open) -> None:
         """Its id is free again, and the run knows of no wish."""
         async with opened(StoreLimits(intent_ttl_seconds=0)) as ports:
-            await ports.runs.cancel(KEY, WISH)
+            await ports.runs.cancel(KEY, CANCEL_REQUEST)
             accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
 
             assert accepted.run.status is RunStatus.RUNNING
-            assert accepted.run.wish is None
+            assert accepted.run.cancel_request is None
 
     async def test_early_wishes_are_capped_for_each_tenant(self, opened: Open) -> None:
         """The same wish again, and another tenant's, are still kept."""
         async with opened(StoreLimits(max_early_intents=2)) as ports:
             for n in range(2):
-                await ports.runs.cancel(RunKey("default", f"case-{n}"), WISH)
+                await ports.runs.cancel(RunKey("default", f"case-{n}"), CANCEL_REQUEST)
 
-            with pytest.raises(TooManyIntentsError):
-                await ports.runs.cancel(RunKey("default", "case-2"), WISH)
-            assert (await ports.runs.cancel(RunKey("other", "case-2"), WISH)).wish is not None
-            assert (await ports.runs.cancel(RunKey("default", "case-1"), WISH)).wish is not None
+            with pytest.raises(TooManyPendingCancelsError):
+                await ports.runs.cancel(RunKey("default", "case-2"), CANCEL_REQUEST)
+            assert (
+                await ports.runs.cancel(RunKey("other", "case-2"), CANCEL_REQUEST)
+            ).cancel_request is not None
+            assert (
+                await ports.runs.cancel(RunKey("default", "case-1"), CANCEL_REQUEST)
+            ).cancel_request is not None
             refused = await ports.runs.accept(new_run("case-2"), worker_id="w1")
             assert refused.run.status is RunStatus.RUNNING
 
     async def test_a_queued_run_ends_with_the_wish(self, ports: Ports) -> None:
         """Nobody can claim it any more, and a second wish changes nothing."""
         await ports.queued()
-        cancelled = await ports.runs.cancel(KEY, WISH)
-        again = await ports.runs.cancel(KEY, StopWish(requested_by="somebody else"))
+        cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        again = await ports.runs.cancel(KEY, CancelRequest(requested_by="somebody else"))
 
         assert cancelled.run is not None
         assert cancelled.run.status is RunStatus.CANCELLED
@@ -161,48 +165,48 @@ class TestStopping:
         assert await ports.runs.claim(KEY, "w1") is None
         assert await ports.runs.snapshot(KEY) is not None
         assert again.already_finished
-        assert again.wish is not None
-        assert again.wish.requested_by == "tester"
+        assert again.cancel_request is not None
+        assert again.cancel_request.requested_by == "tester"
 
     async def test_a_running_run_learns_of_the_wish_and_ends_as_cancelled(
         self, ports: Ports
     ) -> None:
         """Its next barrier says so, and no other end is accepted; its result is kept."""
         run = await ports.claimed()
-        cancelled = await ports.runs.cancel(KEY, WISH)
+        cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         permission = await ports.journal.write(JournalWrite(key=KEY, fence=1))
-        completed = await ports.journal.settle(end_of(run))
-        settled = await ports.journal.settle(end_of(run, RunStatus.CANCELLED))
+        completed = await ports.journal.finish(end_of(run))
+        finish_result = await ports.journal.finish(end_of(run, RunStatus.CANCELLED))
         stored = await ports.stored()
 
         assert cancelled.run is not None
         assert cancelled.run.status is RunStatus.RUNNING
         assert permission.owned
-        assert permission.wish is not None
-        assert permission.wish.requested_by == "tester"
+        assert permission.cancel_request is not None
+        assert permission.cancel_request.requested_by == "tester"
         assert not completed.done
-        assert completed.wish is not None
-        assert settled.done
+        assert completed.cancel_request is not None
+        assert finish_result.done
         assert (stored.status, stored.result) == (RunStatus.CANCELLED, {"answer": "4"})
 
     async def test_the_first_wish_counts(self, ports: Ports) -> None:
         """For a run, and for an id that has none yet."""
-        other = StopWish(requested_by="somebody else")
+        other = CancelRequest(requested_by="somebody else")
         await ports.claimed()
         for key in (KEY, RunKey("default", "early")):
-            await ports.runs.cancel(key, WISH)
+            await ports.runs.cancel(key, CANCEL_REQUEST)
             again = await ports.runs.cancel(key, other)
-            assert again.wish is not None
-            assert again.wish.requested_by == "tester"
+            assert again.cancel_request is not None
+            assert again.cancel_request.requested_by == "tester"
 
     async def test_a_finished_run_stays_as_it_is(self, ports: Ports) -> None:
         """There is no wish then, and the answer says that there was nothing to do."""
         run = await ports.claimed()
-        await ports.journal.settle(end_of(run))
-        cancelled = await ports.runs.cancel(KEY, WISH)
+        await ports.journal.finish(end_of(run))
+        cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
 
         assert cancelled.already_finished
-        assert cancelled.wish is None
+        assert cancelled.cancel_request is None
         assert (await ports.stored()).status is RunStatus.COMPLETED
 
     async def test_the_receipt_names_the_calls_that_had_begun(self, ports: Ports) -> None:
@@ -210,7 +214,7 @@ class TestStopping:
         await ports.claimed()
         records = records_of(graph_with_calls("case-1", llm_calls=2))
         await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=records))
-        cancelled = await ports.runs.cancel(KEY, WISH)
+        cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
 
         assert [record.node_id for record in cancelled.calls] == ["n000002", "n000003"]
 
@@ -221,10 +225,10 @@ class TestBeating:
         for n in range(3):
             await ports.claimed(f"case-{n}")
         await ports.claimed("foreign", worker_id="w2")
-        await ports.runs.cancel(RunKey("default", "case-1"), WISH)
-        await ports.runs.cancel(RunKey("default", "foreign"), WISH)
+        await ports.runs.cancel(RunKey("default", "case-1"), CANCEL_REQUEST)
+        await ports.runs.cancel(RunKey("default", "foreign"), CANCEL_REQUEST)
         ended = await ports.stored(RunKey("default", "case-2"))
-        await ports.journal.settle(end_of(ended))
+        await ports.journal.finish(end_of(ended))
         beat = await ports.workers.beat("w1")
 
         assert sorted(key.run_id for key in beat.owned) == ["case-0", "case-1"]
@@ -255,7 +259,7 @@ class TestListing:
         """Early wishes are no runs."""
         await ports.claimed("case-1")
         await ports.queued("case-2")
-        await ports.runs.cancel(RunKey("default", "early"), WISH)
+        await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
         now = datetime.now(UTC)
 
         async def found(wanted: RunFilter) -> list[str]:

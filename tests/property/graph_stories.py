@@ -16,13 +16,13 @@ from app.engine.cancellation import CancellationToken
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
-from app.engine.fleeting import FleetingJournal
-from app.engine.lanes import Lanes
+from app.engine.null_journal import NullJournal
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
 from app.engine.results import ExecutionResult
 from app.engine.run_context import RunContext
-from app.engine.settling import AbandonedError, Supervisor
+from app.engine.step_slots import StepSlots
+from app.engine.supervision import DetachedError, Supervisor
 from app.engine.timing import seconds_of
 from app.kernel.graph import Channel, Edge, Graph, Step
 from app.trace.execution_graph import ExecutionGraph
@@ -143,11 +143,11 @@ class World:
             scope=self.scope,
             token=token,
             calls=Calls(
-                graph=self.trace, journal=FleetingJournal(token), token=token, jitter=lambda: 0.0
+                graph=self.trace, journal=NullJournal(token), token=token, jitter=lambda: 0.0
             ),
-            journal=FleetingJournal(token),
+            journal=NullJournal(token),
             events=self,
-            lanes=Lanes(self.ceiling),
+            slots=StepSlots(self.ceiling),
             grace_seconds=GRACE_SECONDS,
             jitter=lambda: draw.uniform(-1, 1),
         )
@@ -158,7 +158,7 @@ class World:
         try:
             with seconds_of(self.scope, token):
                 self.outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
-        except AbandonedError as abandoned:
+        except DetachedError as abandoned:
             self.outcome = execution.abandoned(abandoned.stop)
         except Stop as stop:  # it was stopped before it began
             self.outcome = execution.abandoned(stop)

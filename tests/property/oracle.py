@@ -25,7 +25,7 @@ def problems(cluster: Cluster) -> list[str]:
         if row.run is not None
         for problem in [
             *_about_its_end(cluster, row.run),
-            *_about_calls_after_the_wish(cluster, key),
+            *_about_calls_after_the_cancel_request(cluster, key),
             *_about_calls_in_flight(cluster, key),
             *_about_repeated_calls(cluster, key),
             *_about_its_budget(cluster, row.run),
@@ -39,17 +39,17 @@ def _about_its_end(cluster: Cluster, run: Run) -> Iterator[str]:
     ends = [status for status in history if status in TERMINAL]
     if len(ends) != 1 or history[-1] not in TERMINAL:
         yield f"has the history {history}"
-    if run.wish is not None and run.status is not RunStatus.CANCELLED:
+    if run.cancel_request is not None and run.status is not RunStatus.CANCELLED:
         yield f"was to be stopped, and is {run.status}"
-    if run.wish is None and run.status is RunStatus.CANCELLED:
+    if run.cancel_request is None and run.status is RunStatus.CANCELLED:
         yield "is cancelled, and nobody has wished it"
 
 
-def _about_calls_after_the_wish(cluster: Cluster, key: RunKey) -> Iterator[str]:
-    wished = cluster.database.wished(key)
-    if wished is None:
+def _about_calls_after_the_cancel_request(cluster: Cluster, key: RunKey) -> Iterator[str]:
+    cancel_requested = cluster.database.cancel_requested(key)
+    if cancel_requested is None:
         return
-    step, at = wished
+    step, at = cancel_requested
     for event in cluster.diary.of(key, "call", "step"):
         if event.at > at + ALLOWED_SECONDS:
             yield f"began a {event.kind} {event.at - at:.3f} s after the wish to stop it"
@@ -61,12 +61,13 @@ def _about_calls_after_the_wish(cluster: Cluster, key: RunKey) -> Iterator[str]:
 
 def _about_calls_in_flight(cluster: Cluster, key: RunKey) -> Iterator[str]:
     """They are cancelled at the next heartbeat, unless they are deaf to it or their process is."""
-    wished = cluster.database.wished(key)
-    if wished is None or cluster.diary.of(key, "deaf", "lost"):
+    cancel_requested = cluster.database.cancel_requested(key)
+    if cancel_requested is None or cluster.diary.of(key, "deaf", "lost"):
         return
     for event in cluster.diary.of(key, "call over"):
-        if event.at > wished[1] + HEARTBEAT_SECONDS + SLACK_SECONDS:
-            yield f"had a call until {event.at - wished[1]:.3f} s after the wish to stop it"
+        if event.at > cancel_requested[1] + HEARTBEAT_SECONDS + SLACK_SECONDS:
+            late = event.at - cancel_requested[1]
+            yield f"had a call until {late:.3f} s after the wish to stop it"
 
 
 def _about_repeated_calls(cluster: Cluster, key: RunKey) -> Iterator[str]:
@@ -115,13 +116,15 @@ def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
         yield "has a journal that tells another story than its last snapshot"
 
 
-def moment_of_the_wish(cluster: Cluster, key: RunKey) -> str:
+def moment_of_the_cancel_request(cluster: Cluster, key: RunKey) -> str:
     """Say what a run was doing when the wish to stop it was committed."""
-    wished = cluster.database.wished(key)
-    if wished is None:
+    cancel_requested = cluster.database.cancel_requested(key)
+    if cancel_requested is None:
         return "never, or too late"
     before = [
-        event for event in cluster.diary.events if event.key == key and event.step < wished[0]
+        event
+        for event in cluster.diary.events
+        if event.key == key and event.step < cancel_requested[0]
     ]
     kinds = [event.kind for event in before]
     statuses = [event.detail for event in before if event.kind == "status"]

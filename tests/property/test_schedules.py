@@ -17,9 +17,9 @@ import structlog
 
 from app.control.budget import Budget
 from app.control.ledger import Scope
-from app.runs.ports import JournalWrite, Permission, Settled
-from app.runs.run import CallRecord, Run, RunKey, RunStatus, Settlement, StopWish
-from tests.property.oracle import moment_of_the_wish, problems
+from app.runs.ports import FinishResult, JournalWrite, Permission
+from app.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKey, RunStatus
+from tests.property.oracle import moment_of_the_cancel_request, problems
 from tests.property.stories import played, story_of
 from tests.support.memory_rows import Row
 from tests.support.seeded_loop import interrupted_everywhere
@@ -92,7 +92,7 @@ def test_the_stories_are_not_vacuous() -> None:
         cluster, plans = played(seed), {plan.run_id: plan for plan in story_of(seed).runs}
         seen.update(event.kind for event in cluster.diary.events)
         for key, row in cluster.database.rows.items():
-            moment = moment_of_the_wish(cluster, key)
+            moment = moment_of_the_cancel_request(cluster, key)
             moments[moment] += 1
             plan = plans[key.run_id]
             unheard[moment] += plan.delete_to == 2 and not plan.heard
@@ -133,18 +133,21 @@ class DeafLine(Line):
     """A journal whose barrier does not see wishes."""
 
     async def write(self, write: JournalWrite) -> Permission:
-        return replace(await super().write(write), wish=None)
+        return replace(await super().write(write), cancel_request=None)
 
 
 class CarelessDatabase(Database):
     """Ends runs without looking at wishes."""
 
-    async def settle(self, settlement: Settlement) -> Settled:
-        row = self.rows[settlement.key]
-        wish, row.run = row.run.wish if row.run else None, _with_wish(row.run, None)
-        settled = await super().settle(settlement)
-        row.run = _with_wish(row.run, wish)
-        return settled
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
+        row = self.rows[finish_run.key]
+        cancel_request, row.run = (
+            row.run.cancel_request if row.run else None,
+            _with_cancel_request(row.run, None),
+        )
+        finish_result = await super().finish(finish_run)
+        row.run = _with_cancel_request(row.run, cancel_request)
+        return finish_result
 
 
 class UnfencedDatabase(Database):
@@ -162,8 +165,8 @@ class ForgetfulDatabase(Database):
         return (await super().calls(key))[:1]
 
 
-def _with_wish(run: Run | None, wish: StopWish | None) -> Run | None:
-    return None if run is None else replace(run, wish=wish)
+def _with_cancel_request(run: Run | None, cancel_request: CancelRequest | None) -> Run | None:
+    return None if run is None else replace(run, cancel_request=cancel_request)
 
 
 @pytest.mark.parametrize(

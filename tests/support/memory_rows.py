@@ -8,7 +8,7 @@ from typing import Any
 
 from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED
 from app.runs.event_log import RUN_ENDS
-from app.runs.run import CallRecord, EventRecord, Run, RunStatus, StopWish
+from app.runs.run import CallRecord, CancelRequest, EventRecord, Run, RunStatus
 
 OPEN_CALL = frozenset({"created", "running"})
 
@@ -18,7 +18,7 @@ class Row:
     """What is stored under one key: a run, or an early wish to stop one."""
 
     run: Run | None = None
-    intent: StopWish | None = None
+    pending_cancel: CancelRequest | None = None
     intent_expires_at: datetime | None = None
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)

@@ -13,37 +13,37 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.runs.bells import Bell, Bells
 from app.runs.ending import cancelled_while_queued
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
     RunConflictError,
-    TooManyIntentsError,
+    TooManyPendingCancelsError,
 )
 from app.runs.event_log import late_result
+from app.runs.notifier import Notification, RunNotifier
 from app.runs.ports import (
     Accepted,
     Beat,
     Cancelled,
     EventPage,
+    FinishResult,
     JournalWrite,
     LateResult,
     Page,
     Permission,
     RunFilter,
-    Settled,
 )
 from app.runs.run import (
     NEXT,
     CallRecord,
+    CancelRequest,
     EventRecord,
+    FinishRun,
     NewRun,
     Run,
     RunKey,
     RunStatus,
-    Settlement,
-    StopWish,
 )
 from tests.support.memory_listing import cursor_after, fits, place, place_in
 from tests.support.memory_rows import (
@@ -75,7 +75,7 @@ class MemoryRuns:
         """Start empty; ``now`` is the database's clock."""
         self.rows: dict[RunKey, Row] = {}
         self.workers: set[str] = set()
-        self._bells = Bells()
+        self._notifier = RunNotifier()
         self._now = now
         self._intent_ttl = timedelta(seconds=intent_ttl_seconds)
         self._max_early_intents = max_early_intents
@@ -91,27 +91,29 @@ class MemoryRuns:
             if worker_id is None and self._is_full():
                 raise QueueFullError
             row = self.rows.setdefault(new.key, Row())
-            intent = row.intent if self._lives(row) else None
-            row.intent = row.intent_expires_at = None
-            self._put(row, self._accepted(new, None if intent else worker_id, intent))
-            if intent is not None:
-                self._settle_unowned(row, intent)
+            pending_cancel = row.pending_cancel if self._lives(row) else None
+            row.pending_cancel = row.intent_expires_at = None
+            self._put(
+                row, self._accepted(new, None if pending_cancel else worker_id, pending_cancel)
+            )
+            if pending_cancel is not None:
+                self._finish_unowned(row, pending_cancel)
             return Accepted(run_of(row), created=True)
 
-    async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
         async with _transaction():
             row = self.rows.get(key, Row())
-            stamped = replace(wish, requested_at=self._now(), delivered_at=None)
+            stamped = replace(cancel_request, requested_at=self._now(), delivered_at=None)
             if row.run is None:
-                return Cancelled(None, self._keep_intent(key, row, stamped))
+                return Cancelled(None, self._keep_pending_cancel(key, row, stamped))
             if row.run.finished:
-                return Cancelled(row.run, row.run.wish, already_finished=True)
+                return Cancelled(row.run, row.run.cancel_request, already_finished=True)
             begun = tuple(record for record in journal_of(row) if has_begun(record))
-            first = row.run.wish or stamped
-            row.run = replace(row.run, wish=first)
+            first = row.run.cancel_request or stamped
+            row.run = replace(row.run, cancel_request=first)
             if row.run.status is RunStatus.QUEUED:
-                self._settle_unowned(row, first)
-            return Cancelled(run_of(row), run_of(row).wish, calls=begun)
+                self._finish_unowned(row, first)
+            return Cancelled(run_of(row), run_of(row).cancel_request, calls=begun)
 
     async def get(self, key: RunKey) -> Run | None:
         async with _transaction():
@@ -187,8 +189,8 @@ class MemoryRuns:
             behind = [row.events[seq] for seq in sorted(row.events) if seq > after]
             return EventPage(behind[:limit], row.run.finished)
 
-    def listening(self, key: RunKey) -> AbstractContextManager[Bell]:
-        return self._bells.listening(key)
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
+        return self._notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         async with _transaction():
@@ -205,23 +207,23 @@ class MemoryRuns:
         async with _transaction():
             row = self._owned(write.key, write.fence)
             if row is None:
-                return Permission(owned=False, wish=None)
+                return Permission(owned=False, cancel_request=None)
             self._tell(row, write.events)
             write_calls(row, write.calls)
             if write.snapshot is not None:
                 row.snapshots.append(as_json(write.snapshot))
-            return Permission(owned=True, wish=run_of(row).wish)
+            return Permission(owned=True, cancel_request=run_of(row).cancel_request)
 
-    async def settle(self, settlement: Settlement) -> Settled:
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
         async with _transaction():
-            row = self._owned(settlement.key, settlement.fence)
+            row = self._owned(finish_run.key, finish_run.fence)
             if row is None:
-                return Settled(done=False)
-            wish = run_of(row).wish
-            if wish is not None and settlement.status is not RunStatus.CANCELLED:
-                return Settled(done=False, wish=wish)
-            self._settle(row, settlement)
-            return Settled(done=True)
+                return FinishResult(done=False)
+            cancel_request = run_of(row).cancel_request
+            if cancel_request is not None and finish_run.status is not RunStatus.CANCELLED:
+                return FinishResult(done=False, cancel_request=cancel_request)
+            self._finish(row, finish_run)
+            return FinishResult(done=True)
 
     # -- the worker store ------------------------------------------------------------------------
 
@@ -230,7 +232,9 @@ class MemoryRuns:
             self.workers.add(worker_id)
             runs = [row.run for row in self.rows.values() if row.run is not None]
             owned = [run for run in runs if run.worker_id == worker_id and run.status in OWNED]
-            stopped = {run.key: run.wish for run in owned if run.wish is not None}
+            stopped = {
+                run.key: run.cancel_request for run in owned if run.cancel_request is not None
+            }
             return Beat(stopped=stopped, owned=frozenset(run.key for run in owned))
 
     async def leave(self, worker_id: str) -> None:
@@ -283,7 +287,9 @@ class MemoryRuns:
             (run for run in runs if run.key.tenant == tenant and run.idempotency_key == key), None
         )
 
-    def _accepted(self, new: NewRun, worker_id: str | None, intent: StopWish | None) -> Run:
+    def _accepted(
+        self, new: NewRun, worker_id: str | None, pending_cancel: CancelRequest | None
+    ) -> Run:
         now = self._now()
         queued = Run(
             key=new.key,
@@ -294,26 +300,28 @@ class MemoryRuns:
             request=new.request,
             metadata=as_json(new.metadata),
             idempotency_key=new.idempotency_key,
-            wish=intent,
+            cancel_request=pending_cancel,
         )
         if worker_id is None:
             return queued
         claimed = replace(queued, status=RunStatus.RUNNING, worker_id=worker_id, started_at=now)
         return replace(claimed, fence=1, attempts=1)
 
-    def _keep_intent(self, key: RunKey, row: Row, wish: StopWish) -> StopWish:
+    def _keep_pending_cancel(
+        self, key: RunKey, row: Row, cancel_request: CancelRequest
+    ) -> CancelRequest:
         """Keep a wish for a run that does not exist; the first that has not expired counts."""
         if not self._lives(row):
             living = sum(
                 self._lives(other) for of, other in self.rows.items() if of.tenant == key.tenant
             )
             if living >= self._max_early_intents:
-                raise TooManyIntentsError
-            row.intent = wish
+                raise TooManyPendingCancelsError
+            row.pending_cancel = cancel_request
         self.rows[key] = row
         row.intent_expires_at = self._now() + self._intent_ttl
-        assert row.intent is not None
-        return row.intent
+        assert row.pending_cancel is not None
+        return row.pending_cancel
 
     def _lives(self, row: Row) -> bool:
         return row.intent_expires_at is not None and row.intent_expires_at > self._now()
@@ -327,17 +335,19 @@ class MemoryRuns:
             return None
         return row if row.run.fence == fence and row.run.status in OWNED else None
 
-    def _settle_unowned(self, row: Row, wish: StopWish) -> None:
+    def _finish_unowned(self, row: Row, cancel_request: CancelRequest) -> None:
         last_seq = last_seq_of(row)
-        end = cancelled_while_queued(run_of(row), wish, journal_of(row), last_seq=last_seq)
-        self._settle(row, end)
+        end = cancelled_while_queued(
+            run_of(row), cancel_request, journal_of(row), last_seq=last_seq
+        )
+        self._finish(row, end)
 
-    def _settle(self, row: Row, end: Settlement) -> None:
+    def _finish(self, row: Row, end: FinishRun) -> None:
         run = run_of(row)
         self._tell(row, end.events)
-        wish = run.wish
-        if wish is not None and wish.delivered_at is None:
-            wish = replace(wish, delivered_at=end.delivered_at)
+        cancel_request = run.cancel_request
+        if cancel_request is not None and cancel_request.delivered_at is None:
+            cancel_request = replace(cancel_request, delivered_at=end.delivered_at)
         self._put(
             row,
             replace(
@@ -350,7 +360,7 @@ class MemoryRuns:
                 active_seconds=end.active_seconds,
                 finished_at=self._now(),
                 worker_id=None,
-                wish=wish,
+                cancel_request=cancel_request,
             ),
         )
         write_calls(row, end.calls)
@@ -359,7 +369,7 @@ class MemoryRuns:
     def _tell(self, row: Row, events: Iterable[EventRecord]) -> None:
         """Write events before anything else: where one is refused, nothing is written."""
         write_events(row, events)
-        self._bells.ring(run_of(row).key)
+        self._notifier.notify(run_of(row).key)
 
     def _put(self, row: Row, run: Run) -> None:
         """Store a run; what the database's own guards would refuse is refused here."""

@@ -166,7 +166,7 @@ class SeededLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._story = hashlib.sha256()
         self._interrupts: dict[int, Interrupt] = {}
-        self._wishes: list[asyncio.Task[Any]] = []
+        self._cancel_requests: list[asyncio.Task[Any]] = []
         self._numbers = count(1)
         self.set_task_factory(self._number_task)
 
@@ -191,7 +191,7 @@ class SeededLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[T]:
         """Run a blocking function as a step of this loop."""
         future = self.create_future()
-        self.call_soon(_settle, future, func, args)
+        self.call_soon(_finish, future, func, args)
         return future
 
     def _number_task(self, loop: Any, coroutine: Any, **options: Any) -> SeededTask:
@@ -213,8 +213,8 @@ class SeededLoop(asyncio.BaseEventLoop):
 
     def _strike(self) -> None:
         interrupt = self._interrupts.pop(self.steps, None)
-        if interrupt is not None and asyncio.iscoroutine(wish := interrupt()):
-            self._wishes.append(self.create_task(wish))
+        if interrupt is not None and asyncio.iscoroutine(cancel_request := interrupt()):
+            self._cancel_requests.append(self.create_task(cancel_request))
 
     def _wake_due_timers(self) -> None:
         while self._scheduled and self._scheduled[0]._cancelled:
@@ -245,7 +245,7 @@ class SeededLoop(asyncio.BaseEventLoop):
         """There is no selector to wake."""
 
 
-def _settle(future: asyncio.Future[Any], func: Callable[..., Any], arguments: Any) -> None:
+def _finish(future: asyncio.Future[Any], func: Callable[..., Any], arguments: Any) -> None:
     if future.cancelled():
         return
     try:

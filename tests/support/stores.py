@@ -18,18 +18,18 @@ from app.adapters.queue.dispatch import QueueDispatch
 from app.control.budget import Budget
 from app.runs.run import (
     CallRecord,
+    CancelRequest,
+    FinishRun,
     NewRun,
     Run,
     RunKey,
     RunKind,
     RunRequest,
     RunStatus,
-    Settlement,
-    StopWish,
 )
 from app.trace.execution_graph import ExecutionGraph
 
-WISH = StopWish(requested_by="tester", reason="no longer needed")
+CANCEL_REQUEST = CancelRequest(requested_by="tester", reason="no longer needed")
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def end_of(
     *,
     calls: Sequence[CallRecord] = (),
     **values: Any,
-) -> Settlement:
+) -> FinishRun:
     """Return how an owner ends a run."""
     graph = ExecutionGraph(run.key.run_id)
     root = graph.create_root("case")
@@ -166,4 +166,4 @@ def end_of(
         "calls": tuple(calls),
         "snapshot": graph.snapshot(),
     }
-    return Settlement(**ended | values)
+    return FinishRun(**ended | values)

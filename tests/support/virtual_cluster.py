@@ -19,7 +19,7 @@ from app.control.retry import RetryPolicy
 from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.results import ExecutionResult
-from app.engine.settling import Supervisor
+from app.engine.supervision import Supervisor
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat
@@ -32,7 +32,7 @@ from app.runs.run import (
     RunKind,
     RunRequest,
 )
-from app.runs.service import Receipt, RunService
+from app.runs.service import CancelStatus, RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.seeded_loop import SeededLoop
 from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
@@ -281,16 +281,16 @@ class Cluster:
         finally:
             self.diary.note("post answered", new.key)
 
-    async def delete(self, run_id: str, *, to: RunService, heard: bool) -> Receipt:
+    async def delete(self, run_id: str, *, to: RunService, heard: bool) -> CancelStatus:
         """Delete a run; whether the processes hear of it at once is up to the caller."""
         receipt = await to.cancel(RunKey("t", run_id), by="somebody")
-        if heard and receipt.wish is not None:
+        if heard and receipt.cancel_request is not None:
             for process in self.processes:
                 asyncio.get_running_loop().call_later(
                     self.chance.choice([0.0, 0.01, 0.05]),
                     process.executor.stop,
                     RunKey("t", run_id),
-                    receipt.wish,
+                    receipt.cancel_request,
                 )
         return receipt
 

@@ -9,15 +9,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from app.runs.errors import StoreUnavailableError
-from app.runs.ports import Accepted, Beat, Cancelled, JournalWrite, LateResult, Permission, Settled
+from app.runs.ports import (
+    Accepted,
+    Beat,
+    Cancelled,
+    FinishResult,
+    JournalWrite,
+    LateResult,
+    Permission,
+)
 from app.runs.run import (
     CallRecord,
+    CancelRequest,
     EventRecord,
+    FinishRun,
     NewRun,
     Run,
     RunKey,
-    Settlement,
-    StopWish,
 )
 from tests.support.memory_rows import Row
 from tests.support.memory_runs import MemoryRuns
@@ -94,12 +102,14 @@ class Database(MemoryRuns):
         """When an instant of the database's clock was read, in steps and in virtual seconds."""
         self._last = EPOCH
 
-    def wished(self, key: RunKey) -> tuple[int, float] | None:
+    def cancel_requested(self, key: RunKey) -> tuple[int, float] | None:
         """When the wish that counts was committed, if there is one."""
         run = self.rows[key].run if key in self.rows else None
-        wish = run.wish if run else None
+        cancel_request = run.cancel_request if run else None
         return (
-            None if wish is None or wish.requested_at is None else self.committed[wish.requested_at]
+            None
+            if cancel_request is None or cancel_request.requested_at is None
+            else self.committed[cancel_request.requested_at]
         )
 
     def _instant(self) -> datetime:
@@ -115,8 +125,8 @@ class Database(MemoryRuns):
             raise StoreUnavailableError
         return accepted
 
-    async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
-        return await self._travel(super().cancel(key, wish))
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
+        return await self._travel(super().cancel(key, cancel_request))
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:
         return await self._travel(super().claim(key, worker_id))
@@ -180,9 +190,9 @@ class Line:
         PERMITTED_AT_STEP.set(step)
         return permission
 
-    async def settle(self, settlement: Settlement) -> Settled:
-        self.database.diary.note("settlement begun", settlement.key)
-        return await self._in_turn(lambda: self.database.settle(settlement))
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
+        self.database.diary.note("settlement begun", finish_run.key)
+        return await self._in_turn(lambda: self.database.finish(finish_run))
 
     async def empty(self) -> None:
         """Wait until everything in line is written."""

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.rows import request_to_json, run_from_row
 from app.adapters.postgres.tables import runs
-from app.adapters.postgres.writing import settle_unowned
+from app.adapters.postgres.writing import finish_unowned
 from app.runs.ending import cancelled_while_queued
 from app.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
 from app.runs.ports import Accepted
@@ -88,7 +88,7 @@ async def _insert(
 
 
 async def _locked(connection: AsyncConnection, key: RunKey) -> RowMapping | None:
-    query = select(runs, _INTENT_LIVES).where(_is(key)).with_for_update()
+    query = select(runs, _CANCEL_IS_PENDING).where(_is(key)).with_for_update()
     return (await connection.execute(query)).mappings().one_or_none()
 
 
@@ -100,14 +100,14 @@ async def _sort_out(
         return Accepted(_same_request(new, row), created=False)
     values = _values(new, None if row["intent_lives"] else worker_id)
     if not row["intent_lives"]:
-        values |= _NO_WISH
+        values |= _NO_CANCEL_REQUEST
     filled = update(runs).where(_is(new.key)).values(values).returning(runs)
     run = run_from_row((await connection.execute(filled)).mappings().one())
-    if run.wish is None:
+    if run.cancel_request is None:
         return Accepted(run, created=True)
-    await settle_unowned(connection, cancelled_while_queued(run, run.wish, ()))
-    settled = (await connection.execute(select(runs).where(_is(new.key)))).mappings().one()
-    return Accepted(run_from_row(settled), created=True)
+    await finish_unowned(connection, cancelled_while_queued(run, run.cancel_request, ()))
+    finish_result = (await connection.execute(select(runs).where(_is(new.key)))).mappings().one()
+    return Accepted(run_from_row(finish_result), created=True)
 
 
 def _same_request(new: NewRun, row: RowMapping) -> Run:
@@ -138,9 +138,9 @@ def _is(key: RunKey) -> Any:
     return (runs.c.tenant_id == key.tenant) & (runs.c.run_id == key.run_id)
 
 
-_INTENT_LIVES = (runs.c.intent_expires_at > func.clock_timestamp()).label("intent_lives")
+_CANCEL_IS_PENDING = (runs.c.intent_expires_at > func.clock_timestamp()).label("intent_lives")
 
-_NO_WISH: dict[str, Any] = {
+_NO_CANCEL_REQUEST: dict[str, Any] = {
     "cancel_requested_at": null(),
     "cancel_requested_by": null(),
     "cancel_reason": null(),

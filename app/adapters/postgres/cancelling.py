@@ -9,13 +9,13 @@ from sqlalchemy import RowMapping, case, delete, func, null, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.rows import call_from_row, run_from_row, wish_from_row
+from app.adapters.postgres.rows import call_from_row, cancel_request_from_row, run_from_row
 from app.adapters.postgres.tables import calls, runs
-from app.adapters.postgres.writing import journal_of, last_seq_of, settle_unowned
+from app.adapters.postgres.writing import finish_unowned, journal_of, last_seq_of
 from app.runs.ending import cancelled_while_queued
-from app.runs.errors import TooManyIntentsError
+from app.runs.errors import TooManyPendingCancelsError
 from app.runs.ports import Cancelled
-from app.runs.run import TERMINAL, CallRecord, Run, RunKey, RunStatus, StopWish
+from app.runs.run import TERMINAL, CallRecord, CancelRequest, Run, RunKey, RunStatus
 
 STOP_CHANNEL = "caseworker_stop"
 """Where workers hear at once of a wish to stop; they also look for themselves, see the beat."""
@@ -28,7 +28,7 @@ EXPIRED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Intents:
+class PendingCancelLimits:
     """How wishes for runs that do not exist are kept."""
 
     ttl_seconds: float
@@ -37,44 +37,50 @@ class Intents:
 
 
 async def cancel_in(
-    connection: AsyncConnection, key: RunKey, wish: StopWish, intents: Intents
+    connection: AsyncConnection,
+    key: RunKey,
+    cancel_request: CancelRequest,
+    pending_cancels: PendingCancelLimits,
 ) -> Cancelled:
     """Store a wish in this transaction; settle the run if nobody executes it.
 
     Raises:
         TooManyIntentsError: too many wishes wait for runs that do not exist.
     """
-    row = await _store(connection, key, wish, intents)
+    row = await _store(connection, key, cancel_request, pending_cancels)
     if row is None:
         return await _finished_before(connection, key)
-    stored = wish_from_row(row)
+    stored = cancel_request_from_row(row)
     if row["request"] is None:
-        await _require_room(connection, key.tenant, intents)
+        await _require_room(connection, key.tenant, pending_cancels)
         return Cancelled(None, stored)
     run = run_from_row(row)
     begun = await _begun(connection, key)
     if run.status is RunStatus.QUEUED and stored is not None:
         records, last_seq = await journal_of(connection, key), await last_seq_of(connection, key)
         end = cancelled_while_queued(run, stored, records, last_seq=last_seq)
-        await settle_unowned(connection, end)
+        await finish_unowned(connection, end)
         run = await _read(connection, key)
     else:
         await _notify(connection, key, run)
-    return Cancelled(run, run.wish, calls=begun)
+    return Cancelled(run, run.cancel_request, calls=begun)
 
 
 async def _store(
-    connection: AsyncConnection, key: RunKey, wish: StopWish, intents: Intents
+    connection: AsyncConnection,
+    key: RunKey,
+    cancel_request: CancelRequest,
+    pending_cancels: PendingCancelLimits,
 ) -> RowMapping | None:
     """Write the wish onto the run's row; None if the run has ended. The first wish counts."""
     now = func.clock_timestamp()
-    expires = now + timedelta(seconds=intents.ttl_seconds)
+    expires = now + timedelta(seconds=pending_cancels.ttl_seconds)
     statement = upsert(runs).values(
         tenant_id=key.tenant,
         run_id=key.run_id,
         cancel_requested_at=now,
-        cancel_requested_by=wish.requested_by,
-        cancel_reason=wish.reason,
+        cancel_requested_by=cancel_request.requested_by,
+        cancel_reason=cancel_request.reason,
         intent_expires_at=expires,
     )
     expired = runs.c.request.is_(None) & (runs.c.intent_expires_at <= now)
@@ -96,10 +102,12 @@ async def _store(
 
 async def _finished_before(connection: AsyncConnection, key: RunKey) -> Cancelled:
     run = await _read(connection, key)
-    return Cancelled(run, run.wish, already_finished=True)
+    return Cancelled(run, run.cancel_request, already_finished=True)
 
 
-async def _require_room(connection: AsyncConnection, tenant: str, intents: Intents) -> None:
+async def _require_room(
+    connection: AsyncConnection, tenant: str, pending_cancels: PendingCancelLimits
+) -> None:
     """Clear some expired intents away and refuse more than the limit of living ones."""
     of_tenant = (runs.c.tenant_id == tenant) & runs.c.request.is_(None)
     expired = select(runs.c.run_id).where(
@@ -110,8 +118,8 @@ async def _require_room(connection: AsyncConnection, tenant: str, intents: Inten
     living = select(func.count()).where(
         of_tenant, runs.c.intent_expires_at > func.clock_timestamp()
     )
-    if (await connection.scalar(living) or 0) > intents.limit:
-        raise TooManyIntentsError
+    if (await connection.scalar(living) or 0) > pending_cancels.limit:
+        raise TooManyPendingCancelsError
 
 
 async def _read(connection: AsyncConnection, key: RunKey) -> Run:
@@ -138,9 +146,12 @@ async def _begun(connection: AsyncConnection, key: RunKey) -> tuple[CallRecord, 
 
 async def _notify(connection: AsyncConnection, key: RunKey, run: Run) -> None:
     """Tell the workers; a notification holds 8,000 bytes at most."""
-    wish = run.wish
+    cancel_request = run.cancel_request
     told: dict[str, Any] = {"tenant": key.tenant, "run_id": key.run_id}
-    if wish is not None:
-        told |= {"by": wish.requested_by[:200], "reason": (wish.reason or "")[:500] or None}
+    if cancel_request is not None:
+        told |= {
+            "by": cancel_request.requested_by[:200],
+            "reason": (cancel_request.reason or "")[:500] or None,
+        }
     payload = json.dumps(told, ensure_ascii=False)
     await connection.execute(select(func.pg_notify(STOP_CHANNEL, payload)))

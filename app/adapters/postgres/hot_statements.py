@@ -37,7 +37,7 @@ _ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fenc
 _THAT_RUN = """runs.tenant_id = asked.tenant_id AND runs.run_id = asked.run_id
             AND runs.fence = asked.fence"""
 
-_WISH = "runs.cancel_requested_at, runs.cancel_requested_by, runs.cancel_reason"
+_CANCEL_REQUEST = "runs.cancel_requested_at, runs.cancel_requested_by, runs.cancel_reason"
 
 _CALLS = """json_to_recordset(%s::json) AS c(
         tenant_id text, run_id text, fence integer, seq integer, status text, call_key text,
@@ -98,7 +98,7 @@ _INSERT_SNAPSHOTS = """
 JOURNAL = f"""
 WITH owned AS MATERIALIZED (
     SELECT run.* FROM {_ASKED}, LATERAL (
-        SELECT runs.tenant_id, runs.run_id, runs.fence, {_WISH} FROM runs
+        SELECT runs.tenant_id, runs.run_id, runs.fence, {_CANCEL_REQUEST} FROM runs
         WHERE {_THAT_RUN} AND runs.status IN ('running', 'waiting')
         FOR NO KEY UPDATE SKIP LOCKED
     ) run
@@ -122,7 +122,7 @@ other, so after a stored wish no barrier answers yes. A row that somebody else h
 over and asked for again, so that it does not hold up the runs beside it.
 """
 
-SETTLE = f"""
+FINISH = f"""
 WITH ended AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s::json) AS e(
         tenant_id text, run_id text, fence integer, status text, finish_reason text, result jsonb,
@@ -158,7 +158,7 @@ SELECT * FROM settled
 STANDING = f"""
 SELECT run.* FROM {_ASKED}, LATERAL (
     SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds,
-        runs.finished_at, {_WISH}
+        runs.finished_at, {_CANCEL_REQUEST}
     FROM runs WHERE {_THAT_RUN} OFFSET 0
 ) run
 """  # noqa: S608

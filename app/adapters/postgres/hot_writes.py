@@ -13,23 +13,23 @@ from typing import Any
 import psycopg
 
 from app.adapters.postgres.group_commit import Later
-from app.adapters.postgres.hot_statements import ACCEPT, JOURNAL, SETTLE, STANDING
+from app.adapters.postgres.hot_statements import ACCEPT, FINISH, JOURNAL, STANDING
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.rows import (
     call_to_json,
+    cancel_request_from_row,
     event_to_json,
     request_to_json,
-    wish_from_row,
 )
-from app.runs.ports import JournalWrite, Permission, Settled
+from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import (
     TERMINAL,
     CallRecord,
     EventRecord,
+    FinishRun,
     NewRun,
     RunKey,
     RunStatus,
-    Settlement,
 )
 
 Cursor = psycopg.AsyncCursor[dict[str, Any]]
@@ -81,18 +81,20 @@ async def write_all(cursor: Cursor, writes: Sequence[JournalWrite]) -> Sequence[
     return [_permission((write.key, write.fence), owned, passed_over) for write in writes]
 
 
-async def settle_all(cursor: Cursor, ends: Sequence[Settlement]) -> Sequence[Settled | Later]:
+async def finish_all(cursor: Cursor, ends: Sequence[FinishRun]) -> Sequence[FinishResult | Later]:
     """End runs; answer each what became of its end."""
-    first: dict[Ownership, Settlement] = {}
+    first: dict[Ownership, FinishRun] = {}
     for end in ends:
         first.setdefault((end.key, end.fence), end)
     rows = [_end(end) for end in first.values()]
     calls = _calls((end.key, end.fence, end.calls) for end in first.values())
     events = _events((end.key, end.fence, end.events) for end in first.values())
-    await cursor.execute(SETTLE, (dump(rows), dump(calls), dump(events)))
-    settled = {_ownership(row): row["finished_at"] for row in await cursor.fetchall()}
-    passed_over = await _standing(cursor, [each for each in first if each not in settled])
-    return [_settled(end, settled.get((end.key, end.fence)), passed_over) for end in ends]
+    await cursor.execute(FINISH, (dump(rows), dump(calls), dump(events)))
+    finish_result = {_ownership(row): row["finished_at"] for row in await cursor.fetchall()}
+    passed_over = await _standing(cursor, [each for each in first if each not in finish_result])
+    return [
+        _finish_result(end, finish_result.get((end.key, end.fence)), passed_over) for end in ends
+    ]
 
 
 async def _standing(cursor: Cursor, asked: Sequence[Ownership]) -> Mapping[Ownership, Row]:
@@ -106,26 +108,26 @@ def _permission(
     asking: Ownership, owned: Mapping[Ownership, Row], passed_over: Mapping[Ownership, Row]
 ) -> Permission | Later:
     if asking in owned:
-        return Permission(owned=True, wish=wish_from_row(owned[asking]))
+        return Permission(owned=True, cancel_request=cancel_request_from_row(owned[asking]))
     row = passed_over.get(asking)
     if row is None or _has_no_owner(row):
-        return Permission(owned=False, wish=None)
+        return Permission(owned=False, cancel_request=None)
     return Later.LATER
 
 
-def _settled(
-    end: Settlement, finished_at: datetime | None, passed_over: Mapping[Ownership, Row]
-) -> Settled | Later:
+def _finish_result(
+    end: FinishRun, finished_at: datetime | None, passed_over: Mapping[Ownership, Row]
+) -> FinishResult | Later:
     """Tell what became of an end; that it was written before is known by its very seconds."""
     row = passed_over.get((end.key, end.fence))
     if finished_at is not None or row is None:
-        return Settled(done=finished_at is not None, finished_at=finished_at)
+        return FinishResult(done=finished_at is not None, finished_at=finished_at)
     if _has_no_owner(row):
         same = row["status"] == end.status and row["active_seconds"] == end.active_seconds
-        return Settled(done=same, finished_at=row["finished_at"] if same else None)
-    wish = wish_from_row(row)
-    if wish is not None and end.status is not RunStatus.CANCELLED:
-        return Settled(done=False, wish=wish)
+        return FinishResult(done=same, finished_at=row["finished_at"] if same else None)
+    cancel_request = cancel_request_from_row(row)
+    if cancel_request is not None and end.status is not RunStatus.CANCELLED:
+        return FinishResult(done=False, cancel_request=cancel_request)
     return Later.LATER
 
 
@@ -167,7 +169,7 @@ def _events(owners: Iterable[tuple[RunKey, int, Sequence[EventRecord]]]) -> list
     return list(rows.values())
 
 
-def _end(end: Settlement) -> dict[str, Any]:
+def _end(end: FinishRun) -> dict[str, Any]:
     return {
         **_named(end.key, end.fence),
         "status": end.status.value,

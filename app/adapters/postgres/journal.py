@@ -11,19 +11,19 @@ from psycopg.rows import dict_row
 
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
-from app.adapters.postgres.hot_writes import ClaimedInsert, insert_all, settle_all, write_all
-from app.runs.bells import Bells
+from app.adapters.postgres.hot_writes import ClaimedInsert, finish_all, insert_all, write_all
 from app.runs.errors import StoreUnavailableError
-from app.runs.ports import JournalWrite, Permission, Settled
-from app.runs.run import Settlement
+from app.runs.notifier import RunNotifier
+from app.runs.ports import FinishResult, JournalWrite, Permission
+from app.runs.run import FinishRun
 
 LOCK_MS = 200
 """How long a batch waits for a row that somebody is just inserting; other locks it passes over."""
 
-OwnersWrite = JournalWrite | Settlement
-OwnersAnswer = Permission | Settled | Later
+OwnersWrite = JournalWrite | FinishRun
+OwnersAnswer = Permission | FinishResult | Later
 
-Kind = TypeVar("Kind", JournalWrite, Settlement)
+Kind = TypeVar("Kind", JournalWrite, FinishRun)
 
 
 class PostgresJournal:
@@ -43,7 +43,7 @@ class PostgresJournal:
             lock_ms=LOCK_MS,
             answer_seconds=answer_timeout_seconds,
         )
-        self.bells = Bells()
+        self.notifier = RunNotifier()
         """Rung for every run that events of were written here, or that has ended here."""
         self._accepting: GroupCommit[ClaimedInsert, datetime | None] = GroupCommit(
             self._connect, accept_in_batch
@@ -88,14 +88,14 @@ class PostgresJournal:
         """Store a piece of a run's journal and tell whether the run may go on."""
         permission = cast("Permission", await self._owners.submit(write))
         if write.events:
-            self.bells.ring(write.key)
+            self.notifier.notify(write.key)
         return permission
 
-    async def settle(self, settlement: Settlement) -> Settled:
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
         """End a run with one guarded update."""
-        settled = cast("Settled", await self._owners.submit(settlement))
-        self.bells.ring(settlement.key)
-        return settled
+        finish_result = cast("FinishResult", await self._owners.submit(finish_run))
+        self.notifier.notify(finish_run.key)
+        return finish_result
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         return await connect_for_hot_writes(self._url, self._patience)
@@ -138,14 +138,14 @@ async def write_in_batch(
     Nothing joins the statements: a write is whole by itself, and bears being repeated if the
     second statement fails.
     """
-    journals, ends = _places(writes, JournalWrite), _places(writes, Settlement)
+    journals, ends = _places(writes, JournalWrite), _places(writes, FinishRun)
     answers: dict[int, OwnersAnswer] = {}
     if journals:
         permissions = await write_all(connection.cursor(), list(journals.values()))
         answers |= zip(journals, permissions, strict=True)
     if ends:
-        settled = await settle_all(connection.cursor(), list(ends.values()))
-        answers |= zip(ends, settled, strict=True)
+        finish_result = await finish_all(connection.cursor(), list(ends.values()))
+        answers |= zip(ends, finish_result, strict=True)
     return [answers[place] for place in range(len(writes))]
 
 

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from app.adapters.postgres.cancelling import STOP_CHANNEL
 from app.adapters.postgres.connections import Connection, Patience
-from app.runs.run import RunKey, StopWish
+from app.runs.run import CancelRequest, RunKey
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ class StopListener:
         self,
         url: str,
         *,
-        heard: Callable[[RunKey, StopWish], object],
+        heard: Callable[[RunKey, CancelRequest], object],
         connected: Callable[[], Awaitable[None]],
     ) -> None:
         """Tell ``heard`` of every wish; call ``connected`` whenever listening has begun."""
@@ -79,9 +79,9 @@ class StopListener:
         except (ValueError, TypeError, KeyError):
             log.warning("stop.unreadable")  # anybody who may connect may notify
             return
-        wish = StopWish(
+        cancel_request = CancelRequest(
             requested_by=str(told.get("by", "")),
             reason=told.get("reason"),
             requested_at=datetime.now(UTC),
         )
-        self._heard(key, wish)
+        self._heard(key, cancel_request)

@@ -10,6 +10,7 @@ from sqlalchemy import RowMapping
 from app.control.budget import Budget
 from app.runs.run import (
     CallRecord,
+    CancelRequest,
     EventRecord,
     GraphRef,
     NewRun,
@@ -18,7 +19,6 @@ from app.runs.run import (
     RunKind,
     RunRequest,
     RunStatus,
-    StopWish,
 )
 
 Row = Mapping[str, Any] | RowMapping
@@ -80,7 +80,7 @@ def run_from_row(row: Row) -> Run:
         fence=row["fence"],
         worker_id=row["worker_id"],
         active_seconds=row["active_seconds"],
-        wish=wish_from_row(row),
+        cancel_request=cancel_request_from_row(row),
         finish_reason=row["finish_reason"],
         result=row["result"],
         usage=row["usage"],
@@ -106,11 +106,11 @@ def claimed_run(new: NewRun, worker_id: str, created_at: datetime) -> Run:
     )
 
 
-def wish_from_row(row: Row) -> StopWish | None:
+def cancel_request_from_row(row: Row) -> CancelRequest | None:
     """Return the wish to stop that a row of ``runs`` holds."""
     if row["cancel_requested_at"] is None:
         return None
-    return StopWish(
+    return CancelRequest(
         requested_by=row["cancel_requested_by"],
         reason=row["cancel_reason"],
         requested_at=row["cancel_requested_at"],

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from app.adapters.postgres.accepting import accept_in
-from app.adapters.postgres.cancelling import Intents, cancel_in
+from app.adapters.postgres.cancelling import PendingCancelLimits, cancel_in
 from app.adapters.postgres.cursors import after, cursor_of
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.hot_writes import ClaimedInsert
@@ -35,18 +35,18 @@ from app.adapters.postgres.writing import (
     skipped_in,
     upsert_calls,
 )
-from app.runs.bells import Bell
 from app.runs.event_log import late_result
+from app.runs.notifier import Notification
 from app.runs.ports import Accepted, Cancelled, EventPage, LateResult, Page, RunFilter
 from app.runs.run import (
     TERMINAL,
     CallRecord,
+    CancelRequest,
     EventRecord,
     NewRun,
     Run,
     RunKey,
     RunStatus,
-    StopWish,
 )
 
 OWNED = runs.c.status.in_(("running", "waiting"))
@@ -75,7 +75,7 @@ class PostgresRuns:
     ) -> None:
         self._engines = engines
         self._journal = journal
-        self._bells = journal.bells
+        self._notifier = journal.notifier
         self._dispatch = dispatch
         self._limits = limits
 
@@ -109,12 +109,14 @@ class PostgresRuns:
         ours = run.key == new.key and run.worker_id == worker_id and run.fence == 1
         return Accepted(run, created=True) if or_found and ours else accepted
 
-    async def cancel(self, key: RunKey, wish: StopWish) -> Cancelled:
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
         """Store a wish to stop and tell the workers; a queued run is settled at once."""
-        intents = Intents(self._limits.intent_ttl_seconds, self._limits.max_early_intents)
+        pending_cancels = PendingCancelLimits(
+            self._limits.intent_ttl_seconds, self._limits.max_early_intents
+        )
         async with transaction(self._engines.control) as connection:
-            cancelled = await cancel_in(connection, key, wish, intents)
-        self._bells.ring(key)
+            cancelled = await cancel_in(connection, key, cancel_request, pending_cancels)
+        self._notifier.notify(key)
         return cancelled
 
     async def get(self, key: RunKey) -> Run | None:
@@ -207,7 +209,7 @@ class PostgresRuns:
             await upsert_calls(connection, run.key, calls)
             await insert_events(connection, run.key, events)
             await self._dispatch.defer(connection, [run.key])
-        self._bells.ring(run.key)
+        self._notifier.notify(run.key)
 
     async def late(self, result: LateResult) -> None:
         """Record a result that came after the end; status and result stay as they are."""
@@ -219,7 +221,7 @@ class PostgresRuns:
             await upsert_calls(connection, result.key, result.calls)
             last_seq = await last_seq_of(connection, result.key)
             await insert_events(connection, result.key, late_result(result.usage, last_seq))
-        self._bells.ring(result.key)
+        self._notifier.notify(result.key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         """Return the events behind number ``after``, and whether the run had ended by then."""
@@ -231,9 +233,9 @@ class PostgresRuns:
         found = [event_from_row(row) for row in rows if row["seq"] is not None]
         return EventPage(found, finished=rows[0]["status"] in TERMINAL)
 
-    def listening(self, key: RunKey) -> AbstractContextManager[Bell]:
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         """Have a bell rung whenever this process stores events of a run."""
-        return self._bells.listening(key)
+        return self._notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the journal of a run, in the order of its CallNodes."""

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import wish_from_row
+from app.adapters.postgres.rows import cancel_request_from_row
 from app.runs.ports import Beat
 from app.runs.run import RunKey
 
@@ -35,9 +35,15 @@ class PostgresWorkers:
         async with transaction(self._pool) as connection:
             await connection.execute(BEAT, {"worker_id": worker_id})
             rows = (await connection.execute(OWNED, {"worker_id": worker_id})).mappings().all()
-        wishes = {RunKey(row["tenant_id"], row["run_id"]): wish_from_row(row) for row in rows}
-        stopped = {key: wish for key, wish in wishes.items() if wish is not None}
-        return Beat(stopped=stopped, owned=frozenset(wishes))
+        cancel_requests = {
+            RunKey(row["tenant_id"], row["run_id"]): cancel_request_from_row(row) for row in rows
+        }
+        stopped = {
+            key: cancel_request
+            for key, cancel_request in cancel_requests.items()
+            if cancel_request is not None
+        }
+        return Beat(stopped=stopped, owned=frozenset(cancel_requests))
 
     async def leave(self, worker_id: str) -> None:
         """Say that this worker ends."""

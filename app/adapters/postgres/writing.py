@@ -11,7 +11,7 @@ from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.rows import call_from_row, call_to_json, event_to_json
 from app.adapters.postgres.tables import calls, events, runs, snapshots
 from app.engine.events import STEP_SKIPPED
-from app.runs.run import CallRecord, EventRecord, RunKey, Settlement
+from app.runs.run import CallRecord, EventRecord, FinishRun, RunKey
 
 
 async def upsert_calls(
@@ -65,7 +65,7 @@ async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallR
     return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
 
-async def settle_unowned(connection: AsyncConnection, end: Settlement) -> None:
+async def finish_unowned(connection: AsyncConnection, end: FinishRun) -> None:
     """End a run that no worker owns; its row is locked by this transaction."""
     ended: dict[str, Any] = {
         "status": end.status.value,

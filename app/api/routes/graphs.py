@@ -23,7 +23,7 @@ from app.api.graph_body import (
     GraphToValidate,
     NewGraphBody,
 )
-from app.api.graph_views import GraphList, GraphView, RegisteredGraph, Validation
+from app.api.graph_views import GraphDefinitionView, GraphList, RegisteredGraph, Validation
 from app.runs.run import GraphRef
 
 router = APIRouter(
@@ -90,10 +90,10 @@ async def list_graphs(query: Annotated[GraphQuery, Query()], call: Call) -> Grap
 
 
 @router.get("/{name}", responses=_FOUND)
-async def get_graph(name: NamePath, call: Call) -> GraphView:
+async def get_graph(name: NamePath, call: Call) -> GraphDefinitionView:
     """Return the newest version of a graph."""
     found = await call.graphs.get(call.caller.tenant, GraphRef(name))
-    return GraphView.of_definition(found, call.root)
+    return GraphDefinitionView.of_definition(found, call.root)
 
 
 @router.get("/{name}/versions", responses=_FOUND)
@@ -108,10 +108,12 @@ async def list_graph_versions(
 
 
 @router.get("/{name}/versions/{version}", responses=_FOUND)
-async def get_graph_version(name: NamePath, version: VersionPath, call: Call) -> GraphView:
+async def get_graph_version(
+    name: NamePath, version: VersionPath, call: Call
+) -> GraphDefinitionView:
     """Return one version of a graph."""
     found = await call.graphs.get(call.caller.tenant, GraphRef(name, version))
-    return GraphView.of_definition(found, call.root)
+    return GraphDefinitionView.of_definition(found, call.root)
 
 
 @router.delete("/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_DELETED)

@@ -20,7 +20,7 @@ router = APIRouter(
 )
 
 _ANSWERS: Responses = {
-    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.TOO_MANY_INTENTS),
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.TOO_MANY_PENDING_CANCELS),
     200: {
         "description": "The run had ended before; nothing was changed.",
         "model": CancelReceipt,

@@ -93,7 +93,7 @@ class CaseWork:
 def _limits(scope: Scope) -> dict[Dimension, Amount]:
     """Return the tightest limit of every dimension, here and above."""
     tightest: dict[Dimension, Amount] = {}
-    for around in scope.lineage():
-        for dimension, limit in around.budget.limits().items():
+    for view in scope.lineage():
+        for dimension, limit in view.budget.limits().items():
             tightest[dimension] = min(limit, tightest.get(dimension, limit))
     return tightest

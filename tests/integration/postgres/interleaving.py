@@ -157,7 +157,7 @@ async def _run(
         tasks = [group.create_task(work()) for work in works]
         while not all(task.done() for task in tasks):
             stands = zip(sessions, tasks, strict=True)
-            states = [await _settled(oracle, session, task) for session, task in stands]
+            states = [await _finish_result(oracle, session, task) for session, task in stands]
             trial.blocked |= "blocked" in states
             able = _able(states, trial.steps[-in_a_row:], in_a_row)
             if not able:
@@ -180,7 +180,7 @@ def _able(states: Sequence[str], last: str, in_a_row: int) -> list[int]:
     return [n for n in able if n != tired] or able
 
 
-async def _settled(oracle: Oracle, session: Session, task: "asyncio.Task[object]") -> str:
+async def _finish_result(oracle: Oracle, session: Session, task: "asyncio.Task[object]") -> str:
     """Wait until a session stands at its gate, has ended, or waits for a lock."""
     while True:
         await asyncio.sleep(0)

@@ -29,7 +29,7 @@ from tests.integration.postgres.interleaving import (
     Work,
 )
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     Oracle,
     Stores,
     end_of,
@@ -123,11 +123,11 @@ async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -
             return "cancelled" if sound else "cancelled without a trace"
         case "running":
             permission = await watching.journal.write(JournalWrite(key=key, fence=row["fence"]))
-            return "told at its barrier" if permission.wish is not None else "unaware"
+            return "told at its barrier" if permission.cancel_request is not None else "unaware"
         case "queued":
             claimed = await watching.runs.claim(key, "w9")
             assert claimed is not None
-            return "told when it is claimed" if claimed.wish is not None else "unaware"
+            return "told when it is claimed" if claimed.cancel_request is not None else "unaware"
         case ended:
             known = isinstance(stop, Cancelled) and stop.already_finished
             return f"{ended} before" if known else f"{ended} after its stop"
@@ -160,7 +160,7 @@ Schedules = Callable[[Oracle, Sequence[Session], Begin], AsyncIterator[Trial]]
 
 
 async def stop(client: Client, key: RunKey) -> Cancelled:
-    return await client.runs.cancel(key, WISH)
+    return await client.runs.cancel(key, CANCEL_REQUEST)
 
 
 async def post_alone(client: Client, key: RunKey) -> None:
@@ -200,9 +200,9 @@ async def give_back(client: Client, key: RunKey) -> None:
 
 async def complete(client: Client, key: RunKey) -> None:
     """End the run; where a wish came first, end it as cancelled, as an executor does."""
-    settled = await client.journal.settle(end_of(owned(key)))
-    if settled.wish is not None:
-        assert (await client.journal.settle(end_of(owned(key), RunStatus.CANCELLED))).done
+    finish_result = await client.journal.finish(end_of(owned(key)))
+    if finish_result.cancel_request is not None:
+        assert (await client.journal.finish(end_of(owned(key), RunStatus.CANCELLED))).done
 
 
 async def rescue(client: Client, _: RunKey) -> None:
@@ -215,8 +215,8 @@ async def nothing(world: World, key: RunKey) -> None:
     return
 
 
-async def a_wish_that_expired(world: World, key: RunKey) -> None:
-    await world.watching.runs.cancel(key, WISH)
+async def an_expired_pending_cancel(world: World, key: RunKey) -> None:
+    await world.watching.runs.cancel(key, CANCEL_REQUEST)
     await world.oracle.rows(
         "UPDATE runs SET intent_expires_at = now() - interval '1 s' WHERE run_id = %s", key.run_id
     )
@@ -248,9 +248,11 @@ async def post_that_looks_into_that_table(client: Client, key: RunKey) -> None:
     """Look for a wish, then insert the run."""
     async with transaction(client.engines.work) as connection:
         look = text("SELECT FROM early_wishes WHERE run_id = :run_id")
-        wished = (await connection.execute(look, {"run_id": key.run_id})).first() is not None
+        cancel_requested = (
+            await connection.execute(look, {"run_id": key.run_id})
+        ).first() is not None
         await accept_in(connection, new_run(key.run_id), worker_id="w1", max_queued=None)
-        if wished:
+        if cancel_requested:
             await connection.execute(MARK, {"run_id": key.run_id})
 
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from app.adapters.postgres.artifacts import PostgresArtifacts
-from app.engine.settling import Supervisor
+from app.engine.supervision import Supervisor
 from app.nodes.catalog import NodeCatalog
 from app.nodes.tool import tool_type
 from app.nodes.tool_names import ToolNames
@@ -19,8 +19,8 @@ from app.runs.artifact_keeping import ArtifactKeeping
 from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.journal import LostRunError
-from app.runs.ports import JournalWrite, Permission, Settled
-from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunStatus, Settlement
+from app.runs.ports import FinishResult, JournalWrite, Permission
+from app.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.runs.service import RunService
 from app.tools.arguments import ArgumentChecks
 from app.tools.dispatch import ToolDispatch
@@ -48,11 +48,11 @@ class Watched:
         await self._look(write)
         return await self.stores.journal.write(write)
 
-    async def settle(self, settlement: Settlement) -> Settled:
-        await self._look(settlement)
-        return await self.stores.journal.settle(settlement)
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
+        await self._look(finish_run)
+        return await self.stores.journal.finish(finish_run)
 
-    async def _look(self, written: JournalWrite | Settlement) -> None:
+    async def _look(self, written: JournalWrite | FinishRun) -> None:
         for record in written.calls:
             if record.node["kind"] == "tool" and record.outcome is not None:
                 count = await self.oracle.value("SELECT count(*) FROM artifacts")
@@ -72,8 +72,8 @@ class Freezing:
             await self.thawed.wait()
         return await self.stores.journal.write(write)
 
-    async def settle(self, settlement: Settlement) -> Settled:
-        return await self.stores.journal.settle(settlement)
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
+        return await self.stores.journal.finish(finish_run)
 
 
 @dataclass

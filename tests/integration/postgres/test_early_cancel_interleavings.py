@@ -17,7 +17,7 @@ from tests.integration.postgres.racing import (
     TOLD,
     Act,
     Before,
-    a_wish_that_expired,
+    an_expired_pending_cancel,
     claim,
     complete,
     give_back,
@@ -54,10 +54,10 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (post_with_a_key, nothing, {EARLY, TOLD}),
         (post_apart, nothing, {EARLY, TOLD}),
         (post_to_the_queue, nothing, {EARLY}),
-        (post_alone, a_wish_that_expired, {EARLY, TOLD}),
-        (post_in_a_batch, a_wish_that_expired, {EARLY, TOLD}),
-        (post_with_a_key, a_wish_that_expired, {EARLY, TOLD}),
-        (post_apart, a_wish_that_expired, {EARLY, TOLD}),
+        (post_alone, an_expired_pending_cancel, {EARLY, TOLD}),
+        (post_in_a_batch, an_expired_pending_cancel, {EARLY, TOLD}),
+        (post_with_a_key, an_expired_pending_cancel, {EARLY, TOLD}),
+        (post_apart, an_expired_pending_cancel, {EARLY, TOLD}),
         (claim, it_was_queued, {EARLY, TOLD}),
         (give_back, it_was_running, {EARLY, LATER}),
         (rescue, it_was_running, {EARLY, TOLD, LATER}),
@@ -140,7 +140,7 @@ async def test_no_barrier_says_yes_once_the_stop_is_stored(
         told = 0
         async for trial in explore(world.oracle, sessions, begin, in_a_row=4 if in_a_batch else 2):
             answered, committed = trial.steps.rindex("a"), trial.steps.rindex("b")
-            told += permissions[-1].wish is not None
+            told += permissions[-1].cancel_request is not None
             assert permissions[-1].owned
-            assert permissions[-1].wish is not None or answered < committed, trial.steps
+            assert permissions[-1].cancel_request is not None or answered < committed, trial.steps
         assert 0 < told < len(permissions)

@@ -9,18 +9,18 @@ import pytest
 from app.runs.run import NEXT, TERMINAL, RunStatus
 from tests.support.stores import Oracle
 
-INTENT = "intent"
-AFTER_INTENT = {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
-STATUSES = [INTENT, *RunStatus]
+PENDING_CANCEL = "intent"
+AFTER_PENDING_CANCEL = {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
+STATUSES = [PENDING_CANCEL, *RunStatus]
 MOVES = list(itertools.permutations(STATUSES, 2))
-LAWFUL = {(INTENT, status) for status in AFTER_INTENT} | {
+LAWFUL = {(PENDING_CANCEL, status) for status in AFTER_PENDING_CANCEL} | {
     (before, after) for before, afters in NEXT.items() for after in afters
 }
 
 
 async def insert(oracle: Oracle, status: str, run_id: str = "r") -> None:
     """Insert a row that stands at ``status``."""
-    is_run = status != INTENT
+    is_run = status != PENDING_CANCEL
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, status, request, fence, worker_id, finished_at,
                cancel_requested_at)
@@ -38,8 +38,8 @@ async def move(oracle: Oracle, status: str, run_id: str = "r", *, fence: int = 2
     await oracle.rows(
         """UPDATE runs SET status = %s, request = %s, fence = %s, finished_at = %s
            WHERE run_id = %s""",
-        None if status == INTENT else status,
-        None if status == INTENT else "{}",
+        None if status == PENDING_CANCEL else status,
+        None if status == PENDING_CANCEL else "{}",
         fence,
         "2026-01-01" if status in TERMINAL else None,
         run_id,
@@ -109,7 +109,7 @@ async def test_a_row_that_contradicts_itself_is_refused(
     assert violated(refused) in lawful
 
 
-@pytest.mark.parametrize("before", ["queued", INTENT])
+@pytest.mark.parametrize("before", ["queued", PENDING_CANCEL])
 async def test_nobody_claims_a_run_under_an_old_fence(oracle: Oracle, before: str) -> None:
     """What an earlier owner writes would count otherwise."""
     await insert(oracle, before)

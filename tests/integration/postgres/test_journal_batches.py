@@ -18,10 +18,10 @@ from app.adapters.postgres.journal import (
     accept_in_batch,
     write_in_batch,
 )
-from app.runs.ports import JournalWrite, LateResult, Permission, Settled
+from app.runs.ports import FinishResult, JournalWrite, LateResult, Permission
 from app.runs.run import CallRecord, EventRecord, Run, RunKey, RunStatus
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     Oracle,
     Stores,
     end_of,
@@ -31,8 +31,8 @@ from tests.support.stores import (
     records_of,
 )
 
-OWNED = Permission(owned=True, wish=None)
-LOST = Permission(owned=False, wish=None)
+OWNED = Permission(owned=True, cancel_request=None)
+LOST = Permission(owned=False, cancel_request=None)
 
 
 class Batch:
@@ -60,7 +60,7 @@ def batch(database_url: str) -> Batch:
 
 
 def was_done(answer: OwnersAnswer) -> bool:
-    return isinstance(answer, Settled) and answer.done and answer.finished_at is not None
+    return isinstance(answer, FinishResult) and answer.done and answer.finished_at is not None
 
 
 def event(seq: int, type_: str = "text.delta") -> EventRecord:
@@ -87,31 +87,33 @@ async def test_each_writer_of_a_mixed_batch_is_told_its_own_truth(
     stores: Stores, batch: Batch
 ) -> None:
     """Owned, lost, wished to stop, ended, ended elsewhere, never there: side by side."""
-    mine, wished, ending = [await claimed(stores, name) for name in ("mine", "wished", "ending")]
+    mine, cancel_requested, ending = [
+        await claimed(stores, name) for name in ("mine", "wished", "ending")
+    ]
     lost = await claimed(stores, "lost")
     await claimed_again(stores, lost)
-    await stores.runs.cancel(wished.key, WISH)
+    await stores.runs.cancel(cancel_requested.key, CANCEL_REQUEST)
 
     answers = await batch(
         JournalWrite(key=lost.key, fence=lost.fence),
         end_of(ending),
         JournalWrite(key=mine.key, fence=mine.fence),
         end_of(lost),
-        JournalWrite(key=wished.key, fence=wished.fence),
-        end_of(wished),
+        JournalWrite(key=cancel_requested.key, fence=cancel_requested.fence),
+        end_of(cancel_requested),
         JournalWrite(key=RunKey("default", "nobody"), fence=1),
     )
 
     told = answers[4]
     assert isinstance(told, Permission)
-    assert told.wish is not None
+    assert told.cancel_request is not None
     refused = answers[5]
-    assert isinstance(refused, Settled)
+    assert isinstance(refused, FinishResult)
     assert not refused.done
-    assert refused.wish == told.wish
+    assert refused.cancel_request == told.cancel_request
     assert [answers[n] for n in (0, 2, 6)] == [LOST, OWNED, LOST]
     assert was_done(answers[1])
-    assert answers[3] == Settled(done=False)
+    assert answers[3] == FinishResult(done=False)
 
 
 async def test_an_old_and_a_new_owner_in_one_batch_are_told_apart(
@@ -137,7 +139,7 @@ async def test_an_old_and_a_new_owner_in_one_batch_are_told_apart(
     assert [record.call_key for record in await stores.runs.calls(new.key)] == ["new owner"]
     assert await stores.runs.snapshot(new.key) == {"by": "new"}
     ends = await batch(end_of(old), end_of(new, RunStatus.FAILED))
-    assert ends[0] == Settled(done=False)
+    assert ends[0] == FinishResult(done=False)
     assert was_done(ends[1])
 
 
@@ -154,7 +156,7 @@ async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle
     told = (event(1),)
     write = JournalWrite(key=old.key, fence=1, calls=root, events=told, snapshot={})
     await stores.journal.write(write)
-    await stores.journal.settle(end_of(old, calls=root, events=told))
+    await stores.journal.finish(end_of(old, calls=root, events=told))
     await stores.runs.release(old, active_seconds=9, calls=root, counted=True, events=told)
     await stores.runs.late(LateResult(key=old.key, fence=1, calls=root, usage={"tokens": 9}))
 
@@ -306,7 +308,7 @@ async def test_a_write_that_was_made_before_is_made_once(
     assert second == first
     assert await oracle.rows(counts) == [{"calls": 2, "e": 2, "s": 1}]
     other = replace(end, status=RunStatus.FAILED)
-    assert await batch(other) == [Settled(done=False)]
+    assert await batch(other) == [FinishResult(done=False)]
 
 
 async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
@@ -321,7 +323,7 @@ async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
             JournalWrite(key=free.key, fence=1, calls=(root_of("free"),)),
             end_of(ending),
         )
-        waiting = asyncio.create_task(stores.journal.settle(end_of(ending)))
+        waiting = asyncio.create_task(stores.journal.finish(end_of(ending)))
         assert (await stores.journal.write(JournalWrite(key=free.key, fence=1))).owned
         assert not waiting.done()
         assert list(await stores.runs.calls(locked.key)) == []

@@ -19,7 +19,7 @@ from app.runs.run import Run, RunKey, RunStatus
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     Oracle,
     Stores,
     end_of,
@@ -112,11 +112,11 @@ async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: 
         world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
         async with asyncio.TaskGroup() as group:
             written = group.create_task(world.stores.journal.write(journal))
-            settled = group.create_task(world.stores.journal.settle(end_of(run)))
+            finish_result = group.create_task(world.stores.journal.finish(end_of(run)))
 
         assert world.proxy.counts.answers_dropped == 1
         assert written.result().owned
-        assert settled.result().done
+        assert finish_result.result().done
         assert (await world.count("calls"), await world.count("snapshots")) == (2, 1)
 
 
@@ -156,10 +156,10 @@ async def test_an_end_whose_answer_was_lost_is_reported_as_done(database_url: st
     async with open_world(database_url) as world:
         run = await world.claimed()
         world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
-        settled = await world.stores.journal.settle(end_of(run))
+        finish_result = await world.stores.journal.finish(end_of(run))
 
         assert world.proxy.counts.answers_dropped == 1
-        assert settled.done
+        assert finish_result.done
         assert await world.count("snapshots") == 1
 
 
@@ -170,12 +170,12 @@ async def test_a_stop_whose_answer_was_lost_is_stored(database_url: str) -> None
         run = await world.claimed()
         world.proxy.lose_answer()
         with pytest.raises(StoreUnavailableError):
-            await world.stores.runs.cancel(KEY, WISH)
+            await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
         permission = await world.stores.journal.write(JournalWrite(key=run.key, fence=1))
-        again = await world.stores.runs.cancel(KEY, WISH)
+        again = await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
 
-        assert permission.wish is not None
-        assert again.wish == permission.wish
+        assert permission.cancel_request is not None
+        assert again.cancel_request == permission.cancel_request
 
 
 QUEUED_WITHOUT_JOB_OR_JOB_WITHOUT_RUN = """
@@ -234,7 +234,7 @@ async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> No
                 group.create_task(journal.write(JournalWrite(key=run.key, fence=1)))
                 for run in runs[:10]
             ]
-            ends = [group.create_task(journal.settle(end_of(run))) for run in runs[10:]]
+            ends = [group.create_task(journal.finish(end_of(run))) for run in runs[10:]]
 
             async def refused() -> bool:
                 return world.proxy.counts.refused > 2
@@ -272,7 +272,7 @@ async def test_a_read_after_a_restart_of_the_database_does_not_fail(database_url
 
         assert await world.stores.runs.get(KEY) is not None
         assert (await world.stores.workers.beat("w1")).owned == {KEY}
-        assert (await world.stores.runs.cancel(KEY, WISH)).run is not None
+        assert (await world.stores.runs.cancel(KEY, CANCEL_REQUEST)).run is not None
 
 
 async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_url: str) -> None:
@@ -306,7 +306,7 @@ async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
                 group.create_task(refusal(call))
                 for call in (
                     world.stores.runs.get(KEY),
-                    world.stores.runs.cancel(KEY, WISH),
+                    world.stores.runs.cancel(KEY, CANCEL_REQUEST),
                     world.stores.workers.beat("w1"),
                 )
             ]
@@ -348,7 +348,7 @@ async def test_a_process_that_ends_writes_what_is_in_line(database_url: str) -> 
     async with open_world(database_url) as world:
         runs = [await world.claimed(f"case-{n}") for n in range(5)]
         async with asyncio.TaskGroup() as group:
-            ends = [group.create_task(world.stores.journal.settle(end_of(run))) for run in runs]
+            ends = [group.create_task(world.stores.journal.finish(end_of(run))) for run in runs]
             await asyncio.sleep(0)
             await world.stores.journal.stop()
 

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from app.adapters.postgres.hot_statements import JOURNAL, SETTLE, STANDING
+from app.adapters.postgres.hot_statements import FINISH, JOURNAL, STANDING
 from tests.support.stores import Oracle, Stores, new_run
 
 FOREIGN_KEY = """
@@ -22,7 +22,7 @@ SELECT 1 FROM ONLY runs x WHERE tenant_id = %s::text AND run_id = %s::text FOR K
     "statement",
     [
         pytest.param(JOURNAL, id="journal"),
-        pytest.param(SETTLE, id="settle"),
+        pytest.param(FINISH, id="settle"),
         pytest.param(STANDING, id="standing"),
         pytest.param(FOREIGN_KEY, id="foreign key"),
     ],

@@ -16,7 +16,7 @@ from app.runs.errors import InvalidRunError, StoreUnavailableError
 from app.runs.ports import JournalWrite, RunFilter
 from app.runs.run import CallRecord, RunKey
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     Stores,
     end_of,
     graph_with_calls,
@@ -57,11 +57,11 @@ async def test_a_write_that_cannot_be_stored_fails_alone(stores: Stores, value: 
         journal = stores.journal
         refused = group.create_task(refusal(journal.write(bad)))
         accepted = group.create_task(stores.runs.accept(new_run("third"), worker_id="w1"))
-        settled = group.create_task(journal.settle(end_of(other)))
+        finish_result = group.create_task(journal.finish(end_of(other)))
 
     assert isinstance(refused.result(), ValueError | TypeError | RecursionError)
     assert accepted.result().created
-    assert settled.result().done
+    assert finish_result.result().done
     good = JournalWrite(key=run.key, fence=1, calls=(call_with("fine"),))
     assert (await stores.journal.write(good)).owned
 
@@ -73,7 +73,7 @@ async def test_an_id_that_is_too_long_for_an_index_is_refused(stores: Stores) ->
         refused = group.create_task(refusal(stores.runs.accept(long, worker_id="w1")))
         accepted = group.create_task(stores.runs.accept(new_run("case-1"), worker_id="w1"))
     queued = await refusal(stores.runs.accept(long, worker_id=None))
-    early = await refusal(stores.runs.cancel(long.key, WISH))
+    early = await refusal(stores.runs.cancel(long.key, CANCEL_REQUEST))
 
     assert isinstance(refused.result(), psycopg.errors.ProgramLimitExceeded)
     assert accepted.result().created
@@ -97,7 +97,7 @@ async def test_what_a_provider_wrote_is_stored_with_marks_for_what_cannot_be(
     await stores.journal.write(JournalWrite(key=KEY, fence=1, snapshot=written))
     assert await stores.runs.snapshot(KEY) == stored
 
-    await stores.journal.settle(end_of(run, result=written, snapshot=written))
+    await stores.journal.finish(end_of(run, result=written, snapshot=written))
     ended = await stores.runs.get(KEY)
     assert ended is not None
     assert ended.result == stored

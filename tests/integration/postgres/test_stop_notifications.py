@@ -11,10 +11,10 @@ import pytest
 from app.adapters.postgres import listener
 from app.adapters.postgres.cancelling import STOP_CHANNEL
 from app.adapters.postgres.listener import StopListener
-from app.runs.run import RunKey, StopWish
+from app.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
-from tests.support.stores import WISH, eventually, new_run, open_oracle, open_stores
+from tests.support.stores import CANCEL_REQUEST, eventually, new_run, open_oracle, open_stores
 
 KEY = RunKey("default", "case-1")
 
@@ -23,12 +23,12 @@ class Ear:
     """A listener at work, and what it heard."""
 
     def __init__(self, url: str) -> None:
-        self.heard: asyncio.Queue[tuple[RunKey, StopWish]] = asyncio.Queue()
+        self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
         self.listens = asyncio.Event()
         self._listener = StopListener(url, heard=self._hear, connected=self._connected)
 
-    def _hear(self, key: RunKey, wish: StopWish) -> None:
-        self.heard.put_nowait((key, wish))
+    def _hear(self, key: RunKey, cancel_request: CancelRequest) -> None:
+        self.heard.put_nowait((key, cancel_request))
 
     async def _connected(self) -> None:
         self.listens.set()
@@ -36,7 +36,7 @@ class Ear:
     async def run(self) -> None:
         await self._listener.run()
 
-    async def next(self) -> tuple[RunKey, StopWish]:
+    async def next(self) -> tuple[RunKey, CancelRequest]:
         async with asyncio.timeout(20):
             return await self.heard.get()
 
@@ -58,28 +58,31 @@ async def test_a_stop_of_a_running_run_is_heard(database_url: str) -> None:
     """With who wants it and why, on whatever replica it was stored."""
     async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
-        await stores.runs.cancel(KEY, WISH)
-        key, wish = await ear.next()
+        await stores.runs.cancel(KEY, CANCEL_REQUEST)
+        key, cancel_request = await ear.next()
 
         assert key == KEY
-        assert (wish.requested_by, wish.reason) == (WISH.requested_by, WISH.reason)
+        assert (cancel_request.requested_by, cancel_request.reason) == (
+            CANCEL_REQUEST.requested_by,
+            CANCEL_REQUEST.reason,
+        )
 
 
 @pytest.mark.parametrize("character", ["\U0001f600", "\x01", "\\", '"'])
 async def test_a_long_reason_fits_into_a_notification(database_url: str, character: str) -> None:
     """Whatever it is made of; Postgres takes 8,000 bytes."""
-    wish = StopWish(requested_by=character * 300, reason=character * 3000)
+    cancel_request = CancelRequest(requested_by=character * 300, reason=character * 3000)
     async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
-        cancelled = await stores.runs.cancel(KEY, wish)
+        cancelled = await stores.runs.cancel(KEY, cancel_request)
         key, heard = await ear.next()
 
         assert key == KEY
-        assert wish.reason is not None
+        assert cancel_request.reason is not None
         assert heard.reason is not None
-        assert wish.reason.startswith(heard.reason)
-        assert cancelled.wish is not None
-        assert cancelled.wish.reason == wish.reason
+        assert cancel_request.reason.startswith(heard.reason)
+        assert cancelled.cancel_request is not None
+        assert cancelled.cancel_request.reason == cancel_request.reason
 
 
 async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:

@@ -14,7 +14,7 @@ from app.runs.errors import StoreUnavailableError
 from app.runs.ports import JournalWrite
 from app.runs.run import RunKey, RunStatus
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     Oracle,
     Stores,
     eventually,
@@ -35,7 +35,7 @@ async def test_the_receipt_names_calls_that_may_have_taken_effect(stores: Stores
     graph.begin_node("n000001", "tool", "calculator")
     graph.begin_node("n000001", "system", "plan")
     await stores.journal.write(JournalWrite(key=KEY, fence=1, calls=records_of(graph)))
-    cancelled = await stores.runs.cancel(KEY, WISH)
+    cancelled = await stores.runs.cancel(KEY, CANCEL_REQUEST)
 
     told = [(call.node["kind"], call.node["status"]) for call in cancelled.calls]
     assert told == [("llm", "success"), ("tool", "created")]
@@ -48,7 +48,7 @@ async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
     graph = graph_with_calls("case-1", llm_calls=7000)
     graph.begin_node("n000001", "llm", "plan")
     await stores.runs.release(run, active_seconds=1, calls=records_of(graph), counted=True)
-    cancelled = await stores.runs.cancel(KEY, WISH)
+    cancelled = await stores.runs.cancel(KEY, CANCEL_REQUEST)
 
     assert cancelled.run is not None
     assert cancelled.run.status is RunStatus.CANCELLED
@@ -70,7 +70,7 @@ async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: 
             _ = await stack.enter_async_context(held)
         waiting = asyncio.create_task(stores.runs.get(KEY))
         async with asyncio.timeout(20):
-            cancelled = await stores.runs.cancel(KEY, WISH)
+            cancelled = await stores.runs.cancel(KEY, CANCEL_REQUEST)
         assert cancelled.run is not None
         assert not waiting.done()
         waiting.cancel()
@@ -103,9 +103,9 @@ async def test_waiting_for_a_lock_has_an_end(database_url: str, oracle: Oracle) 
         async with oracle.connection.transaction():
             await oracle.rows("SELECT FROM runs FOR UPDATE")
             with pytest.raises(StoreUnavailableError):
-                await stores.runs.cancel(KEY, WISH)
+                await stores.runs.cancel(KEY, CANCEL_REQUEST)
 
-        assert (await stores.runs.cancel(KEY, WISH)).wish is not None
+        assert (await stores.runs.cancel(KEY, CANCEL_REQUEST)).cancel_request is not None
 
 
 async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while_only(
@@ -132,7 +132,7 @@ async def test_expired_wishes_make_way_for_new_ones(database_url: str, oracle: O
     limits = StoreLimits(intent_ttl_seconds=0, max_early_intents=10)
     async with open_stores(database_url, limits) as stores:
         for number in range(50):
-            await stores.runs.cancel(RunKey("default", f"case-{number}"), WISH)
+            await stores.runs.cancel(RunKey("default", f"case-{number}"), CANCEL_REQUEST)
 
     assert await oracle.value("SELECT count(*) FROM runs") <= 2
 

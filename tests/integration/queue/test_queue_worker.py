@@ -8,7 +8,14 @@ from app.runs.run import RunKey, RunStatus
 from tests.integration.queue.world import QUIET, NotingExecutor, working
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
-from tests.support.stores import WISH, Oracle, eventually, new_run, open_oracle, open_stores
+from tests.support.stores import (
+    CANCEL_REQUEST,
+    Oracle,
+    eventually,
+    new_run,
+    open_oracle,
+    open_stores,
+)
 
 KEY = RunKey("default", "case-1")
 JOBS = "SELECT count(*) FROM procrastinate_jobs"
@@ -101,7 +108,7 @@ async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: st
     executor = NotingExecutor()
     async with open_stores(database_url) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
-        await stores.runs.cancel(KEY, WISH)
+        await stores.runs.cancel(KEY, CANCEL_REQUEST)
         await stores.runs.accept(new_run("case-2"), worker_id=None)
         async with working(database_url, stores, executor):
             await executor.has(key_of(2))

@@ -12,7 +12,7 @@ from app.adapters.queue.rescue import AT_ONCE, Rescue, take_lost
 from app.runs.run import Run, RunKey, RunStatus
 from tests.integration.queue.world import QUIET, NotingExecutor, working
 from tests.support.stores import (
-    WISH,
+    CANCEL_REQUEST,
     Oracle,
     Stores,
     end_of,
@@ -137,7 +137,7 @@ async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -
 
     beat = await world.stores.workers.beat("dead")
     assert beat.owned == frozenset()
-    assert not (await world.stores.journal.settle(end_of(frozen))).done
+    assert not (await world.stores.journal.finish(end_of(frozen))).done
     assert (await world.stored()).status is RunStatus.QUEUED
 
 
@@ -148,14 +148,14 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
     """Whoever takes the run next is told before it does anything."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
-    await world.stores.runs.cancel(KEY, WISH)
+    await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
     await world.rescue().look()
     executor = NotingExecutor("alive")
     async with working(database_url, world.stores, executor):
         run = await executor.has(KEY)
 
-    assert run.wish is not None
-    assert run.wish.requested_by == "tester"
+    assert run.cancel_request is not None
+    assert run.cancel_request.requested_by == "tester"
 
 
 @pytest.mark.req("card/delete")
@@ -169,7 +169,7 @@ async def test_a_stop_of_a_rescued_run_ends_it_at_once(world: World) -> None:
     await world.stores.runs.release(run, active_seconds=1, calls=records, counted=True)
     await world.stores.runs.claim(KEY, "dead")
     await world.rescue().look()
-    cancelled = await world.stores.runs.cancel(KEY, WISH)
+    cancelled = await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
 
     assert cancelled.run is not None
     assert cancelled.run.status is RunStatus.CANCELLED

@@ -11,12 +11,12 @@ from app.control.stops import Stop
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
-from app.engine.lanes import Lanes
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
 from app.engine.results import ExecutionResult
 from app.engine.run_context import RunContext
-from app.engine.settling import AbandonedError, Supervisor
+from app.engine.step_slots import StepSlots
+from app.engine.supervision import DetachedError, Supervisor
 from app.kernel.graph import Channel, Edge, Graph, Step
 from tests.support.seeded_loop import SeededLoop
 from tests.unit.engine.gateway import Gateway, play
@@ -96,7 +96,7 @@ class World:
         assert isinstance(loop, SeededLoop)
         self.node = node
         self.told: list[Event] = []
-        self.lanes = Lanes()
+        self.slots = StepSlots()
         self.ended_at = 0.0
         self.gateway = Gateway(loop, budget=budget)
 
@@ -113,7 +113,7 @@ class World:
             journal=gateway.journal,
             calls=gateway.calls,
             events=self,
-            lanes=self.lanes,
+            slots=self.slots,
             grace_seconds=GRACE_SECONDS,
             jitter=lambda: 0.0,
         )
@@ -153,7 +153,7 @@ def drive(
         supervisor = Supervisor(grace_seconds=GRACE_SECONDS)
         try:
             outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
-        except AbandonedError as abandoned:
+        except DetachedError as abandoned:
             outcome = execution.abandoned(abandoned.stop)
             world.ended_at = asyncio.get_running_loop().time()
             await asyncio.sleep(100)

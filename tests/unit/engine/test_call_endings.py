@@ -10,7 +10,7 @@ from app.engine.call import (
     CallFailedError,
     Reply,
 )
-from app.engine.settling import Supervisor
+from app.engine.supervision import Supervisor
 from tests.unit.engine.gateway import (
     ESTIMATE,
     REAL,

@@ -15,7 +15,7 @@ from app.engine.call import (
     Spent,
 )
 from app.engine.ports import CallOutcome
-from app.engine.settling import Supervisor
+from app.engine.supervision import Supervisor
 from tests.unit.engine.gateway import (
     Attempts,
     Gateway,

@@ -114,8 +114,8 @@ def flow_context(**services: object) -> FlowContext:
         services={type(service): service for service in services.values()},
     )
     shape = Graph(id="g", steps=(Step(id="step", type="any"),))
-    around = GraphExecution(PreparedGraph(shape, {}), {}, run)
-    return FlowContext(run, around, "step", "step", run.root, run.scope, lambda source: None)
+    view = GraphExecution(PreparedGraph(shape, {}), {}, run)
+    return FlowContext(run, view, "step", "step", run.root, run.scope, lambda source: None)
 
 
 @pytest.mark.req("004/context")

@@ -12,10 +12,10 @@ from app.control.policy import ErrorPolicy
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
-from app.engine.lanes import Lanes
 from app.engine.ports import CallOutcome, Entry
 from app.engine.report import RecordedFailureError, class_of
 from app.engine.results import ExecutionResult
+from app.engine.step_slots import StepSlots
 from app.kernel.graph import Graph
 from tests.unit.engine.driving import (
     OurError,
@@ -251,7 +251,7 @@ def test_nested_graphs_share_one_pool_of_lanes(ceiling: int, seconds: int) -> No
     node.works |= dict.fromkeys("ABCD", nests(wide, node))
 
     def before(world: World) -> None:
-        world.lanes = Lanes(ceiling)
+        world.slots = StepSlots(ceiling)
 
     outcome, world = drive(graph("ABCD", max_parallel=4), node, before=before)
 

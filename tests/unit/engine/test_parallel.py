@@ -10,7 +10,7 @@ from app.control import stops
 from app.control.budget import Budget
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext
-from app.engine.lanes import Lanes
+from app.engine.step_slots import StepSlots
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
 from tests.unit.engine.gateway import now
 
@@ -235,24 +235,24 @@ def test_the_widest_graph_of_a_run_says_how_many_lanes_there_are() -> None:
     def wake() -> None:
         woken.append("now")
 
-    lanes = Lanes(3)
-    assert not lanes.take(wake)
-    lanes.widen(2)
-    lanes.widen(1)
-    assert lanes.take(wake)
-    assert not lanes.take(wake)
-    lanes.widen(50)
-    assert lanes.take(wake)
-    assert not lanes.take(wake)
+    slots = StepSlots(3)
+    assert not slots.take(wake)
+    slots.widen(2)
+    slots.widen(1)
+    assert slots.take(wake)
+    assert not slots.take(wake)
+    slots.widen(50)
+    assert slots.take(wake)
+    assert not slots.take(wake)
     assert woken == []
-    lanes.give()
+    slots.give()
     assert woken == ["now"]
-    lanes.forget(wake)
-    lanes.give()
+    slots.forget(wake)
+    slots.give()
     assert woken == ["now"]
 
 
 def test_a_run_needs_a_lane() -> None:
     """None at all would wait for ever."""
     with pytest.raises(ValueError, match="lane"):
-        Lanes(0)
+        StepSlots(0)

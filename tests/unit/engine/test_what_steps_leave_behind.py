@@ -29,7 +29,7 @@ class Fails:
         self.gone: list[weakref.ref[Any]] = []
 
     def execute(self, data: Any, inputs: Inputs, context: FlowContext) -> Any:
-        self.gone.append(weakref.ref(context.around))
+        self.gone.append(weakref.ref(context.view))
         if self.at_once:
             return self._end()
         return self._end_later()

@@ -93,7 +93,7 @@ class Asking:
         )
         self.context = FlowContext(
             run=shared,
-            around=cast(Any, SimpleNamespace()),
+            view=cast(Any, SimpleNamespace()),
             node_id="step",
             path="step",
             trace_parent=self.run.root,

@@ -8,15 +8,15 @@ from typing import Any
 from app.engine.cancellation import CancellationToken
 from app.engine.ports import CallOutcome, Entry
 from app.runs.journal import RunJournal
-from app.runs.ports import JournalWrite, Permission, Settled
-from app.runs.run import CallRecord, RunKey, Settlement
+from app.runs.ports import FinishResult, JournalWrite, Permission
+from app.runs.run import CallRecord, FinishRun, RunKey
 from app.trace.execution_graph import ExecutionGraph
 from tests.unit.runs.world import loop, play
 
 KEY = RunKey("t", "r0")
 
 
-YES = Permission(owned=True, wish=None)
+YES = Permission(owned=True, cancel_request=None)
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Store:
             raise answer
         return answer
 
-    async def settle(self, settlement: Settlement) -> Settled:
+    async def finish(self, finish_run: FinishRun) -> FinishResult:
         raise AssertionError
 
     def names(self, index: int = -1) -> list[str]:

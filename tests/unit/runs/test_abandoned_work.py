@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.runs.ports import LateResult, Settled
-from app.runs.run import RunStatus, Settlement
+from app.runs.ports import FinishResult, LateResult
+from app.runs.run import FinishRun, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.works import nothing, told, waits_deaf
 from tests.unit.runs.world import (
@@ -46,13 +46,13 @@ def test_work_that_ignores_its_stop_is_abandoned_and_its_cost_added_later(seed: 
 def test_a_late_cost_is_added_after_the_end_is_written() -> None:
     """However long that takes; otherwise the end would overwrite it."""
 
-    class SlowToSettle(MemoryRuns):
-        async def settle(self, settlement: Settlement) -> Settled:
+    class SlowToFinish(MemoryRuns):
+        async def finish(self, finish_run: FinishRun) -> FinishResult:
             await asyncio.sleep(50)
-            return await super().settle(settlement)
+            return await super().finish(finish_run)
 
     async def story() -> None:
-        process = Process(waits_deaf, SlowToSettle())
+        process = Process(waits_deaf, SlowToFinish())
         await process.post()
         await asyncio.sleep(3)
         await process.service.cancel(KEY, by="ops")

@@ -13,7 +13,7 @@ from app.control.budget import Budget
 from app.engine.call import AttemptError
 from app.engine.context import FlowContext
 from app.runs.run import RunStatus
-from tests.unit.runs.works import WISH, nothing, told, waits
+from tests.unit.runs.works import CANCEL_REQUEST, nothing, told, waits
 from tests.unit.runs.world import KEY, Process, answering, call, new_run
 
 Work = Callable[[FlowContext], Awaitable[Any]]
@@ -84,7 +84,7 @@ def test_an_ended_run_is_let_go_without_the_garbage_collector(
         accepted = await process.post(new_run(budget=Budget(max_llm_calls_small=1)))
         if work is waits:
             await asyncio.sleep(1)
-            await process.service.cancel(KEY, by=WISH.requested_by)
+            await process.service.cancel(KEY, by=CANCEL_REQUEST.requested_by)
         run = await process.end_of(accepted.key)
         await asyncio.sleep(1)
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 from datetime import timedelta
 
 from app.runs.ending import cancelled_while_queued
-from app.runs.run import CallRecord, RunKind, RunRequest, RunStatus, StopWish
+from app.runs.run import CallRecord, CancelRequest, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.invariants import violations
 from tests.unit.runs.test_replay import RUN, lost
 
 AT = RUN.created_at + timedelta(minutes=1)
-WISH = StopWish(requested_by="ops", reason="enough", requested_at=AT)
+CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough", requested_at=AT)
 
 
 def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
     """It has cost nothing."""
-    end = cancelled_while_queued(RUN, WISH, ())
+    end = cancelled_while_queued(RUN, CANCEL_REQUEST, ())
 
     assert (end.status, end.finish_reason, end.result) == (RunStatus.CANCELLED, None, None)
     assert end.usage == {"tokens": 0, "steps": 0, "api_calls": 0, "cost_usd": 0.0, "seconds": 0.0}
@@ -35,7 +35,7 @@ def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
 
 def test_a_run_between_two_executions_keeps_what_the_first_one_did_and_cost() -> None:
     """Its journal is closed as a whole, and nothing of it is lost."""
-    end = cancelled_while_queued(RUN, WISH, lost(), last_seq=7)
+    end = cancelled_while_queued(RUN, CANCEL_REQUEST, lost(), last_seq=7)
 
     assert [event.seq for event in end.events] == [8]
 
@@ -65,7 +65,7 @@ def test_what_steps_had_finished_stays_in_the_result() -> None:
     ]
     run = replace(RUN, kind=RunKind.GRAPH, request=RunRequest(kind=RunKind.GRAPH))
 
-    assert cancelled_while_queued(run, WISH, earlier).result == {
+    assert cancelled_while_queued(run, CANCEL_REQUEST, earlier).result == {
         "outputs": {"a": {"default": 1}},
         "steps": {"a": {"status": "completed"}, "b": {"status": "cancelled"}},
     }

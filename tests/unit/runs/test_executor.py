@@ -11,11 +11,11 @@ from app.control.budget import Budget
 from app.engine.call import AttemptError
 from app.engine.context import FlowContext
 from app.runs.executor import ExecutorLimits
-from app.runs.ports import Settled
-from app.runs.run import RunStatus, Settlement
+from app.runs.ports import FinishResult
+from app.runs.run import FinishRun, RunStatus
 from app.trace.invariants import violations
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import WISH, must_not_run, nothing, told, trace_of, waits
+from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, told, trace_of, waits
 from tests.unit.runs.world import (
     KEY,
     Process,
@@ -176,8 +176,8 @@ def test_a_stop_reaches_the_work_and_the_run_is_cancelled(seed: int) -> None:
         process = Process(waits)
         await process.post()
         await asyncio.sleep(3)
-        with_wish = await process.service.cancel(KEY, by="ops", reason="enough")
-        assert not with_wish.already_finished
+        with_cancel_request = await process.service.cancel(KEY, by="ops", reason="enough")
+        assert not with_cancel_request.already_finished
         run = await process.end_of()
 
         assert loop().time() == 3
@@ -185,8 +185,8 @@ def test_a_stop_reaches_the_work_and_the_run_is_cancelled(seed: int) -> None:
         assert run.result == {"value": "so far", "finish_reason": None}
         assert run.stop is not None
         assert (run.stop["requested_by"], run.stop["reason"]) == ("ops", "enough")
-        assert run.wish is not None
-        assert run.wish.delivered_at is not None
+        assert run.cancel_request is not None
+        assert run.cancel_request.delivered_at is not None
         assert trace_of(process, run)["case"] == ("halt", "enough")
 
     told(story, seed)
@@ -196,7 +196,7 @@ def test_a_run_that_is_not_here_is_not_stopped_here() -> None:
     """Whoever has it will hear of it."""
 
     async def story() -> None:
-        assert not Process(nothing).executor.stop(KEY, WISH)
+        assert not Process(nothing).executor.stop(KEY, CANCEL_REQUEST)
 
     told(story)
 
@@ -205,17 +205,17 @@ def test_a_wish_that_comes_before_the_end_is_written_is_the_end() -> None:
     """The run had completed; it settles as cancelled and keeps its result."""
     said: list[str] = []
 
-    class SlowToSettle(MemoryRuns):
+    class SlowToFinish(MemoryRuns):
         """Somebody wishes the run to stop while its end is on the way."""
 
-        async def settle(self, settlement: Settlement) -> Settled:
+        async def finish(self, finish_run: FinishRun) -> FinishResult:
             if not said:
-                said.append(settlement.status.value)
-                await self.cancel(settlement.key, WISH)
-            return await super().settle(settlement)
+                said.append(finish_run.status.value)
+                await self.cancel(finish_run.key, CANCEL_REQUEST)
+            return await super().finish(finish_run)
 
     async def story() -> None:
-        process = Process(nothing, SlowToSettle())
+        process = Process(nothing, SlowToFinish())
         run = await process.run()
 
         assert said == ["completed"]
@@ -269,7 +269,7 @@ def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> Non
     """The database did not answer; the slot is free again."""
 
     class Away(MemoryRuns):
-        async def settle(self, settlement: Settlement) -> Settled:
+        async def finish(self, finish_run: FinishRun) -> FinishResult:
             raise RuntimeError("no database")
 
     async def story() -> None:

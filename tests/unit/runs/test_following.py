@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from app.runs import following
-from app.runs.bells import Bells
 from app.runs.errors import RunNotFoundError
 from app.runs.event_log import EventLog, run_ended
 from app.runs.following import Following
+from app.runs.notifier import RunNotifier
 from app.runs.ports import EventPage, JournalWrite
 from app.runs.run import EventRecord, RunKey, RunStatus
 from tests.support.memory_runs import MemoryRuns
@@ -29,8 +29,8 @@ class Elsewhere(MemoryRuns):
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[float] = []
-        self._bells = Bells()
-        self._bells.ring = lambda key: None  # type: ignore[method-assign]
+        self._notifier = RunNotifier()
+        self._notifier.notify = lambda key: None  # type: ignore[method-assign]
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         self.reads.append(loop().time())
@@ -46,7 +46,7 @@ async def end(store: MemoryRuns, last_seq: int) -> None:
     run = await store.get(KEY)
     assert run is not None
     told = EventLog(last_seq=last_seq).followed_by(run_ended(RunStatus.COMPLETED, "success", None))
-    await store.settle(end_of(run, events=told))
+    await store.finish(end_of(run, events=told))
 
 
 class Follower:
@@ -171,7 +171,7 @@ def test_a_follower_that_goes_away_leaves_nothing_behind() -> None:
         await asyncio.wait({follower.task})
         assert follower.task.cancelled()
         assert ended == ["read"]
-        assert store._bells._listeners == {}
+        assert store._notifier._listeners == {}
 
     play(story)
 
@@ -188,14 +188,16 @@ def test_there_is_nothing_to_follow_without_a_run() -> None:
 
 def test_bells_ring_for_all_who_listen_to_a_run() -> None:
     """Until they stop."""
-    bells, other = Bells(), RunKey("t", "other")
-    with bells.listening(KEY) as first, bells.listening(other) as second:
-        with bells.listening(KEY) as third:
-            bells.ring(KEY)
-            heard: Sequence[bool] = [bell.is_set() for bell in (first, second, third)]
+    notifier, other = RunNotifier(), RunKey("t", "other")
+    with notifier.listening(KEY) as first, notifier.listening(other) as second:
+        with notifier.listening(KEY) as third:
+            notifier.notify(KEY)
+            heard: Sequence[bool] = [
+                notification.is_set() for notification in (first, second, third)
+            ]
         third.clear()
-        bells.ring(KEY)
+        notifier.notify(KEY)
 
     assert heard == [True, False, True]
     assert not third.is_set()
-    bells.ring(KEY)
+    notifier.notify(KEY)

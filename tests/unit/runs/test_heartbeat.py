@@ -10,7 +10,7 @@ import structlog
 
 from app.engine.context import FlowContext
 from app.runs.ports import Beat
-from app.runs.run import Run, RunStatus, StopWish
+from app.runs.run import CancelRequest, Run, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.world import KEY, Process, database, loop, new_run, play
 
@@ -52,7 +52,7 @@ def test_a_stop_that_nobody_told_of_is_found_by_the_next_beat(seed: int) -> None
         await process.post()
         beating = asyncio.create_task(process.heartbeat.run())
         await asyncio.sleep(2.5)
-        await process.store.cancel(KEY, StopWish(requested_by="ops", reason="enough"))
+        await process.store.cancel(KEY, CancelRequest(requested_by="ops", reason="enough"))
         run = await process.end_of()
         assert loop().time() == 4.0
         assert (run.status, run.stop and run.stop["requested_by"]) == (RunStatus.CANCELLED, "ops")

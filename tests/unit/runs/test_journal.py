@@ -13,7 +13,7 @@ from app.control.stops import HandOver
 from app.engine.ports import CallOutcome
 from app.runs.journal import ASKS, LostRunError
 from app.runs.ports import Permission
-from app.runs.run import StopWish
+from app.runs.run import CancelRequest
 from tests.unit.runs.opened import KEY, Open, Store, told
 
 
@@ -97,10 +97,10 @@ def test_a_database_that_never_answers_in_time_gives_the_run_up() -> None:
 @pytest.mark.req("000/C3")
 def test_a_wish_to_stop_refuses_at_the_barrier() -> None:
     """The token knows as well, so that everything else of the run ends."""
-    wish = StopWish(requested_by="ops", reason="too dear")
+    cancel_request = CancelRequest(requested_by="ops", reason="too dear")
 
     async def story() -> None:
-        run = Open(Store(answers=[Permission(owned=True, wish=wish)]))
+        run = Open(Store(answers=[Permission(owned=True, cancel_request=cancel_request)]))
         with pytest.raises(stops.CancelledError, match="too dear"):
             await run.journal.barrier(external=True)
         assert run.token.stop is not None
@@ -113,7 +113,7 @@ def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
     """Nothing that this one says counts any more."""
 
     async def story() -> None:
-        run = Open(Store(answers=[Permission(owned=False, wish=None)]))
+        run = Open(Store(answers=[Permission(owned=False, cancel_request=None)]))
         with pytest.raises(LostRunError):
             await run.journal.barrier(external=True)
         assert isinstance(run.token.stop, LostRunError)
@@ -153,7 +153,11 @@ def test_a_change_while_others_are_being_stored_is_stored_soon_afterwards() -> N
 
 
 @pytest.mark.parametrize(
-    "answer", [Permission(owned=True, wish=StopWish(requested_by="ops")), Permission(False, None)]
+    "answer",
+    [
+        Permission(owned=True, cancel_request=CancelRequest(requested_by="ops")),
+        Permission(False, None),
+    ],
 )
 def test_what_is_stored_soon_may_bring_a_stop_as_well(answer: Permission) -> None:
     """There is no need to wait for the next barrier."""

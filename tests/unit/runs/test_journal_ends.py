@@ -54,7 +54,7 @@ def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None
         run = Open()
         node = run.begin("first")
         run.journal.close()
-        run.store.answers = [Permission(owned=False, wish=None)]
+        run.store.answers = [Permission(owned=False, cancel_request=None)]
         run.note(node, "first", charge={Dimension.TOKENS: 5})
         with pytest.raises(LostRunError):
             await run.journal.barrier(external=True)

@@ -149,7 +149,7 @@ def test_a_lost_owner_says_nothing_more() -> None:
     """Its events are as little stored as its entries are."""
 
     async def story() -> None:
-        run = Open(Store(answers=[Permission(owned=False, wish=None)]))
+        run = Open(Store(answers=[Permission(owned=False, cancel_request=None)]))
         start(run, "first")
         with pytest.raises(LostRunError):
             await run.journal.barrier(external=True)

@@ -107,7 +107,7 @@ def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> Non
         first = await service.cancel(KEY, by="ops", reason="enough")
         second = await service.cancel(KEY, by="somebody else")
         assert (first.status, first.settled_at, first.already_finished) == (None, None, False)
-        assert second.wish == first.wish
+        assert second.cancel_request == first.cancel_request
         with pytest.raises(RunNotFoundError):
             await service.get(KEY)
 

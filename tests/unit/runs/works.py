@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from app.engine.context import FlowContext
-from app.runs.run import Run, StopWish
+from app.runs.run import CancelRequest, Run
 from app.trace.invariants import violations
 from tests.unit.runs.world import (
     Process,
@@ -18,7 +18,7 @@ from tests.unit.runs.world import (
     play,
 )
 
-WISH = StopWish(requested_by="ops", reason="enough")
+CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough")
 
 
 Story = Callable[[], Awaitable[None]]

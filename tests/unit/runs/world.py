@@ -14,7 +14,7 @@ from app.control.retry import RetryPolicy
 from app.engine.call import Call, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.results import ExecutionResult
-from app.engine.settling import Supervisor
+from app.engine.supervision import Supervisor
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat
 from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest

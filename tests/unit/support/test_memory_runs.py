@@ -10,20 +10,20 @@ from app.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflic
 from app.runs.ports import Accepted, JournalStore, JournalWrite, LateResult, RunStore, WorkerStore
 from app.runs.run import (
     CallRecord,
+    CancelRequest,
+    FinishRun,
     NewRun,
     Run,
     RunKey,
     RunKind,
     RunRequest,
     RunStatus,
-    Settlement,
-    StopWish,
 )
 from tests.support import seeded_loop
 from tests.support.memory_runs import MemoryRuns
 
 KEY = RunKey("default", "a")
-WISH = StopWish(requested_by="someone", reason="why")
+CANCEL_REQUEST = CancelRequest(requested_by="someone", reason="why")
 
 
 def new_run(
@@ -38,8 +38,8 @@ def new_run(
     )
 
 
-def end_of(run: Run, status: RunStatus = RunStatus.COMPLETED, **values: Any) -> Settlement:
-    settlement: dict[str, Any] = {
+def end_of(run: Run, status: RunStatus = RunStatus.COMPLETED, **values: Any) -> FinishRun:
+    finish_run: dict[str, Any] = {
         "key": run.key,
         "fence": run.fence,
         "status": status,
@@ -51,7 +51,7 @@ def end_of(run: Run, status: RunStatus = RunStatus.COMPLETED, **values: Any) -> 
         "calls": (),
         "snapshot": {},
     }
-    return Settlement(**settlement | values)
+    return FinishRun(**finish_run | values)
 
 
 def call(node_id: str, status: str, **values: Any) -> CallRecord:
@@ -88,19 +88,19 @@ async def test_an_early_wish_waits_for_its_run_until_it_expires() -> None:
     """The first wish counts; the run it meets is cancelled and never runs."""
     clock = [datetime(2025, 1, 1, tzinfo=UTC)]
     store = MemoryRuns(now=lambda: clock[0], intent_ttl_seconds=60)
-    await store.cancel(KEY, WISH)
-    await store.cancel(KEY, StopWish(requested_by="another"))
-    await store.cancel(RunKey("default", "b"), WISH)
+    await store.cancel(KEY, CANCEL_REQUEST)
+    await store.cancel(KEY, CancelRequest(requested_by="another"))
+    await store.cancel(RunKey("default", "b"), CANCEL_REQUEST)
     clock[0] += timedelta(seconds=30)
     met = await store.accept(new_run(), worker_id="one")
     clock[0] += timedelta(seconds=31)
     missed = await store.accept(new_run("b"), worker_id="one")
 
     assert (met.created, met.run.status, met.run.started_at) == (True, "cancelled", None)
-    assert met.run.wish is not None
-    assert met.run.wish.requested_by == "someone"
+    assert met.run.cancel_request is not None
+    assert met.run.cancel_request.requested_by == "someone"
     assert (await store.snapshot(KEY) or {})["nodes"]["n000001"]["status"] == "halt"
-    assert (missed.run.status, missed.run.wish) == ("running", None)
+    assert (missed.run.status, missed.run.cancel_request) == ("running", None)
 
 
 async def test_a_queued_run_is_cancelled_at_once_and_a_running_one_is_told() -> None:
@@ -109,19 +109,21 @@ async def test_a_queued_run_is_cancelled_at_once_and_a_running_one_is_told() -> 
     await store.accept(new_run("b"), worker_id=None)
     run = await claimed(store)
 
-    queued = await store.cancel(RunKey("default", "b"), WISH)
-    running = await store.cancel(KEY, WISH)
+    queued = await store.cancel(RunKey("default", "b"), CANCEL_REQUEST)
+    running = await store.cancel(KEY, CANCEL_REQUEST)
 
     assert queued.run is not None
     assert (queued.run.status, queued.already_finished) == ("cancelled", False)
     assert running.run is not None
     assert (running.run.status, running.already_finished) == ("running", False)
-    assert (await store.beat("one")).stopped == {KEY: running.wish}
-    assert (await store.write(JournalWrite(key=KEY, fence=run.fence))).wish == running.wish
-    refused = await store.settle(end_of(run))
-    assert (refused.done, refused.wish) == (False, running.wish)
-    assert (await store.settle(end_of(run, RunStatus.CANCELLED))).done
-    assert (await store.cancel(KEY, WISH)).already_finished
+    assert (await store.beat("one")).stopped == {KEY: running.cancel_request}
+    assert (
+        await store.write(JournalWrite(key=KEY, fence=run.fence))
+    ).cancel_request == running.cancel_request
+    refused = await store.finish(end_of(run))
+    assert (refused.done, refused.cancel_request) == (False, running.cancel_request)
+    assert (await store.finish(end_of(run, RunStatus.CANCELLED))).done
+    assert (await store.cancel(KEY, CANCEL_REQUEST)).already_finished
 
 
 async def test_what_an_owner_writes_after_it_lost_the_run_changes_nothing() -> None:
@@ -134,7 +136,7 @@ async def test_what_an_owner_writes_after_it_lost_the_run_changes_nothing() -> N
 
     stale = JournalWrite(key=KEY, fence=old.fence, calls=(call("n000002", "running"),))
     assert not (await store.write(stale)).owned
-    assert not (await store.settle(end_of(old))).done
+    assert not (await store.finish(end_of(old))).done
     await store.release(old, active_seconds=9, calls=(), counted=True)
 
     assert await store.get(KEY) == new
@@ -168,7 +170,7 @@ async def test_a_call_that_has_ended_keeps_the_way_it_ended() -> None:
     await write(call("n000010", "running", call_key="k"), call("n000009", "created"))
     await write(call("n000010", "success", charge={"tokens": 1}))
     await write(call("n000010", "halt"))
-    await store.settle(end_of(run))
+    await store.finish(end_of(run))
     charged = call("n000010", "success", charge={"tokens": 2})
     await store.late(LateResult(key=KEY, fence=run.fence, calls=(charged,), usage={"tokens": 2}))
 
@@ -229,7 +231,7 @@ async def _race(worker: str | None) -> str:
     store = MemoryRuns()
     async with asyncio.TaskGroup() as group:
         group.create_task(store.accept(new_run(), worker_id=worker))
-        group.create_task(store.cancel(KEY, WISH))
+        group.create_task(store.cancel(KEY, CANCEL_REQUEST))
     run = await store.get(KEY)
     assert run is not None
     told = KEY in (await store.beat("one")).stopped

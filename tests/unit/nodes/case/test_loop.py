@@ -328,7 +328,7 @@ async def test_a_stop_names_the_scope_whose_limit_is_the_tightest(
     here = world(
         [plan(calculate("1 / 0"))],
         budget=Budget(max_tool_calls=inner),
-        around=Budget(max_tool_calls=outer),
+        view=Budget(max_tool_calls=outer),
     )
 
     outcome = await here.run()

@@ -197,7 +197,7 @@ class World:
     models: ModelGateway | None = None
     """Asked in the place of all of these."""
     budget: Budget = field(default_factory=Budget)
-    around: Budget | None = None
+    view: Budget | None = None
     """The budget of a scope around the run's."""
     used_by_others: Charge = field(default_factory=dict)
     more_tools: Sequence[Tool] = ()
@@ -225,9 +225,9 @@ class World:
         With ``inputs``, which the step gets, the question is a template.
         """
         asked = escaped(question) if inputs is None else question
-        around = Scope("around", self.around) if self.around else None
-        name = "around/run" if around else "run"
-        self.scope = Scope(name, self.budget, parent=around, usage=self.journal.spent())
+        view = Scope("around", self.view) if self.view else None
+        name = "around/run" if view else "run"
+        self.scope = Scope(name, self.budget, parent=view, usage=self.journal.spent())
         self.scope.add(self.used_by_others)
         root = self.trace.create_root("run")
         self.trace.mark_running(root)

@@ -9,7 +9,7 @@ from typing import Protocol, overload
 
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedStep
-from app.engine.report import StepReport, said_of
+from app.engine.report import StepReport, message_of_error
 from app.kernel.graph import DEFAULT_HANDLE
 from app.trace.step_trace import StepRecord
 
@@ -17,7 +17,7 @@ Note = tuple[str, PreparedStep, StepReport, Outputs]
 """The path of a step that has ended, the step itself, its report and its inputs."""
 
 
-class Noting(Protocol):
+class StepRecordSource(Protocol):
     """What can tell of the steps of an execution."""
 
     def notes(self) -> Iterable[Note]:
@@ -25,13 +25,13 @@ class Noting(Protocol):
         ...
 
 
-class StepNotes(Sequence[StepRecord]):
+class StepRecords(Sequence[StepRecord]):
     """The steps of executions, one inside another, as the records of a trace."""
 
     __slots__ = ("executions",)
 
     def __init__(self) -> None:
-        self.executions: list[Noting] = []
+        self.executions: list[StepRecordSource] = []
 
     def release(self) -> None:
         """Stop sharing the list with the run: each would keep the other alive otherwise."""
@@ -65,7 +65,7 @@ def _record(note: Note) -> StepRecord:
         step.step.type,
         inputs or step.work.data,
         _shown(report.outputs),
-        None if report.error is None else said_of(report.error),
+        None if report.error is None else message_of_error(report.error),
         report.started_ns or report.ended_ns,
         report.ended_ns,
         report.recovered_by,

@@ -6,30 +6,30 @@ from contextlib import contextmanager
 
 from app.runs.run import RunKey
 
-Bell = asyncio.Event
+Notification = asyncio.Event
 """Set when it is rung; whoever has heard it clears it before looking."""
 
 
-class Bells:
+class RunNotifier:
     """A bell for everybody who listens; runs that nobody listens to cost nothing."""
 
     def __init__(self) -> None:
-        self._listeners: dict[RunKey, set[Bell]] = {}
+        self._listeners: dict[RunKey, set[Notification]] = {}
 
-    def ring(self, key: RunKey) -> None:
+    def notify(self, key: RunKey) -> None:
         """Wake all who listen to a run."""
-        for bell in self._listeners.get(key, ()):
-            bell.set()
+        for notification in self._listeners.get(key, ()):
+            notification.set()
 
     @contextmanager
-    def listening(self, key: RunKey) -> Iterator[Bell]:
+    def listening(self, key: RunKey) -> Iterator[Notification]:
         """Have a bell of one's own rung for a run, until the block ends."""
-        bell = Bell()
+        notification = Notification()
         others = self._listeners.setdefault(key, set())
-        others.add(bell)
+        others.add(notification)
         try:
-            yield bell
+            yield notification
         finally:
-            others.discard(bell)
+            others.discard(notification)
             if not others:
                 self._listeners.pop(key, None)

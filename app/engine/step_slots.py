@@ -11,7 +11,7 @@ from collections.abc import Callable
 DEFAULT_CEILING = 64
 
 
-class Lanes:
+class StepSlots:
     """The lanes of one run beyond the first."""
 
     __slots__ = ("_ceiling", "_extra", "_taken", "_waiting")

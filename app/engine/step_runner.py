@@ -12,9 +12,9 @@ from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
 from app.control.stops import HandOver, Stop
 from app.control.usage import Charge
-from app.engine.abandonment import inside_step
-from app.engine.context import Around, FlowContext, Outputs
-from app.engine.endings import ABANDONED, abandon_inside, tell_cut_off, tell_end
+from app.engine.context import FlowContext, GraphView, Outputs
+from app.engine.detached_work import inside_step
+from app.engine.endings import ABANDONED, detach_inside, emit_cut_off, emit_end
 from app.engine.events import (
     LATE_RESULT,
     STEP_COMPLETED,
@@ -26,22 +26,22 @@ from app.engine.events import (
 )
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
-from app.engine.report import StepReport, class_of, failure_of, said_of
+from app.engine.report import StepReport, class_of, failure_of, message_of_error
 from app.engine.results import ExecutionResult
 from app.engine.run_context import RunContext
+from app.engine.step_attempts import begin
 from app.engine.timing import seconds_of
-from app.engine.working import begin
 from app.kernel.lifecycle import NEXT, RUNNING, StepStatus
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
 
 
-class Stepping:
+class StepRunner:
     """Executes the steps of one graph."""
 
     # What every step needs is unpacked here: looking it up again would cost a tenth of a step.
     __slots__ = (
-        "_abandonment",
+        "_detached",
         "_events",
         "_journal",
         "_parent",
@@ -58,7 +58,7 @@ class Stepping:
         self._run = run
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
-        self._abandonment = run.calls.abandonment
+        self._detached = run.calls.detached
         self._parent = parent
         self._scope = scope
         self.prefix = prefix
@@ -69,7 +69,7 @@ class Stepping:
         step: PreparedStep,
         report: StepReport,
         inputs: Outputs,
-        around: Around,
+        view: GraphView,
         resumed: bool | None = None,
     ) -> Coroutine[Any, Any, None] | None:
         """Execute a step; return what is left to await, unless it waits for nothing and is over.
@@ -81,14 +81,14 @@ class Stepping:
             Stop: a limit or somebody's wish keeps it from being executed, or ended it.
         """
         if self._journal is not None and resumed is None:
-            return self._journaled(self._journal, step, report, inputs, around)
+            return self._journaled(self._journal, step, report, inputs, view)
         path = self.prefix + step.step.id
         if self._token.stop is not None:
             self._token.check()
-        if self._abandonment.prefixes:
-            self._abandonment.check(path)
+        if self._detached.prefixes:
+            self._detached.check(path)
         try:
-            context = self._begun(step, report, path, around, resumed)
+            context = self._begun(step, report, path, view, resumed)
             if step.sub_budget is None:
                 work = begin(step, inputs, context, report)
             else:
@@ -110,7 +110,7 @@ class Stepping:
         step: PreparedStep,
         report: StepReport,
         path: str,
-        around: Around,
+        view: GraphView,
         resumed: bool | None,
     ) -> FlowContext:
         """Charge a step, and tell that it begins."""
@@ -126,7 +126,7 @@ class Stepping:
             kind = STEP_RESUMED if resumed else STEP_STARTED
             self._events.emit(Event(type=kind, step_id=path, node_id=node))
             self._run.begun[path] = node
-        return FlowContext(self._run, around, step.step.id, path, node, self._scope, report.keep)
+        return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
     async def _journaled(
         self,
@@ -134,7 +134,7 @@ class Stepping:
         step: PreparedStep,
         report: StepReport,
         inputs: Outputs,
-        around: Around,
+        view: GraphView,
     ) -> None:
         """Execute a step, or take its outputs from the journal."""
         path = self.prefix + step.step.id
@@ -142,7 +142,7 @@ class Stepping:
         if recorded is not None and report.recall(recorded):
             return
         self._token.check()
-        self._abandonment.check(path)
+        self._detached.check(path)
         try:
             await journal.barrier(external=False)  # a wish to stop that nobody could tell us of
             self._token.check()
@@ -155,7 +155,7 @@ class Stepping:
             raise
         if recorded is not None and recorded.value is not None:
             report.failed_before = recorded.value
-        rest = self.execute(step, report, inputs, around, resumed=recorded is not None)
+        rest = self.execute(step, report, inputs, view, resumed=recorded is not None)
         if rest is not None:
             await rest
 
@@ -203,7 +203,7 @@ class Stepping:
             scope.restore(self._journal.spent_below(context.path))
         context.scope = scope
         inside = f"{context.path}/"
-        with seconds_of(scope, self._token, matter=lambda: not self._abandonment.covers(inside)):
+        with seconds_of(scope, self._token, matter=lambda: not self._detached.covers(inside)):
             self._token.check()
             work = begin(step, inputs, context, report)
             return work.outputs if isinstance(work, ExecutionResult) else await work
@@ -215,7 +215,7 @@ class Stepping:
         self._trace.end_step(node)
         if self._events is not None:
             data = {"recovered_by": report.recovered_by} if report.recovered_by else {}
-            tell_end(self._run, STEP_COMPLETED, path, data)
+            emit_end(self._run, STEP_COMPLETED, path, data)
         report.complete(outputs, self._readings[0])
         if self._journal is not None:
             self._journal.touch()
@@ -233,7 +233,7 @@ class Stepping:
             self._journal.touch()
 
     def _failed(self, step: PreparedStep, report: StepReport, path: str, error: Exception) -> None:
-        said, kind = said_of(error), class_of(error)
+        said, kind = message_of_error(error), class_of(error)
         node, outputs = self._node_of(step, report, path), report.so_far()
         if self._journal is not None and report.status is StepStatus.RUNNING:
             value = failure_of(error, outputs=dict(outputs))
@@ -241,7 +241,7 @@ class Stepping:
             _note(self._journal, node, failure)
         self._trace.mark_failure(node, kind, said)
         self._end_badly(report, StepStatus.FAILED, outputs, error)
-        tell_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
+        emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
 
     def _cut_off(
         self, step: PreparedStep, report: StepReport, path: str, stop: BaseException
@@ -259,7 +259,7 @@ class Stepping:
             self._note_stop(node, report, path, final)
         self._trace.mark_halt(node, reason)
         self._end_badly(report, StepStatus.CANCELLED, outputs)
-        tell_cut_off(self._run, path, reason)
+        emit_cut_off(self._run, path, reason)
 
     def _note_stop(self, node: str, report: StepReport, path: str, stop: Stop) -> None:
         """Journal what ends the run: if its worker is lost now, nobody goes on with it."""
@@ -269,15 +269,15 @@ class Stepping:
 
     def cut_off(self, step_id: str) -> None:
         """Let nothing more begin inside a step, which is cancelled now."""
-        self._abandonment.begin(inside_step(self.prefix + step_id))
+        self._detached.begin(inside_step(self.prefix + step_id))
 
     def abandon(self, step: PreparedStep, report: StepReport) -> None:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
         path = self.prefix + step.step.id
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
         self._end_badly(report, StepStatus.CANCELLED, report.so_far())
-        abandon_inside(self._run, inside_step(path))
-        tell_cut_off(self._run, path, ABANDONED)
+        detach_inside(self._run, inside_step(path))
+        emit_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
         """Report a step that every path to is dead."""
@@ -292,7 +292,7 @@ class Stepping:
 
     def over(self, step_id: str) -> None:
         """Take notice that a step that was cut off has come to its end, in whatever way."""
-        self._abandonment.end(inside_step(self.prefix + step_id))
+        self._detached.end(inside_step(self.prefix + step_id))
 
 
 def _ended_well(report: StepReport, path: str, outputs: Outputs) -> Entry:

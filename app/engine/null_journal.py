@@ -5,7 +5,7 @@ from app.engine.cancellation import CancellationToken
 from app.engine.ports import Entry, Recorded
 
 
-class FleetingJournal:
+class NullJournal:
     """Implements the journal without remembering anything; only a stop bars the way."""
 
     def __init__(self, token: CancellationToken) -> None:

@@ -10,7 +10,7 @@ from app.engine.cancellation import CancellationToken
 Result = TypeVar("Result")
 
 
-class AbandonedError(Exception):
+class DetachedError(Exception):
     """Work went on although it was cancelled and its grace period had passed."""
 
     def __init__(self, stop: Stop) -> None:
@@ -18,7 +18,7 @@ class AbandonedError(Exception):
         self.stop = stop
 
 
-async def settle(write: Coroutine[Any, Any, Result], *, grace_seconds: float) -> Result:
+async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) -> Result:
     """Let ``write`` end even if this task is cancelled, then pass the cancel on.
 
     However often this task is cancelled, it waits for ``grace_seconds`` after the first time.
@@ -26,7 +26,7 @@ async def settle(write: Coroutine[Any, Any, Result], *, grace_seconds: float) ->
     Raises:
         asyncio.CancelledError: this task was cancelled meanwhile.
     """
-    task = asyncio.create_task(write, name="settle")
+    task = asyncio.create_task(write, name="shielded")
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -87,17 +87,17 @@ class Supervisor:
             task.cancel()
             await until_done((task,), self.grace_seconds)
             if not task.done():
-                leave_alone(task, late)
+                detach(task, late)
             raise
         if not task.done() and token.stop is not None:
-            leave_alone(task, late)
-            raise AbandonedError(token.stop)
+            detach(task, late)
+            raise DetachedError(token.stop)
         if task.cancelled():
             token.check()
         return task.result()
 
 
-def leave_alone(
+def detach(
     task: "asyncio.Task[Result]",
     late: Callable[[Result], None],
     *,

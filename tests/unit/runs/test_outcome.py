@@ -12,7 +12,7 @@ from app.control.stops import StopKind as Kind
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.report import GraphOutcome, StepReport
 from app.kernel.lifecycle import StepStatus
-from app.runs.report import Conclusion, close, conclude
+from app.runs.outcome import RunOutcome, close, run_outcome_of
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.invariants import violations
@@ -51,9 +51,9 @@ def outcome(
 
 def test_a_natural_end_is_a_success() -> None:
     """And nothing stopped it."""
-    conclusion = conclude(CASE, outcome(), at=AT)
+    run_outcome = run_outcome_of(CASE, outcome(), at=AT)
 
-    assert conclusion == Conclusion(
+    assert run_outcome == RunOutcome(
         status=RunStatus.COMPLETED, finish_reason="success", result=RESULT
     )
 
@@ -79,12 +79,12 @@ def test_every_stop_has_its_status(
     stop: Stop, status: RunStatus, finish_reason: str | None, kind: str
 ) -> None:
     """What the run had come to is kept; the cause says when."""
-    conclusion = conclude(CASE, outcome(stop), at=AT)
+    run_outcome = run_outcome_of(CASE, outcome(stop), at=AT)
 
-    assert (conclusion.status, conclusion.finish_reason) == (status, finish_reason)
-    assert conclusion.result == {"answer": "4", "finish_reason": finish_reason}
-    assert conclusion.stop is not None
-    assert (conclusion.stop.kind, conclusion.stop.at) == (kind, AT)
+    assert (run_outcome.status, run_outcome.finish_reason) == (status, finish_reason)
+    assert run_outcome.result == {"answer": "4", "finish_reason": finish_reason}
+    assert run_outcome.stop is not None
+    assert (run_outcome.stop.kind, run_outcome.stop.at) == (kind, AT)
 
 
 @pytest.mark.parametrize("stop", [None, BudgetExceededError(ResourceUsage(), Budget(), "spent")])
@@ -98,11 +98,11 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
         "c": StepReport(StepStatus.FAILED, {}, KeyError("alice@example.org")),
         "d": StepReport(StepStatus.SKIPPED),
     }
-    conclusion = conclude(GRAPH, GraphOutcome(steps, stop=stop), at=AT)
+    run_outcome = run_outcome_of(GRAPH, GraphOutcome(steps, stop=stop), at=AT)
 
-    assert conclusion.status is (RunStatus.COMPLETED if stop is None else RunStatus.HALTED)
-    assert conclusion.finish_reason is None
-    assert conclusion.result == {
+    assert run_outcome.status is (RunStatus.COMPLETED if stop is None else RunStatus.HALTED)
+    assert run_outcome.finish_reason is None
+    assert run_outcome.result == {
         "outputs": {"a": {"default": 1, "other": [2]}, "b": {"default": None}},
         "steps": {
             "a": {"status": "completed"},
@@ -115,7 +115,7 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
 
 def test_a_stop_before_there_was_anything_has_no_result() -> None:
     """Rather than an empty one."""
-    assert conclude(CASE, outcome(CancelledError(), result=None), at=AT).result is None
+    assert run_outcome_of(CASE, outcome(CancelledError(), result=None), at=AT).result is None
 
 
 @pytest.mark.parametrize(
@@ -129,20 +129,20 @@ def test_a_stop_before_there_was_anything_has_no_result() -> None:
 def test_a_failure_says_what_may_be_said_of_it(error: Exception, said: str) -> None:
     """A step may name the finish reason of its failure."""
     result = {"answer": None, "finish_reason": "big_fail"}
-    conclusion = conclude(CASE, outcome(error=error, result=result), at=AT)
+    run_outcome = run_outcome_of(CASE, outcome(error=error, result=result), at=AT)
 
-    assert (conclusion.status, conclusion.finish_reason) == (RunStatus.FAILED, "big_fail")
-    assert conclusion.stop is not None
-    assert (conclusion.stop.kind, conclusion.stop.reason) == ("error", said)
-    assert conclusion.error_class == type(error).__name__
+    assert (run_outcome.status, run_outcome.finish_reason) == (RunStatus.FAILED, "big_fail")
+    assert run_outcome.stop is not None
+    assert (run_outcome.stop.kind, run_outcome.stop.reason) == ("error", said)
+    assert run_outcome.error_class == type(error).__name__
 
 
 @pytest.mark.parametrize(
-    ("conclusion", "root"),
+    ("run_outcome", "root"),
     [
-        (Conclusion(status=RunStatus.COMPLETED), ("success", None, None)),
+        (RunOutcome(status=RunStatus.COMPLETED), ("success", None, None)),
         (
-            Conclusion(
+            RunOutcome(
                 status=RunStatus.FAILED,
                 error_class="OurError",
                 stop=Cause(kind=Kind.ERROR, reason="No."),
@@ -150,22 +150,22 @@ def test_a_failure_says_what_may_be_said_of_it(error: Exception, said: str) -> N
             ("fail", "No.", "OurError"),
         ),
         (
-            Conclusion(status=RunStatus.FAILED, stop=Cause(kind=Kind.WORKER_LOST)),
+            RunOutcome(status=RunStatus.FAILED, stop=Cause(kind=Kind.WORKER_LOST)),
             ("fail", "worker_lost", "Error"),
         ),
         (
-            Conclusion(status=RunStatus.CANCELLED, stop=Cause(kind=Kind.CANCELLED)),
+            RunOutcome(status=RunStatus.CANCELLED, stop=Cause(kind=Kind.CANCELLED)),
             ("halt", "cancelled", None),
         ),
         (
-            Conclusion(status=RunStatus.HALTED, stop=Cause(kind=Kind.BUDGET, reason="Spent.")),
+            RunOutcome(status=RunStatus.HALTED, stop=Cause(kind=Kind.BUDGET, reason="Spent.")),
             ("halt", "Spent.", None),
         ),
     ],
-    ids=lambda value: value.status.value if isinstance(value, Conclusion) else None,
+    ids=lambda value: value.status.value if isinstance(value, RunOutcome) else None,
 )
 def test_the_end_of_a_run_ends_everything_below_it(
-    conclusion: Conclusion, root: tuple[Any, ...]
+    run_outcome: RunOutcome, root: tuple[Any, ...]
 ) -> None:
     """What was still open is halted with the reason."""
     graph = ExecutionGraph("r0")
@@ -174,7 +174,7 @@ def test_the_end_of_a_run_ends_everything_below_it(
     step = graph.begin_node(top, "system", "step")
     call = graph.begin_node(step, "tool", "call")
 
-    close(graph, top, conclusion)
+    close(graph, top, run_outcome)
 
     node = graph.node(top)
     assert (node["status"], node["stop_reason"], node["error_class"]) == root

@@ -16,11 +16,11 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from app.control.policy import ErrorPolicy, GiveUp, Retry, verdict
 from app.control.stops import Stop
-from app.engine.abandonment import inside_attempt
 from app.engine.attempts import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
-from app.engine.endings import abandon_inside
+from app.engine.detached_work import inside_attempt
+from app.engine.endings import detach_inside
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
 from app.engine.node import Execution
 from app.engine.ports import step_entry
@@ -31,7 +31,7 @@ from app.engine.report import (
     StepReport,
     StepTimeoutError,
     failure_of,
-    said_of,
+    message_of_error,
 )
 from app.engine.results import ExecutionResult, NodeEvent
 from app.engine.timing import OutOfTimeError, within
@@ -257,10 +257,10 @@ class _Attempt:
         self.out_of_time = out_of_time
 
     def cut_off(self) -> None:
-        self._context.calls.abandonment.begin(self._inside)
+        self._context.calls.detached.begin(self._inside)
 
     def abandoned(self) -> None:
-        abandon_inside(self._context.run, self._inside)
+        detach_inside(self._context.run, self._inside)
 
     def late(self, result: object) -> None:
         context = self._context
@@ -270,7 +270,7 @@ class _Attempt:
             )
 
     def over(self) -> None:
-        self._context.calls.abandonment.end(self._inside)
+        self._context.calls.detached.end(self._inside)
         self._context.run.over()
 
 
@@ -295,7 +295,7 @@ class _Recovery:
         self._number = 1
         self._ruling: Retry | GiveUp = GiveUp()
         self._attempts = AttemptLog(
-            context.run.trace, context.trace_parent, failures=Exception, said=said_of
+            context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
         )
         if report.failed_before is None:
             self._attempts.first_failed(error)

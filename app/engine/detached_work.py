@@ -13,7 +13,7 @@ def inside_step(path: str) -> tuple[str, ...]:
     return (*inside_attempt(path), f"{path}~")
 
 
-class Abandonment:
+class DetachedWork:
     """What was cut off in a run and may still go on."""
 
     __slots__ = ("prefixes",)

@@ -10,7 +10,7 @@ import pytest
 from app.control import stops
 from app.control.stops import HandOver
 from app.engine.cancellation import CancellationToken
-from app.engine.settling import AbandonedError, Supervisor, settle
+from app.engine.supervision import DetachedError, Supervisor, shielded
 from tests.support.seeded_loop import Story, run
 
 SEEDS = range(20)
@@ -44,7 +44,7 @@ def test_a_write_ends_although_its_task_is_cancelled(seed: int) -> None:
         written.append(asyncio.get_running_loop().time())
 
     async def main() -> None:
-        task = asyncio.create_task(settle(write(), grace_seconds=GRACE))
+        task = asyncio.create_task(shielded(write(), grace_seconds=GRACE))
         for at in (0.2, 0.2, 0.2):
             await asyncio.sleep(at)
             task.cancel()
@@ -60,7 +60,7 @@ def test_a_write_that_hangs_is_waited_for_no_longer_than_its_grace() -> None:
     """Counted from the first cancel; a second one does not begin it again."""
 
     async def main() -> float:
-        task = asyncio.create_task(settle(asyncio.sleep(60), grace_seconds=GRACE))
+        task = asyncio.create_task(shielded(asyncio.sleep(60), grace_seconds=GRACE))
         await asyncio.sleep(1)
         task.cancel()
         await asyncio.sleep(1)
@@ -78,9 +78,9 @@ async def test_a_write_that_is_not_disturbed_returns_or_fails_as_it_is() -> None
     async def fails() -> None:
         raise RuntimeError("no")
 
-    assert await settle(asyncio.sleep(0, "yes"), grace_seconds=1) == "yes"
+    assert await shielded(asyncio.sleep(0, "yes"), grace_seconds=1) == "yes"
     with pytest.raises(RuntimeError, match="no"):
-        await settle(fails(), grace_seconds=1)
+        await shielded(fails(), grace_seconds=1)
 
 
 def nobody(result: object) -> None:
@@ -161,7 +161,7 @@ def test_work_that_ignores_its_cancel_is_abandoned_and_its_late_result_told(seed
         clock = asyncio.get_running_loop().time
         supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
         asyncio.get_running_loop().call_later(1, token.cancel, "enough")
-        with pytest.raises(AbandonedError) as abandoned:
+        with pytest.raises(DetachedError) as abandoned:
             await supervisor.run(
                 stubborn(10), token, late=lambda result: told.append((clock(), result))
             )
@@ -190,7 +190,7 @@ def test_abandoned_work_that_fails_at_last_is_told_to_nobody(seed: int) -> None:
         token = CancellationToken()
         token.cancel()
         supervisor = Supervisor(grace_seconds=GRACE)
-        with pytest.raises((AbandonedError, stops.CancelledError)):
+        with pytest.raises((DetachedError, stops.CancelledError)):
             await supervisor.run(fails_late(), token, late=nobody)
         await asyncio.sleep(20)
         assert problems == []
@@ -210,7 +210,7 @@ async def test_abandoned_work_is_not_forgotten_by_the_garbage_collector() -> Non
 
     token, supervisor = CancellationToken(), Supervisor(grace_seconds=0)
     asyncio.get_running_loop().call_later(0.001, token.cancel)
-    with pytest.raises(AbandonedError):
+    with pytest.raises(DetachedError):
         await supervisor.run(waits_for_nobody(), token, late=lambda _: None)
     gc.collect()
 
@@ -226,7 +226,7 @@ def test_a_wish_that_replaces_a_hand_over_during_the_grace_is_what_is_told() -> 
         supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
         asyncio.get_running_loop().call_later(1, token.trip, HandOver("going"))
         asyncio.get_running_loop().call_later(2, token.cancel, "stop it")
-        with pytest.raises(AbandonedError) as abandoned:
+        with pytest.raises(DetachedError) as abandoned:
             await supervisor.run(stubborn(5), token, late=lambda _: None)
         await asyncio.sleep(5)
         return str(abandoned.value.stop)
