@@ -55,7 +55,7 @@ format: $(SYNC_STAMP)
 	$(BIN)/ruff check --fix .
 
 example: $(SYNC_STAMP)
-	$(BIN)/python -m app.settings.example > config.yaml.example
+	$(BIN)/python -m tests.support.config_example > config.yaml.example
 
 # The selection is that of tests/acceptance/test_eval.py, by which `make test` applies the gates.
 eval: $(SYNC_STAMP)

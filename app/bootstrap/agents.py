@@ -25,8 +25,7 @@ from app.nodes.subgraph import subgraph_type
 from app.nodes.tool import tool_type
 from app.nodes.tool_names import ToolNames
 from app.nodes.toolset import toolset_type
-from app.settings.limits import RetrySettings
-from app.settings.models import ModelSettings, TierSettings
+from app.settings.cases import ModelSettings, RetrySettings, TierSettings
 from app.settings.schema import Settings
 from app.tools.arguments import ArgumentChecks
 from app.tools.dates.reader import DateReader

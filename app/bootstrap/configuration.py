@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import structlog
+from pydantic_settings import SettingsError
 
 from app.bootstrap.errors import StartupError
 from app.observability.logs import configure_logging
 from app.settings.loader import LoadedSettings, load_settings
-from app.settings.problems import SettingsError
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.garbage import look_for_garbage_seldom
 from app.bootstrap.process import Process
 from app.control.budget import Budget
-from app.settings.limits import LimitSettings
+from app.settings.cases import LimitSettings
 from app.settings.schema import Settings
 
 Started = Callable[[str], Awaitable[None]]

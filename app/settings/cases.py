@@ -1,39 +1,81 @@
-"""Settings of the case agent: small model first, big model when that fails (seed 002)."""
+"""Settings of what runs may spend, of the case agent, its models and its tools."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, model_validator
 from tzlocal import get_localzone_name
 
 from app.settings.values import (
+    Amount,
     ApiKey,
     Count,
     Endpoint,
     Names,
+    Positive,
     Seconds,
     Section,
-    Seed,
     Share,
-    Switch,
+    Text,
+    Usd,
+    contradiction,
 )
 
-Mode = Literal["hrm_small_then_escalate", "fallback_only"]
+Provider = Literal["offline", "openai", "anthropic"]
 
 
-def _zone_name(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (KeyError, OSError, ValueError) as error:
-        raise ValueError("must be a time zone") from error
-    return name
+class LimitSettings(Section):
+    """The limits of a run: null is unlimited, 0 allows nothing."""
+
+    max_llm_calls_small: Count | None = None
+    """Logical calls of the small model, reprompts included."""
+    max_llm_calls_big: Count | None = None
+    """Logical calls of the big model, reprompts included."""
+    max_tool_calls: Count | None = None
+    """Tool attempts."""
+    max_seconds: Amount | None = None
+    """Seconds from the first time a worker takes the run; waiting in a queue does not count."""
+    max_tokens: Count | None = None
+    """Input plus output tokens."""
+    max_steps: Count | None = None
+    """Step executions; further attempts of a step are not counted."""
+    max_api_calls: Count | None = None
+    """Attempts at model providers, retries included."""
+    max_cost_usd: Usd | None = None
+    """US dollars; refuses a model whose price is not known."""
+    max_turns: Count | None = None
+    """Turns of an agent."""
 
 
-ZoneName = Annotated[
-    str,
-    AfterValidator(_zone_name),
-    Field(json_schema_extra={"expected": "an IANA time zone such as Europe/Berlin"}),
-]
+class BudgetSettings(LimitSettings):
+    """What a case run may spend unless its caller says otherwise: null is unlimited, 0 nothing."""
+
+    max_llm_calls_small: Count | None = 6
+    """Logical calls of the small model, reprompts included."""
+    max_llm_calls_big: Count | None = 2
+    """Logical calls of the big model, reprompts included."""
+    max_tool_calls: Count | None = 6
+    """Tool attempts."""
+    max_seconds: Amount | None = 60.0
+    """Seconds from the first time a worker takes the run; waiting in a queue does not count."""
+    wrap_up_reserve: Count = 1
+    """Calls of the small model, out of its limit, that a case which would halt without them keeps
+    for its final answer; a limit below 2 keeps none."""
+
+
+class AdmissionSettings(LimitSettings):
+    """What no run of any kind may exceed, whatever its caller says, and how many may wait."""
+
+    max_queued: Positive = 10_000
+    """Runs that may wait for a worker; more are answered 429."""
+    max_graph_kb: Positive = 1024
+    """Longest graph as JSON, in KiB, with all the graphs it contains; so are the next three."""
+    max_graph_steps: Positive = 10_000
+    """Steps of a graph."""
+    max_graph_edges: Positive = 50_000
+    """Edges of a graph."""
+    max_graph_depth: Positive = 8
+    """Graphs inside one another, the outermost included."""
 
 
 class ActSettings(Section):
@@ -41,13 +83,13 @@ class ActSettings(Section):
 
     max_steps: Count = 3
     """Rounds of the small model in mode hrm_small_then_escalate."""
-    max_steps_fallback_only: Switch = 1
-    """Rounds of the small model in mode fallback_only: one pass always runs; 1 lets the gate
-    judge it, 0 only verifies it. It is never more than max_steps."""
+    max_steps_fallback_only: Annotated[int, Field(ge=0, le=1, strict=True)] = 1
+    """Rounds of the small model in mode fallback_only, never more than max_steps: one pass always
+    runs; 1 lets the gate judge it, 0 only verifies it."""
     min_improvement: Share = 0.01
     """Least rise of the metric that counts as progress."""
     no_progress_patience: Count = 1
-    """Rounds without progress that are borne."""
+    """Rounds without progress that are tolerated."""
 
 
 class VerifierSettings(Section):
@@ -60,21 +102,36 @@ class VerifierSettings(Section):
 class FlagSettings(Section):
     """How cases are run unless their caller says otherwise."""
 
-    mode: Mode = "hrm_small_then_escalate"
+    mode: Literal["hrm_small_then_escalate", "fallback_only"] = "hrm_small_then_escalate"
     """Several rounds on the small model before the big one, or a single one."""
     escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
     """Whether only failure, or also the small model's used-up limits call for the big model."""
     max_input_chars: Count = 8192
     """Longest input of a run, in characters."""
-    timezone: ZoneName | None = None
-    """Zone that dates are read in unless a case names its own; null is the system's."""
-    seed: Seed | None = None
+    timezone: ZoneInfo | None = None
+    """Zone, such as Europe/Berlin, for dates of cases that name none; null is the system's."""
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] | None = None
     """Seed for runs that bring none; null sends none to models."""
 
     @property
     def zone_name(self) -> str:
         """The IANA name of the configured zone, or of the system's."""
-        return self.timezone or get_localzone_name()
+        return self.timezone.key if self.timezone else get_localzone_name()
+
+
+class RetrySettings(Section):
+    """How a failed call to a model provider or over the network is tried again."""
+
+    max_retries: Count = 2
+    """Further attempts after the first."""
+    base_seconds: Amount = 0.5
+    """Wait before the first retry."""
+    factor: Annotated[float, Field(ge=1, le=100, strict=True)] = 2.0
+    """What each further wait is multiplied by."""
+    jitter: Share = 0.2
+    """Share by which a wait may be longer or shorter by chance: 0.2 is plus or minus 20 %."""
+    max_seconds: Seconds = 30.0
+    """Longest wait between two attempts."""
 
 
 class PriceSettings(Section):
@@ -83,7 +140,7 @@ class PriceSettings(Section):
     provider: Literal["packaged", "tiingo"] | None = None
     """The set that comes with the service (five companies, 2000 to 2013), or tiingo.com by key.
     Null is `tiingo` if a key is configured, else `packaged`."""
-    api_key: ApiKey | None = None
+    api_key: ApiKey = None
     """Key of the provider; TIINGO_API_KEY serves as well, unless base_url is set."""
     base_url: Endpoint | None = None
     """Where the provider is, if it is reached some other way than directly."""
@@ -95,15 +152,15 @@ class PriceSettings(Section):
         """The provider that these settings come to."""
         return self.provider or ("tiingo" if self.api_key else "packaged")
 
-    def problem(self) -> tuple[str, str] | None:
-        """Return the key that does not fit the others and what it must be, if there is one."""
-        if self.api_key is not None or self.provider == "packaged":
-            return None
-        if self.base_url:  # the usual key goes to the provider itself and to nobody else
-            return "base_url", "needs TOOLS_PRICES_API_KEY in the environment"
-        if self.provider == "tiingo":
-            return "provider", "tiingo needs TIINGO_API_KEY in the environment"
-        return None
+    @model_validator(mode="after")
+    def _a_live_provider_has_its_key(self) -> Self:
+        if self.api_key is None and self.provider != "packaged":
+            if self.base_url:  # the usual key is sent to the provider itself and to nobody else
+                raise contradiction("base_url", "needs TOOLS_PRICES_API_KEY in the environment")
+            if self.provider == "tiingo":
+                problem = "tiingo needs TIINGO_API_KEY in the environment"
+                raise contradiction("provider", problem)
+        return self
 
 
 class ToolSettings(Section):
@@ -112,8 +169,100 @@ class ToolSettings(Section):
     allow: Names | None = None
     """Names of the tools that may be used; null is all of them."""
     deny: Names = ()
-    """Names of tools that may not be used, whatever else is said."""
+    """Names of tools that may not be used, even if `allow` names them."""
     plugins: Names = ()
     """Tools to add, by dotted name such as my_package.tools:Weather. Packages can also add tools
     by entry points in the group caseworker.tools."""
     prices: PriceSettings = PriceSettings()
+
+
+class ModelSettings(Section):
+    """A model and how it is asked."""
+
+    openai_model: ClassVar[str] = ""
+    """The model that the provider openai uses unless another is named."""
+
+    provider: Provider | None = None
+    """Null is `openai` (or anything that speaks its protocol) if a key or base_url is configured,
+    else `offline`: the built-in planner, which needs no model."""
+    model: Text | None = None
+    """Name of the model; null is gpt-5-nano for the small tier and gpt-5 for the big one."""
+    base_url: Endpoint | None = None
+    """Endpoint of the provider, such as http://127.0.0.1:11434/v1; it may need no key. Null is the
+    provider's own, or OPENAI_BASE_URL of the environment."""
+    api_key: ApiKey = None
+    """Key of the provider; OPENAI_API_KEY and ANTHROPIC_API_KEY serve both tiers."""
+    temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
+    """Randomness of replies; null leaves it to the provider."""
+    max_output_tokens: Positive = 4096
+    """Longest reply, in tokens; part of what a call reserves before it is made."""
+    timeout_seconds: Seconds = 30.0
+    """How long one attempt may take."""
+    structured_output: Literal["auto", "schema", "json", "text"] = "auto"
+    """How the model is made to reply with JSON: held to a schema, in JSON mode, or asked in words.
+    `auto` takes the best that the endpoint accepts and heeds; `text` tries none of the others."""
+    price_per_million_in_usd: Usd | None = None
+    """Price of a million input tokens; null is the public list price."""
+    price_per_million_out_usd: Usd | None = None
+    """Price of a million output tokens; null is the public list price."""
+    price_per_million_cached_usd: Usd | None = None
+    """Price of a million cached input tokens, beside the two above; null is no discount on them."""
+
+    @property
+    def chosen_provider(self) -> Provider:
+        """The provider that these settings come to."""
+        return self.provider or ("openai" if self.api_key or self.base_url else "offline")
+
+    @property
+    def chosen_model(self) -> str:
+        """The model that these settings come to; empty if they name none."""
+        usual = {"openai": self.openai_model, "offline": "offline"}
+        return self.model or usual.get(self.chosen_provider, "")
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        provider = self.chosen_provider
+        if provider == "openai" and not (self.api_key or self.base_url):
+            usual = "OPENAI_API_KEY in the environment, or a base_url that needs no key"
+            raise contradiction("provider", f"openai needs {usual}")
+        if provider == "anthropic" and not self.api_key:
+            raise contradiction("provider", "anthropic needs ANTHROPIC_API_KEY in the environment")
+        if not self.chosen_model:
+            raise contradiction("model", f"must name a model, since the provider is {provider}")
+        prices = self.price_per_million_in_usd, self.price_per_million_out_usd
+        if prices.count(None) == 1:
+            problem = "must be given together with price_per_million_out_usd"
+            raise contradiction("price_per_million_in_usd", problem)
+        if self.price_per_million_cached_usd is not None and None in prices:
+            problem = "must be given together with the other prices"
+            raise contradiction("price_per_million_cached_usd", problem)
+        return self
+
+
+class TierSettings(ModelSettings):
+    """The model of a tier, and those that stand in for it."""
+
+    fallbacks: tuple[ModelSettings, ...] = ()
+    """Models that are asked, in this order, when the one above cannot answer: its retries are used
+    up, or its key, account or name is refused. Each has the keys above, such as
+    `{provider: openai, model: qwen3, base_url: "http://127.0.0.1:11434/v1"}`. In the environment
+    the list is written as JSON; the key of the first one is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
+
+
+class SmallModelSettings(TierSettings):
+    """The small tier, where every case begins."""
+
+    openai_model = "gpt-5-nano"
+
+
+class BigModelSettings(TierSettings):
+    """The big tier, for what the small one could not do."""
+
+    openai_model = "gpt-5"
+
+
+class ModelsSettings(Section):
+    """The models. Keys come from the environment only."""
+
+    small: SmallModelSettings = SmallModelSettings()
+    big: BigModelSettings = BigModelSettings()

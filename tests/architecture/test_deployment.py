@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings.environment import SHARED_VARIABLES
-from app.settings.keys import keys_of
-from app.settings.loader import load_settings
-from app.settings.schema import Settings
+from app.settings.loader import SHARED_VARIABLES, load_settings
+from app.settings.schema import Settings, keys_of
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -29,7 +27,7 @@ def compose() -> dict[str, Any]:
 
 
 def known_variables() -> set[str]:
-    return {key.variable for key in keys_of(Settings).walk()} | {*SHARED_VARIABLES}
+    return {key.variable for key in keys_of(Settings)} | {*SHARED_VARIABLES}
 
 
 @pytest.mark.req("card/layout")

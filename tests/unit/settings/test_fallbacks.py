@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pydantic_settings import SettingsError
 
+from app.settings.cases import ModelSettings
 from app.settings.loader import load_settings
-from app.settings.models import FallbackSettings
-from app.settings.problems import SettingsError
 
 TWO = """
 models:
@@ -21,7 +21,7 @@ models:
 
 def fallbacks(
     cwd: Path, text: str, environ: Mapping[str, str] | None = None
-) -> tuple[FallbackSettings, ...]:
+) -> tuple[ModelSettings, ...]:
     """Load with ``text`` as the config.yaml and return the small tier's fallbacks."""
     (cwd / "config.yaml").write_text(text, encoding="utf-8")
     return load_settings(environ or {}, cwd).settings.models.small.fallbacks
@@ -90,18 +90,17 @@ def test_the_environment_overrides_the_list_as_a_whole(tmp_path: Path) -> None:
     [
         (
             "x",
-            "config.yaml: models.small.fallbacks: must be a list of models, each with the keys of"
-            ' a tier (got "x")',
+            'config.yaml: models.small.fallbacks: must be a list (got "x")',
         ),
         (
             "[gpt-5]",
-            "config.yaml: models.small.fallbacks item 1: must be a section with keys and values,"
-            " provider first",
+            "config.yaml: models.small.fallbacks item 1: must be a section with keys and values: "
+            + ", ".join(ModelSettings.model_fields),
         ),
         (
             "[{provider: offline}, {provider: mistral}]",
-            "config.yaml: models.small.fallbacks item 2: provider: must be one of offline, openai,"
-            ' anthropic, or null (got "mistral")',
+            "config.yaml: models.small.fallbacks item 2: provider: must be 'offline', 'openai' or"
+            " 'anthropic' (got \"mistral\")",
         ),
         (
             "[{provider: openai, model: x}]",
@@ -150,11 +149,13 @@ def test_a_key_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
         '[{"model": "x", "api_key": {"k": "hunter2"}}]',
         '[{"model": "x", "timeout_seconds": -1, "api_key": "hunter2"}]',
         '[{"api_key": "hunter2"}]',
+        '[{"api_key": "hunter2"}',
+        '{"api_key": "hunter2"}',
     ],
 )
 def test_no_message_about_a_variable_repeats_the_key_in_it(tmp_path: Path, written: str) -> None:
     """Whatever else is wrong with it."""
     line = problem(tmp_path, "", {"MODELS_SMALL_FALLBACKS": written})
 
-    assert line.startswith("MODELS_SMALL_FALLBACKS item 1: ")
+    assert line.startswith("MODELS_SMALL_FALLBACKS")
     assert "hunter2" not in line

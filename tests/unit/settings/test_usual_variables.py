@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from pydantic_settings import SettingsError
 
-from app.settings.problems import SettingsError
 from tests.unit.settings.test_loader import load, problem
 
 
