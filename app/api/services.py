@@ -58,28 +58,28 @@ class ApiServices:
 class ApiLimits:
     """What the HTTP layer lets through, and what it fills in."""
 
-    max_body_bytes: int = 262_144
+    max_body_bytes: int
     """Of a body apart from the graph in it."""
-    max_json_depth: int = 32
-    max_input_chars: int = 8192
+    max_json_depth: int
+    max_input_chars: int
     """Code points of a case's input (seed 002, 9.3 and 23.4)."""
     max_metadata_bytes: int = 16_384
     """Of metadata written as JSON."""
-    max_graph_bytes: int = 1_048_576
+    max_graph_bytes: int
     """Of a graph written as JSON, with all the graphs that it contains; so are the next three."""
-    max_graph_steps: int = 10_000
-    max_graph_edges: int = 50_000
-    max_graph_depth: int = 8
+    max_graph_steps: int
+    max_graph_edges: int
+    max_graph_depth: int
     """Graphs inside one another, the outermost included."""
-    max_wait_seconds: int = 60
+    max_wait_seconds: int
     """The longest time that a POST waits for its run (``Prefer: wait``)."""
-    max_event_streams: int = 500
+    max_event_streams: int
     """How many event streams this process keeps open at once."""
     readiness_seconds: float = 5.0
     """How long a check of readiness may take before it counts as failed."""
-    anonymous: AnonymousFrom = "loopback"
-    default_mode: str = "hrm_small_then_escalate"
-    default_timezone: str = "UTC"
+    anonymous: AnonymousFrom
+    default_mode: str
+    default_timezone: str
     default_seed: int | None = None
     default_budget: Budget = field(default_factory=Budget)
     """The limits of a case run, replaced one by one by those that its caller gives."""

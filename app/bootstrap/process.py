@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import structlog
 
 from app.adapters.postgres.artifacts import PostgresArtifacts
+from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.definitions import PostgresGraphs
 from app.adapters.postgres.engines import Engines, PoolSizes, answers, open_engines
 from app.adapters.postgres.journal import PostgresJournal
@@ -156,7 +157,12 @@ class Process:
         )
 
     def _listener(self, executor: RunExecutor, heartbeat: Heartbeat) -> StopListener:
-        return StopListener(self._url, heard=executor.stop, connected=heartbeat.beat)
+        return StopListener(
+            self._url,
+            patience=_patience(self.settings),
+            heard=executor.stop,
+            connected=heartbeat.beat,
+        )
 
     def _queue_worker(self, executor: RunExecutor) -> QueueWorker:
         worker = self.settings.worker
@@ -171,6 +177,7 @@ class Process:
                 heartbeat=worker.heartbeat_seconds,
                 stale=worker.stale_after_seconds,
             ),
+            patience=_patience(self.settings),
         )
 
 
@@ -183,6 +190,13 @@ def _engines(settings: Settings, url: str) -> Engines:
         lock_timeout_ms=database.lock_timeout_ms,
     )
     return open_engines(url, sizes)
+
+
+def _patience(settings: Settings) -> Patience:
+    database = settings.database
+    return Patience(
+        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
+    )
 
 
 def _store_limits(settings: Settings) -> StoreLimits:

@@ -12,15 +12,15 @@ class RetryPolicy:
         ValueError: a number is negative, not finite, or makes waits shrink.
     """
 
-    max_retries: int = 2
+    max_retries: int
     """Attempts after the first."""
-    base_seconds: float = 0.5
+    base_seconds: float
     """The wait after the first failure."""
-    factor: float = 2.0
+    factor: float
     """By how much each further wait is longer."""
-    jitter: float = 0.2
+    jitter: float
     """The share of a wait that chance adds or takes, so that callers do not return in step."""
-    max_delay_seconds: float = 30.0
+    max_delay_seconds: float
     """No wait is longer than this, jitter included."""
 
     def __post_init__(self) -> None:

@@ -22,11 +22,11 @@ class TierModel:
 
     provider: ModelProvider
     model: str
-    temperature: float | None = None
-    max_output_tokens: int = 1024
-    timeout_seconds: float = 30.0
-    structured_output: StructuredOutput = StructuredOutput.AUTO
+    max_output_tokens: int
+    timeout_seconds: float
+    structured_output: StructuredOutput
     """How it is made to reply with JSON where that is wanted."""
+    temperature: float | None = None
     price: TokenPrice | None = None
     """What it costs; None leaves that to the list of prices."""
     fallbacks: tuple["TierModel", ...] = ()

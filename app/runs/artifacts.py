@@ -18,11 +18,11 @@ from app.runs.run import RunKey
 class ArtifactLimits:
     """How much may be kept."""
 
-    max_bytes: int = 5 * 1024 * 1024
+    max_bytes: int
     """Of one file (seed 002, 23.3)."""
-    max_run_bytes: int = 50 * 1024 * 1024
+    max_run_bytes: int
     """Of all files of a run."""
-    max_per_run: int = 100
+    max_per_run: int
     """Files of a run."""
 
 

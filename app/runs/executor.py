@@ -27,7 +27,7 @@ from app.engine.cancellation import CancellationToken
 from app.engine.driver import GraphExecution
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.step_slots import DEFAULT_CEILING, StepSlots
+from app.engine.step_slots import StepSlots
 from app.engine.supervision import DetachedError, Supervisor
 from app.engine.timing import seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
@@ -49,12 +49,12 @@ log = structlog.get_logger(__name__)
 class ExecutorLimits:
     """How this process executes runs."""
 
-    max_runs: int = 1000
+    max_runs: int
     """How many runs are executed at once."""
-    max_attempts: int = 3
+    max_attempts: int
     """How often a run may be begun before it fails as lost."""
-    snapshot_interval_seconds: float = 2.0
-    max_parallel_steps: int = DEFAULT_CEILING
+    snapshot_interval_seconds: float
+    max_parallel_steps: int
     """How many steps of one run work at once, however wide its graphs are."""
 
 

@@ -19,11 +19,11 @@ from app.runs.run import GraphRef
 class GraphLimits:
     """How large a graph may be, with all that it contains."""
 
-    max_bytes: int = 1_048_576
+    max_bytes: int
     """Of the graph written as JSON."""
-    max_steps: int = 10_000
-    max_edges: int = 50_000
-    max_depth: int = 8
+    max_steps: int
+    max_edges: int
+    max_depth: int
     """Graphs inside one another, the outermost included."""
 
 

@@ -32,7 +32,9 @@ from app.tools.registry import ToolRegistry
 Payloads = Literal["redacted", "none", "full"]
 """What a trace shows of a tool's arguments."""
 
-ONE_ATTEMPT = RetryPolicy(max_retries=0)
+ONE_ATTEMPT = RetryPolicy(
+    max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
+)
 
 TOO_LARGE = "too_large"
 """The code of a tool whose file may not be kept."""
@@ -49,8 +51,8 @@ class ToolDispatch:
         registry: ToolRegistry,
         policy: ToolPolicy,
         *,
-        payloads: Payloads = "redacted",
-        retry: RetryPolicy = ONE_ATTEMPT,
+        payloads: Payloads,
+        retry: RetryPolicy,
     ) -> None:
         """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.definitions import PostgresGraphs
-from app.adapters.postgres.engines import PoolSizes, open_engines
+from app.adapters.postgres.engines import open_engines
 from app.runs.errors import (
     ContainedGraphGoneError,
     GraphInUseError,
@@ -18,6 +18,7 @@ from app.runs.errors import (
 from app.runs.graphs import GraphStore
 from app.runs.run import GraphRef
 from tests.support.graph_documents import TENANT, flat, new_graph
+from tests.support.limits import pool_sizes
 from tests.support.memory_graphs import MemoryGraphs
 
 
@@ -27,7 +28,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[GraphStore]:
     if request.param == "memory":
         yield MemoryGraphs()
         return
-    engines = open_engines(request.getfixturevalue("database_url"), PoolSizes())
+    engines = open_engines(request.getfixturevalue("database_url"), pool_sizes())
     try:
         yield PostgresGraphs(engines)
     finally:

@@ -9,13 +9,13 @@ import pytest
 from fastapi import FastAPI
 
 from app.api import event_stream
-from app.api.services import ApiLimits
 from app.runs.errors import StoreUnavailableError
 from app.runs.event_log import EventLog, run_ended
 from app.runs.ports import EventPage, JournalWrite
 from app.runs.run import EventRecord, RunKey, RunStatus
 from app.runs.service import RunService
 from tests.support.asgi_calls import parsed, streamed
+from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import end_of
@@ -190,7 +190,7 @@ async def test_a_place_that_is_none_is_refused(
 
 async def test_streams_are_bounded_and_give_their_places_back(store: MemoryRuns) -> None:
     """Whether their client hung up, their run ended, or there was no such run."""
-    app = memory_api(store, ApiLimits(max_event_streams=2))
+    app = memory_api(store, api_limits(max_event_streams=2))
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         await store.claim(KEY, "worker")

@@ -11,6 +11,7 @@ from app.kernel.validation import Problem
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, edge, flat, named
 from tests.support.graph_requests import fields, problem_of, register
+from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
 
 
@@ -120,14 +121,14 @@ async def test_a_graph_that_is_only_odd_is_registered_with_its_warnings(
 @pytest.mark.parametrize(
     ("limits", "graph", "name"),
     [
-        (ApiLimits(max_graph_steps=2), flat("a", "b", "c"), "at most 2 steps"),
+        (api_limits(max_graph_steps=2), flat("a", "b", "c"), "at most 2 steps"),
         (
-            ApiLimits(max_graph_edges=1),
+            api_limits(max_graph_edges=1),
             {**flat("a", "b"), "edges": [edge("a", "b", channel="flow")] * 2},
             "at most 1 edges",
         ),
-        (ApiLimits(max_graph_depth=2), containing(containing(flat("a"))), "at most 2 deep"),
-        (ApiLimits(max_graph_bytes=50), flat("a" * 60), "at most 50 bytes"),
+        (api_limits(max_graph_depth=2), containing(containing(flat("a"))), "at most 2 deep"),
+        (api_limits(max_graph_bytes=50), flat("a" * 60), "at most 50 bytes"),
     ],
 )
 async def test_a_graph_beyond_a_limit_is_refused_with_the_limit(
@@ -152,7 +153,7 @@ async def test_a_graph_beyond_a_limit_is_refused_with_the_limit(
 @pytest.mark.parametrize("path", ["/graphs", "/graphs/validate", "/runs"])
 async def test_a_body_may_be_longer_by_a_graph(path: str) -> None:
     """And no longer: 413, before it is read."""
-    limits = ApiLimits(max_body_bytes=500, max_graph_bytes=2000)
+    limits = api_limits(max_body_bytes=500, max_graph_bytes=2000)
     long, longer = flat("a", note="x" * 1500), flat("a", note="x" * 3000)
     async with client_of(memory_api(limits=limits)) as client:
         bodies = {"/graphs": {"name": "g"}, "/graphs/validate": {}, "/runs": {"kind": "graph"}}

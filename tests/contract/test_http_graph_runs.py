@@ -12,6 +12,7 @@ from app.control.budget import Budget
 from app.runs.run import FinishRun, GraphRef, Run, RunKey, RunKind, RunStatus
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
+from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_graphs import MemoryGraphs
 from tests.support.memory_runs import MemoryRuns
@@ -148,7 +149,7 @@ async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
 
 async def test_all_that_runs_have_in_common_reaches_the_run(world: World) -> None:
     """The default limits are those of cases alone; the ceilings hold for every run."""
-    limits = ApiLimits(
+    limits = api_limits(
         default_budget=Budget(max_tool_calls=6, max_time_seconds=60.0),
         budget_ceiling=Budget(max_steps=100),
         default_timezone="Europe/Paris",
@@ -241,7 +242,7 @@ async def test_a_graph_that_there_is_not_is_named_by_what_is_wrong(
 
 async def test_the_fields_that_all_runs_have_keep_their_limits(world: World) -> None:
     """And the inputs have that of a body without a graph."""
-    limits = ApiLimits(max_input_chars=3, max_metadata_bytes=10, max_body_bytes=60)
+    limits = api_limits(max_input_chars=3, max_metadata_bytes=10, max_body_bytes=60)
     async with world.client(limits) as client:
         refused = await post(
             client, graph=flat("a"), input="long", metadata={"a": "x" * 10}, inputs={"b": "x" * 60}
@@ -253,7 +254,7 @@ async def test_the_fields_that_all_runs_have_keep_their_limits(world: World) -> 
 
 async def test_a_case_has_no_use_for_the_room_of_a_graph(world: World) -> None:
     """413 at the limit of a body, although the route would take a graph."""
-    async with world.client(ApiLimits(max_body_bytes=200)) as client:
+    async with world.client(api_limits(max_body_bytes=200)) as client:
         refused = await client.post("/runs", json={"input": "2+2?", "metadata": {"a": "x" * 300}})
 
     assert refused.status_code == 413

@@ -20,8 +20,8 @@ from schemathesis.checks import (
 from schemathesis.core.result import Ok
 
 from app.api.problem_types import CATALOGUE
-from app.api.services import ApiLimits
 from tests.support.artifacts import files_of_a_run, new_artifact
+from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
@@ -139,7 +139,7 @@ async def test_the_documentation_page_loads_nothing() -> None:
 
 
 SCHEMA = schemathesis.openapi.from_asgi(
-    "/openapi.json", memory_api(limits=ApiLimits(anonymous="anywhere", max_wait_seconds=0))
+    "/openapi.json", memory_api(limits=api_limits(anonymous="anywhere", max_wait_seconds=0))
 )
 OPERATIONS = {
     found.ok().label: found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.api.problem_types import CATALOGUE
-from app.api.services import ApiLimits
 from app.runs.run import Run, RunKey
+from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
 CANARY = "canary-7d1e42b9"
 JSON = {"content-type": "application/json"}
 URIS = {kind.uri: kind for kind in CATALOGUE}
-SMALL = ApiLimits(max_body_bytes=4096, max_graph_bytes=0)
+SMALL = api_limits(max_body_bytes=4096, max_graph_bytes=0)
 
 
 class BrokenStore(MemoryRuns):
@@ -247,7 +247,7 @@ async def test_a_stranger_is_refused_before_anything_is_read(method: str, path: 
 
 async def test_strangers_are_served_where_that_is_configured() -> None:
     """``auth.anonymous: anywhere``."""
-    app = memory_api(limits=ApiLimits(anonymous="anywhere"))
+    app = memory_api(limits=api_limits(anonymous="anywhere"))
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs")).status_code == 200
 

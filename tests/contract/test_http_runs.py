@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.services import ApiLimits
 from app.runs.errors import QueueFullError, StoreUnavailableError
 from app.runs.ports import Accepted
 from app.runs.run import FinishRun, NewRun, Run, RunKey, RunStatus
+from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
@@ -188,7 +188,7 @@ async def test_a_blank_input_is_refused(client: httpx.AsyncClient, blank: str) -
 @pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
 async def test_an_input_beyond_the_limit_is_refused_with_the_limit() -> None:
     """422; exactly the limit is accepted."""
-    async with client_of(memory_api(limits=ApiLimits(max_input_chars=5))) as client:
+    async with client_of(memory_api(limits=api_limits(max_input_chars=5))) as client:
         fits = await client.post("/runs", json={"input": "é" * 5})
         refused = await client.post("/runs", json={"input": "é" * 6})
 
@@ -265,7 +265,7 @@ async def test_a_run_that_ends_while_it_is_waited_for_is_answered_with_its_resul
 
 async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same() -> None:
     """202 after the time, which no caller can make longer than the service allows."""
-    async with client_of(memory_api(limits=ApiLimits(max_wait_seconds=0))) as client:
+    async with client_of(memory_api(limits=api_limits(max_wait_seconds=0))) as client:
         answer = await client.post(
             "/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=86400"}
         )

@@ -7,11 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.services import ApiLimits, PartState
+from app.api.services import PartState
 from app.runs.ports import JournalWrite
 from app.runs.run import CallRecord, RunKey
 from app.tools.policy import ToolPolicy
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.limits import api_limits
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_api import FixedReadiness, client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
@@ -320,7 +321,7 @@ async def test_parts_that_do_not_answer_are_not_ready() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    limits = ApiLimits(readiness_seconds=0.01)
+    limits = api_limits(readiness_seconds=0.01)
     async with client_of(memory_api(limits=limits, readiness=Hanging())) as client:
         answer = await client.get("/readyz")
 

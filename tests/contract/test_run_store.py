@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.adapters.postgres.runs import StoreLimits
 from app.runs.errors import (
     IdempotencyMismatchError,
     InvalidRunError,
@@ -19,6 +18,7 @@ from app.runs.ports import (
 )
 from app.runs.run import CancelRequest, RunKey, RunStatus
 from app.trace.invariants import violations
+from tests.support.limits import store_limits
 from tests.support.ports import KEY, Open, Ports
 from tests.support.stores import (
     CANCEL_REQUEST,
@@ -92,7 +92,7 @@ class TestAccepting:
 
     async def test_a_full_queue_refuses_queued_runs_alone(self, opened: Open) -> None:
         """A run that begins at once takes no place in it; one that exists is still found."""
-        async with opened(StoreLimits(max_queued=1)) as ports:
+        async with opened(store_limits(max_queued=1)) as ports:
             await ports.claimed("case-0")
             await ports.queued("case-1")
 
@@ -128,7 +128,7 @@ class TestStopping:
 
     async def test_a_wish_that_has_expired_stops_nothing(self, opened: Open) -> None:
         """Its id is free again, and the run knows of no wish."""
-        async with opened(StoreLimits(intent_ttl_seconds=0)) as ports:
+        async with opened(store_limits(intent_ttl_seconds=0)) as ports:
             await ports.runs.cancel(KEY, CANCEL_REQUEST)
             accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
 
@@ -137,7 +137,7 @@ class TestStopping:
 
     async def test_early_wishes_are_capped_for_each_tenant(self, opened: Open) -> None:
         """The same wish again, and another tenant's, are still kept."""
-        async with opened(StoreLimits(max_early_intents=2)) as ports:
+        async with opened(store_limits(max_early_intents=2)) as ports:
             for n in range(2):
                 await ports.runs.cancel(RunKey("default", f"case-{n}"), CANCEL_REQUEST)
 

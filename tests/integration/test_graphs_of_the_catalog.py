@@ -9,9 +9,9 @@ from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.toolbox import Toolbox
 from app.runs.definitions import GraphDefinitions
 from app.runs.errors import GraphRefusedError
-from app.runs.graphs import GraphLimits
 from app.settings.schema import Settings
 from tests.support.graph_documents import TENANT, edge, named
+from tests.support.limits import graph_limits
 from tests.support.memory_graphs import MemoryGraphs
 
 CALCULATION = {"tool": "calculator", "args": {"expression": "${default} + 1"}}
@@ -38,7 +38,7 @@ def graphs() -> GraphDefinitions:
     toolbox = Toolbox(settings.tools)
     tools = build_tools(settings, toolbox.tools)
     catalog = build_catalog(settings, build_models(settings), tools, toolbox)
-    return GraphDefinitions(MemoryGraphs(), catalog, GraphLimits())
+    return GraphDefinitions(MemoryGraphs(), catalog, graph_limits())
 
 
 @pytest.mark.req("004/subgraph")

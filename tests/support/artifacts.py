@@ -3,13 +3,14 @@
 import hashlib
 from dataclasses import dataclass
 
-from app.runs.artifacts import ArtifactLimits, Kept, NewArtifact
+from app.runs.artifacts import Kept, NewArtifact
 from app.runs.run import Run
+from tests.support.limits import artifact_limits
 from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import new_run
 
-LIMITS = ArtifactLimits(max_bytes=1_000_000, max_run_bytes=2_000_000, max_per_run=3)
+LIMITS = artifact_limits(max_bytes=1_000_000, max_run_bytes=2_000_000, max_per_run=3)
 
 
 def new_artifact(

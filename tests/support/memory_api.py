@@ -10,8 +10,7 @@ from fastapi import FastAPI
 
 from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices, PartState
-from app.control.retry import RetryPolicy
-from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.gateway import ModelGateway, Tier
 from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import PriceUnknownError
 from app.nodes.catalog import NodeCatalog
@@ -23,10 +22,10 @@ from app.runs.artifacts import ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService
 from app.tools.calculator import Calculator
-from app.tools.dispatch import ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.registry import ToolRegistry
 from tests.support.graph_checks import ShapeChecks
+from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
 from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_graphs import MemoryGraphs
 from tests.support.memory_runs import MemoryRuns
@@ -78,19 +77,19 @@ def memory_api(
     """Build the real application over runs in memory that nobody executes."""
     store = store or MemoryRuns()
     provider = SilentProvider()
-    stand_in = TierModel(provider=provider, model="stand-in", timeout_seconds=5)
-    tier = TierModel(provider=provider, model="small-model", fallbacks=(stand_in,))
+    stand_in = tier_model(provider=provider, model="stand-in", timeout_seconds=5)
+    tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
     services = ApiServices(
         runs=runs or RunService(store, executor=None),
         artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),
-        tools=ToolDispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
-        models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, NoPrices(), RetryPolicy()),
+        tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
+        models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, NoPrices(), retry_policy()),
         readiness=readiness or FixedReadiness(),
         graphs=graphs or MemoryGraphs(),
         graph_checks=graph_checks or ShapeChecks(),
         node_types=NodeCatalog((router_type(), toolset_type(ToolNames(["calculator"])))),
     )
-    return build_api(services, limits or ApiLimits(), version="0.0.0")
+    return build_api(services, limits or api_limits(), version="0.0.0")
 
 
 @asynccontextmanager

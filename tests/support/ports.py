@@ -11,6 +11,7 @@ from app.runs.ports import (
     WorkerStore,
 )
 from app.runs.run import Run, RunKey
+from tests.support.limits import store_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import (
     new_run,
@@ -40,7 +41,7 @@ class Ports:
 
 
 Open = Callable[..., AbstractAsyncContextManager[Ports]]
-NO_LIMITS = StoreLimits()
+NO_LIMITS = store_limits()
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ from app.runs.run import (
     RunStatus,
 )
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.limits import pool_sizes, store_limits
 
 CANCEL_REQUEST = CancelRequest(requested_by="tester", reason="no longer needed")
 
@@ -48,7 +49,7 @@ async def open_stores(
     url: str, limits: StoreLimits | None = None, *, sizes: PoolSizes | None = None
 ) -> AsyncIterator[Stores]:
     """Open the stores as a process does."""
-    sizes = sizes or PoolSizes()
+    sizes = sizes or pool_sizes()
     engines = open_engines(url, sizes)
     journal = PostgresJournal(
         url,
@@ -57,7 +58,7 @@ async def open_stores(
     )
     dispatch = QueueDispatch(url)
     await journal.start()
-    runs = PostgresRuns(engines, journal, dispatch, limits or StoreLimits())
+    runs = PostgresRuns(engines, journal, dispatch, limits or store_limits())
     try:
         yield Stores(engines, journal, runs, PostgresWorkers(engines), dispatch)
     finally:

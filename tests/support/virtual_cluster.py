@@ -15,13 +15,12 @@ from typing import Any
 from unittest.mock import patch
 
 from app.control.budget import Budget, Dimension
-from app.control.retry import RetryPolicy
 from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.results import ExecutionResult
 from app.engine.supervision import Supervisor
 from app.runs.errors import StoreUnavailableError
-from app.runs.executor import ExecutorLimits, RunExecutor
+from app.runs.executor import RunExecutor
 from app.runs.heartbeat import Heartbeat
 from app.runs.loops import Loops
 from app.runs.ports import Accepted
@@ -34,6 +33,7 @@ from app.runs.run import (
 )
 from app.runs.service import CancelStatus, RunService
 from tests.support.case_catalog import case_catalog
+from tests.support.limits import executor_limits, retry_policy
 from tests.support.seeded_loop import SeededLoop
 from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
 
@@ -157,7 +157,7 @@ def _call(work: Work, key: str) -> Call:
         estimate=ESTIMATE if external else Spent(),
         external=external,
         repeatable=chance.random() < work.repeatable,
-        retry=RetryPolicy(),
+        retry=retry_policy(),
         timeout_seconds=20.0,
     )
 
@@ -176,7 +176,7 @@ class Process:
             catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
             supervisor=Supervisor(grace_seconds=CANCEL_GRACE_SECONDS),
             services={},
-            limits=ExecutorLimits(max_runs=max_runs, snapshot_interval_seconds=0.3),
+            limits=executor_limits(max_runs=max_runs, snapshot_interval_seconds=0.3),
             clock=cluster.loop.time,
         )
         self.service = RunService(cluster.database, self.executor)

@@ -36,8 +36,8 @@ KEEPALIVE: Options = {
 class Patience:
     """How long a connection waits for what."""
 
-    connect_seconds: float = 5.0
-    lock_ms: int = 5_000
+    connect_seconds: float
+    lock_ms: int
     statement_ms: int = 20_000
     idle_transaction_ms: int = 10_000
     """How long a transaction may stand open while its client says nothing."""

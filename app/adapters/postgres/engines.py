@@ -88,11 +88,11 @@ class Engines:
 class PoolSizes:
     """How many connections this process may hold, and how long it waits."""
 
-    work: int = 8
-    control: int = 2
-    connect_timeout_seconds: float = 5.0
+    work: int
+    control: int
+    connect_timeout_seconds: float
     """To make a connection, and to be given one."""
-    lock_timeout_ms: int = 5000
+    lock_timeout_ms: int
     answer_timeout_seconds: float = 30.0
     """For a server that keeps a connection open and says nothing."""
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -25,6 +26,7 @@ async def listen(
     url: str,
     channels: Iterable[str],
     *,
+    patience: Patience,
     heard: Callable[[str], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
@@ -35,9 +37,8 @@ async def listen(
     Raises:
         psycopg.OperationalError: the connection was lost, or does not answer any more.
     """
-    connection = await Connection.open(
-        url, Patience(answer_seconds=ANSWER_SECONDS), autocommit=True
-    )
+    soon = replace(patience, answer_seconds=ANSWER_SECONDS)
+    connection = await Connection.open(url, soon, autocommit=True)
     async with connection:
         for channel in channels:
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
@@ -56,11 +57,13 @@ class StopListener:
         self,
         url: str,
         *,
+        patience: Patience,
         heard: Callable[[RunKey, CancelRequest], object],
         connected: Callable[[], Awaitable[None]],
     ) -> None:
         """Tell ``heard`` of every wish; call ``connected`` whenever listening has begun."""
         self._url = url
+        self._patience = patience
         self._heard = heard
         self._connected = connected
 
@@ -70,7 +73,13 @@ class StopListener:
         Raises:
             psycopg.OperationalError: the connection was lost.
         """
-        await listen(self._url, [STOP_CHANNEL], heard=self._tell, listening=self._connected)
+        await listen(
+            self._url,
+            [STOP_CHANNEL],
+            patience=self._patience,
+            heard=self._tell,
+            listening=self._connected,
+        )
 
     async def _tell(self, payload: str) -> None:
         try:

@@ -61,10 +61,10 @@ _LISTED = [_WITHOUT_GRAPH if column is runs.c.request else column for column in 
 class StoreLimits:
     """What the store refuses."""
 
-    intent_ttl_seconds: float = 3600.0
-    max_early_intents: int = 1000
+    intent_ttl_seconds: float
+    max_early_intents: int
     max_queued: int | None = None
-    accept_timeout_seconds: float = 10.0
+    accept_timeout_seconds: float
 
 
 class PostgresRuns:

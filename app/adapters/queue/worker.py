@@ -23,17 +23,15 @@ from app.runs.run import RunKey
 CONCURRENCY = 4
 """How many jobs are looked at at once; a job only claims its run, which then runs beside it."""
 
-PATIENCE = Patience()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTimes:
     """How often the worker looks, in seconds."""
 
-    poll: float = 0.5
+    poll: float
     """A notification makes it look at once; polls find what was announced while it was away."""
-    heartbeat: float = 2.0
-    stale: float = 10.0
+    heartbeat: float
+    stale: float
     """How long a process may be silent before its runs are taken from it."""
 
 
@@ -49,8 +47,10 @@ class QueueWorker:
         engine: Pool,
         dispatch: Dispatch,
         times: QueueTimes,
+        patience: Patience,
     ) -> None:
         self._url = url
+        self._patience = patience
         self._store = store
         self._executor = executor
         self._times = times
@@ -69,7 +69,7 @@ class QueueWorker:
         app.job_manager = jobs
         app.task(name=EXECUTE, queue=QUEUE)(self._execute)
         async with self._pool() as pool:
-            await pool.wait(PATIENCE.connect_seconds)
+            await pool.wait(self._patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
                 beside = (self._listen(jobs), self._wake_when_free(jobs), self._rescue.run())
                 helpers = [tasks.create_task(each) for each in beside]
@@ -94,7 +94,8 @@ class QueueWorker:
         async def heard(_: str) -> None:
             await jobs.wake()
 
-        await listen(self._url, get_channel_for_queues([QUEUE]), heard=heard, listening=jobs.wake)
+        channels = get_channel_for_queues([QUEUE])
+        await listen(self._url, channels, patience=self._patience, heard=heard, listening=jobs.wake)
 
     async def _wake_when_free(self, jobs: AttentiveJobs) -> None:
         while True:
@@ -118,10 +119,10 @@ class QueueWorker:
     def _pool(self) -> "AsyncConnectionPool[Connection]":
         return AsyncConnectionPool(
             connection_class=Connection,
-            kwargs=connect_options(self._url, PATIENCE),
+            kwargs=connect_options(self._url, self._patience),
             min_size=1,
             max_size=CONCURRENCY,
-            timeout=PATIENCE.connect_seconds,
+            timeout=self._patience.connect_seconds,
             check=AsyncConnectionPool.check_connection,
             open=False,
         )

@@ -50,7 +50,7 @@ class TiingoPrices:
         api_key: str,
         *,
         base_url: str | None = None,
-        timeout_seconds: float = 15.0,
+        timeout_seconds: float,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask with ``api_key``; ``timer`` counts the seconds that an answer is kept."""

@@ -1,7 +1,7 @@
 """What a case asks for (seed 002, 9.1), as the data of its step holds it."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from zoneinfo import ZoneInfo
@@ -45,16 +45,16 @@ class ActLimits:
         ValueError: a limit is out of its range; the message names it.
     """
 
-    max_steps: int = 3
+    max_steps: int
     """ACT steps in ``hrm_small_then_escalate``; 0 leaves everything to the big tier."""
-    max_steps_fallback_only: int = 1
+    max_steps_fallback_only: int
     """In ``fallback_only``: 1 is one pass that the gate rules on, 0 one that is only verified.
     Never more than ``max_steps``."""
-    no_progress_patience: int = 1
+    no_progress_patience: int
     """How many rounds in a row may bring no improvement before the small tier gives up."""
-    min_improvement: float = 0.01
+    min_improvement: float
     """By how much the metric, from 0 to 1, must rise to count as an improvement."""
-    escalate_when: EscalateWhen = EscalateWhen.FAIL_OR_BUDGET
+    escalate_when: EscalateWhen
 
     def __post_init__(self) -> None:
         if self.max_steps < 0:
@@ -78,11 +78,11 @@ class CaseDefaults:
     """What holds for a case whose data does not say otherwise."""
 
     timezone: str
-    mode: Mode = Mode.HRM_SMALL_THEN_ESCALATE
-    act: ActLimits = field(default_factory=ActLimits)
-    pass_metric: float = 1.0
+    mode: Mode
+    act: ActLimits
+    pass_metric: float
     """The share of the verifier's checks that must hold, from 0 to 1."""
-    wrap_up_reserve: int = 1
+    wrap_up_reserve: int
     """Calls of the small tier that a case keeps for its final answer where it would halt."""
 
 
@@ -102,10 +102,10 @@ class Case:
     expected_tools: tuple[str, ...] = ()
     gold_answer: str | None = None
     """For the verifier alone: never shown to a planner, a prompt or a log."""
-    mode: Mode = Mode.HRM_SMALL_THEN_ESCALATE
+    mode: Mode
     seed: int | None = None
-    act: ActLimits = field(default_factory=ActLimits)
-    pass_metric: float = 1.0
+    act: ActLimits
+    pass_metric: float
     """The share of the verifier's checks that must hold; an answer must exist in any case."""
 
     def __post_init__(self) -> None:

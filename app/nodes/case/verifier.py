@@ -42,7 +42,7 @@ class Verdict:
     checks: Mapping[Check, bool]
     failure: str
     """What is wrong, for the planner; says nothing of the gold answer's value."""
-    pass_metric: float = 1.0
+    pass_metric: float
     """The share of the checks that must hold."""
 
     @property

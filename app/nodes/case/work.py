@@ -30,7 +30,7 @@ class CaseWork:
     log: CaseLog
     tools: ToolOffer
     tool_context: ToolContext
-    wrap_up_reserve: int = 1
+    wrap_up_reserve: int
     """Calls of the small tier that are kept for the final answer, where there is need of any."""
     limits: dict[Dimension, Amount] = field(init=False)
 

@@ -18,8 +18,9 @@ from psycopg.abc import RV, PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
-from app.adapters.postgres.connections import Connection, Patience
+from app.adapters.postgres.connections import Connection
 from app.adapters.postgres.engines import Pool
+from tests.support.limits import patience
 from tests.support.stores import Oracle
 
 BLOCKED = "SELECT bool_or(cardinality(pg_blocking_pids(pid)) > 0) FROM unnest(%s::int[]) AS pid"
@@ -73,7 +74,7 @@ class Session:
     gate: Gate = field(default_factory=Gate)
 
     async def connect(self, **options: Any) -> GatedConnection:
-        connection = await GatedConnection.open(self.url, Patience(), **options)
+        connection = await GatedConnection.open(self.url, patience(), **options)
         connection.gate = self.gate
         self.gate.backends.append(connection.info.backend_pid)
         return connection

@@ -17,7 +17,7 @@ from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.rows import claimed_run, request_to_json
-from app.adapters.postgres.runs import PostgresRuns, StoreLimits
+from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.queue.rescue import take_lost
 from app.runs.ports import Cancelled, JournalWrite
 from app.runs.run import Run, RunKey, RunStatus
@@ -28,6 +28,7 @@ from tests.integration.postgres.interleaving import (
     Trial,
     Work,
 )
+from tests.support.limits import store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
@@ -148,7 +149,7 @@ async def open_world(url: str) -> AsyncIterator[World]:
             journal = GatedJournal(session)
             await journal.start()
             stack.push_async_callback(journal.stop)
-            runs = PostgresRuns(engines, journal, NoDispatch(), StoreLimits())
+            runs = PostgresRuns(engines, journal, NoDispatch(), store_limits())
             await runs.get(FILLER)  # connects
             clients.append(Client(session, engines, journal, runs))
         yield World(clients, watching, oracle)

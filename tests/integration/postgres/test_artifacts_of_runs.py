@@ -16,18 +16,17 @@ from app.nodes.catalog import NodeCatalog
 from app.nodes.tool import tool_type
 from app.nodes.tool_names import ToolNames
 from app.runs.artifact_keeping import ArtifactKeeping
-from app.runs.artifacts import ArtifactLimits
-from app.runs.executor import ExecutorLimits, RunExecutor
+from app.runs.executor import RunExecutor
 from app.runs.journal import LostRunError
 from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.runs.service import RunService
 from app.tools.arguments import ArgumentChecks
-from app.tools.dispatch import ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.ports import ToolContext
 from app.tools.registry import ToolRegistry
 from tests.support.drawing_tool import SVG, DrawingTool
+from tests.support.limits import artifact_limits, executor_limits, tool_dispatch
 from tests.support.memory_api import client_of, memory_api
 from tests.support.stores import Oracle, Stores, open_stores
 
@@ -87,7 +86,7 @@ class Process:
 
     def __post_init__(self) -> None:
         registry = ToolRegistry([self.tool])
-        dispatch = ToolDispatch(registry, ToolPolicy())
+        dispatch = tool_dispatch(registry, ToolPolicy())
         kind = tool_type(dispatch, ArgumentChecks(registry), ToolNames(["draw"]), timezone="UTC")
         self.files = PostgresArtifacts(self.stores.engines)
         self.executor = RunExecutor(
@@ -97,8 +96,8 @@ class Process:
             catalog=NodeCatalog([kind]),
             supervisor=Supervisor(grace_seconds=5),
             services={},
-            limits=ExecutorLimits(),
-            artifacts=ArtifactKeeping(self.files, ArtifactLimits()),
+            limits=executor_limits(),
+            artifacts=ArtifactKeeping(self.files, artifact_limits()),
         )
         self.service = RunService(self.stores.runs, self.executor)
 
@@ -215,7 +214,7 @@ async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
     stores: Stores, oracle: Oracle
 ) -> None:
     """By default 5 MB; the largest that may be kept is."""
-    limit = ArtifactLimits().max_bytes
+    limit = artifact_limits().max_bytes
     process = Process(stores, DrawingTool())
     await process.begin("a" * limit, "b" * (limit + 1))
 

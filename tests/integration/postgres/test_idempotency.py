@@ -5,14 +5,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.adapters.postgres.engines import PoolSizes
 from app.runs.errors import RunConflictError
 from app.runs.ports import Accepted
+from tests.support.limits import pool_sizes
 from tests.support.stores import Stores, new_run, open_oracle, open_stores
 
 KEYS = 20
 POSTS = 50
-PATIENT = PoolSizes(connect_timeout_seconds=60)
+PATIENT = pool_sizes(connect_timeout_seconds=60)
 
 
 @pytest.mark.req("card/s2s")

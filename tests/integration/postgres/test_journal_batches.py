@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg.rows import dict_row
 
-from app.adapters.postgres.connections import Connection, Patience
+from app.adapters.postgres.connections import Connection
 from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.hot_writes import ClaimedInsert
 from app.adapters.postgres.journal import (
@@ -20,6 +20,7 @@ from app.adapters.postgres.journal import (
 )
 from app.runs.ports import FinishResult, JournalWrite, LateResult, Permission
 from app.runs.run import CallRecord, EventRecord, Run, RunKey, RunStatus
+from tests.support.limits import patience
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
@@ -51,7 +52,7 @@ class Batch:
 
     async def _connect(self) -> Connection:
         options: dict[str, Any] = {"autocommit": True, "row_factory": dict_row}
-        return await Connection.open(self._url, Patience(), **options)
+        return await Connection.open(self._url, patience(), **options)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from app.runs.ports import JournalWrite
 from app.runs.run import Run, RunKey, RunStatus
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
+from tests.support.limits import pool_sizes, store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
@@ -249,14 +250,14 @@ async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> No
 
 async def test_a_post_that_was_refused_is_not_stored_afterwards(database_url: str) -> None:
     """Nobody waits for it any more, so it left the line; memory does not fill with such posts."""
-    limits = StoreLimits(accept_timeout_seconds=0.05)
+    limits = store_limits(accept_timeout_seconds=0.05)
     async with open_world(database_url, limits) as world:
         world.proxy.refuse()
         world.proxy.cut()
         with pytest.raises(StoreUnavailableError):
             await world.claimed("refused")
         world.proxy.refuse(False)
-        world.stores.runs._limits = StoreLimits()
+        world.stores.runs._limits = store_limits()
         await world.claimed("accepted")
 
         assert await world.oracle.rows("SELECT run_id FROM runs") == [{"run_id": "accepted"}]
@@ -277,7 +278,7 @@ async def test_a_read_after_a_restart_of_the_database_does_not_fail(database_url
 
 async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_url: str) -> None:
     """Whoever waits is given a new connection; a minute's patience is not used up."""
-    sizes = PoolSizes(work=2, connect_timeout_seconds=60)
+    sizes = pool_sizes(work=2, connect_timeout_seconds=60)
     async with open_world(database_url, sizes=sizes) as world:
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             world.proxy.refuse()
@@ -292,7 +293,7 @@ async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_ur
 
 async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
     """A read, a stop and a beat fail; a journal write is made over a new connection."""
-    sizes = PoolSizes(answer_timeout_seconds=0.2, connect_timeout_seconds=2)
+    sizes = pool_sizes(answer_timeout_seconds=0.2, connect_timeout_seconds=2)
     async with open_world(database_url, sizes=sizes) as world:
         run = await world.claimed()
         await world.stores.runs.get(KEY)

@@ -15,10 +15,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
 from app.adapters.postgres.connections import driver_url
-from app.adapters.postgres.engines import PoolSizes, open_engines
+from app.adapters.postgres.engines import open_engines
 from app.adapters.postgres.migrating import downgrade, is_current, upgrade
 from app.adapters.postgres.tables import metadata
 from tests.support.database import TestServer
+from tests.support.limits import pool_sizes
 
 OBJECTS = """
 SELECT 'relation ' || relname || ' ' || relkind::text FROM pg_class
@@ -126,7 +127,7 @@ async def test_processes_that_migrate_at_once_wait_for_one_another(empty_url: st
 
 async def test_a_database_that_is_behind_is_noticed(empty_url: str) -> None:
     """Empty, behind by one revision, and where it should be."""
-    engines = open_engines(empty_url, PoolSizes())
+    engines = open_engines(empty_url, pool_sizes())
     standing = []
     for revision in ("base", *revisions()):
         if revision != "base":

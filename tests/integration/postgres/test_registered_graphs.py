@@ -10,11 +10,12 @@ import psycopg
 import pytest
 
 from app.adapters.postgres.definitions import PostgresGraphs
-from app.adapters.postgres.engines import PoolSizes, open_engines
+from app.adapters.postgres.engines import open_engines
 from app.runs.errors import ContainedGraphGoneError, GraphInUseError, GraphRefusedError
 from app.runs.ports import RunFilter
 from app.runs.run import GraphRef, NewRun, RunKey, RunKind, RunRequest
 from tests.support.graph_documents import TENANT, containing, edge, flat, new_graph
+from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle, Stores, new_run
 
 GOOD = {**flat("a", "b"), "edges": [edge("a", "b", channel="flow"), edge("a", "b", channel="link")]}
@@ -125,7 +126,7 @@ async def test_a_deleted_version_leaves_nothing_but_its_number(
 
 async def test_two_replicas_registering_at_once_share_the_numbers(database_url: str) -> None:
     """Forty graphs of one name on two processes: every number once, none left out."""
-    sizes = PoolSizes(connect_timeout_seconds=60)
+    sizes = pool_sizes(connect_timeout_seconds=60)
     replicas = [open_engines(database_url, sizes) for _ in range(2)]
     try:
         stores = [PostgresGraphs(engines) for engines in replicas]
@@ -150,7 +151,7 @@ async def refusal_of(asked: Awaitable[object]) -> type[Exception] | None:
 
 async def test_nothing_is_deleted_that_is_being_put_to_use(database_url: str) -> None:
     """Whichever comes first wins: a user without its part never comes about."""
-    replicas = [open_engines(database_url, PoolSizes()) for _ in range(2)]
+    replicas = [open_engines(database_url, pool_sizes()) for _ in range(2)]
     try:
         one, other = (PostgresGraphs(engines) for engines in replicas)
         outcomes = set()

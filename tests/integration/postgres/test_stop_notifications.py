@@ -14,6 +14,7 @@ from app.adapters.postgres.listener import StopListener
 from app.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
+from tests.support.limits import patience
 from tests.support.stores import CANCEL_REQUEST, eventually, new_run, open_oracle, open_stores
 
 KEY = RunKey("default", "case-1")
@@ -25,7 +26,9 @@ class Ear:
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
         self.listens = asyncio.Event()
-        self._listener = StopListener(url, heard=self._hear, connected=self._connected)
+        self._listener = StopListener(
+            url, patience=patience(), heard=self._hear, connected=self._connected
+        )
 
     def _hear(self, key: RunKey, cancel_request: CancelRequest) -> None:
         self.heard.put_nowait((key, cancel_request))

@@ -7,12 +7,12 @@ import psycopg
 import pytest
 
 from app.adapters.postgres.cancelling import RECEIPT_CALLS
-from app.adapters.postgres.connections import Connection, Patience
-from app.adapters.postgres.engines import PoolSizes, transaction
-from app.adapters.postgres.runs import StoreLimits
+from app.adapters.postgres.connections import Connection
+from app.adapters.postgres.engines import transaction
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import JournalWrite
 from app.runs.run import RunKey, RunStatus
+from tests.support.limits import patience, pool_sizes, store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
@@ -61,7 +61,7 @@ async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
 @pytest.mark.req("card/delete")
 async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: str) -> None:
     """All connections for work are taken, and whoever waits for one waits on."""
-    sizes = PoolSizes(work=2, connect_timeout_seconds=60)
+    sizes = pool_sizes(work=2, connect_timeout_seconds=60)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(database_url, sizes=sizes))
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
@@ -78,7 +78,7 @@ async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: 
 
 async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) -> None:
     """Its heartbeat has a connection of its own."""
-    sizes = PoolSizes(control=1, connect_timeout_seconds=60)
+    sizes = pool_sizes(control=1, connect_timeout_seconds=60)
     async with open_stores(database_url, sizes=sizes) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         async with transaction(stores.engines.control), asyncio.timeout(20):
@@ -87,7 +87,7 @@ async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) ->
 
 async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
     """The caller may try again; the connection that comes free is not lost."""
-    sizes = PoolSizes(work=1, connect_timeout_seconds=0.05)
+    sizes = pool_sizes(work=1, connect_timeout_seconds=0.05)
     async with open_stores(database_url, sizes=sizes) as stores:
         async with transaction(stores.engines.work):
             with pytest.raises(StoreUnavailableError):
@@ -98,7 +98,7 @@ async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
 
 async def test_waiting_for_a_lock_has_an_end(database_url: str, oracle: Oracle) -> None:
     """A stop of a run whose row somebody holds is refused in time, and nothing is half done."""
-    async with open_stores(database_url, sizes=PoolSizes(lock_timeout_ms=50)) as stores:
+    async with open_stores(database_url, sizes=pool_sizes(lock_timeout_ms=50)) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         async with oracle.connection.transaction():
             await oracle.rows("SELECT FROM runs FOR UPDATE")
@@ -113,7 +113,7 @@ async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while
 ) -> None:
     """The server ends the transaction; until then the frozen one's run alone has to wait."""
     await stores.runs.accept(new_run("case-1"), worker_id="w1")
-    frozen = await Connection.open(database_url, Patience(idle_transaction_ms=50))
+    frozen = await Connection.open(database_url, patience(idle_transaction_ms=50))
     await frozen.execute("SELECT FROM runs FOR UPDATE")
 
     async def is_free() -> bool:
@@ -129,7 +129,7 @@ async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while
 @pytest.mark.req("card/delete")
 async def test_expired_wishes_make_way_for_new_ones(database_url: str, oracle: Oracle) -> None:
     """The table does not grow with the ids that people make up."""
-    limits = StoreLimits(intent_ttl_seconds=0, max_early_intents=10)
+    limits = store_limits(intent_ttl_seconds=0, max_early_intents=10)
     async with open_stores(database_url, limits) as stores:
         for number in range(50):
             await stores.runs.cancel(RunKey("default", f"case-{number}"), CANCEL_REQUEST)
@@ -142,7 +142,7 @@ async def test_what_the_url_says_counts_more_than_what_we_would(database_url: st
     separator = "&" if "?" in database_url else "?"
     dialect = database_url.replace("postgresql://", "postgresql+psycopg://")
     url = f"{dialect}{separator}options=-c%20lock_timeout%3D77&application_name=mine"
-    async with await Connection.open(url, Patience(statement_ms=4321)) as connection:
+    async with await Connection.open(url, patience(statement_ms=4321)) as connection:
         shown = [
             await (await connection.execute(f"SHOW {name}")).fetchone()
             for name in ("lock_timeout", "statement_timeout", "application_name")

@@ -3,11 +3,11 @@
 import pytest
 
 from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.runs import StoreLimits
 from app.runs.errors import QueueFullError, StoreUnavailableError
 from app.runs.run import RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
+from tests.support.limits import store_limits
 from tests.support.stores import new_run, open_oracle, open_stores
 
 JOBS = "SELECT queue_name, task_name, queueing_lock, args FROM procrastinate_jobs ORDER BY id"
@@ -49,7 +49,7 @@ async def test_a_transaction_that_is_undone_leaves_no_job(database_url: str) -> 
 
 async def test_a_refused_run_leaves_no_job(database_url: str) -> None:
     """A full queue stays as it is."""
-    limits = StoreLimits(max_queued=1)
+    limits = store_limits(max_queued=1)
     async with open_stores(database_url, limits) as stores, open_oracle(database_url) as oracle:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
         with pytest.raises(QueueFullError):

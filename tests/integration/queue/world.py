@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.runs.loops import Loops
 from app.runs.run import Run, RunKey
+from tests.support.limits import patience
 from tests.support.stores import Stores
 
 NEVER = 3600.0
@@ -82,6 +83,7 @@ async def working(
         engine=stores.engines.work,
         dispatch=stores.dispatch,
         times=times,
+        patience=patience(),
     )
     loops = Loops()
     loops.keep("queue", worker.run)

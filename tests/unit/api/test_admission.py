@@ -12,9 +12,9 @@ from app.api.services import ApiLimits
 from app.control.budget import Budget
 from app.runs.run import NewRun
 from app.tools.calculator import Calculator
-from app.tools.dispatch import ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.registry import ToolRegistry
+from tests.support.limits import api_limits, tool_dispatch
 
 DEFAULTS = Budget(max_tool_calls=6, max_time_seconds=60.0)
 
@@ -24,8 +24,8 @@ def new_run(
     limits: ApiLimits | None = None,
     policy: ToolPolicy | None = None,
 ) -> NewRun:
-    tools = ToolDispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
-    admission = Admission(limits or ApiLimits(), tools)
+    tools = tool_dispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
+    admission = Admission(limits or api_limits(), tools)
     return admission.new_run(CaseBody.model_validate({"input": "2+2?"} | (body or {})), "t", None)
 
 
@@ -58,7 +58,7 @@ def hashed(**body: Any) -> str:
 )
 def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget: Budget) -> None:
     """Null is unlimited, 0 is nothing, and what is left out is as configured."""
-    limits = ApiLimits(default_budget=DEFAULTS)
+    limits = api_limits(default_budget=DEFAULTS)
 
     assert new_run({"budget": given}, limits).request.budget == budget
 
@@ -75,7 +75,7 @@ def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget
 )
 def test_no_caller_gets_past_a_ceiling(given: Any, tokens: int) -> None:
     """The smaller of both counts, and unlimited is the largest."""
-    limits = ApiLimits(budget_ceiling=Budget(max_tokens=100))
+    limits = api_limits(budget_ceiling=Budget(max_tokens=100))
 
     assert new_run({"budget": given}, limits).request.budget.max_tokens == tokens
 
@@ -83,7 +83,7 @@ def test_no_caller_gets_past_a_ceiling(given: Any, tokens: int) -> None:
 @pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
 def test_an_input_is_counted_in_characters_and_refused_beyond_the_limit() -> None:
     """Exactly the limit passes, however many bytes it takes; the message names the limit."""
-    limits = ApiLimits(max_input_chars=10)
+    limits = api_limits(max_input_chars=10)
 
     assert new_run({"input": "😀" * 10}, limits).request.input == "😀" * 10
     assert refused_fields({"input": "😀" * 11}, limits) == {
@@ -100,7 +100,7 @@ def test_the_usual_limit_of_an_input_is_8192_characters() -> None:
 
 def test_metadata_is_bounded_as_json() -> None:
     """Bytes count here, because they are what is stored."""
-    limits = ApiLimits(max_metadata_bytes=len('{"a":"éé"}'.encode()))
+    limits = api_limits(max_metadata_bytes=len('{"a":"éé"}'.encode()))
 
     assert new_run({"metadata": {"a": "éé"}}, limits).metadata == {"a": "éé"}
     assert list(refused_fields({"metadata": {"a": "ééé"}}, limits)) == ["metadata"]
@@ -121,7 +121,7 @@ def test_an_expected_tool_must_be_usable() -> None:
 
 def test_everything_wrong_is_said_at_once() -> None:
     """A caller corrects a request in one go."""
-    limits = ApiLimits(max_input_chars=1, max_metadata_bytes=1)
+    limits = api_limits(max_input_chars=1, max_metadata_bytes=1)
 
     assert set(refused_fields({"metadata": {"a": 1}, "expected_tools": ["x"]}, limits)) == {
         "input",

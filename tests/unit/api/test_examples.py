@@ -8,11 +8,11 @@ from app.api.admission import Admission
 from app.api.examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
 from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
 from app.api.run_body import CaseBody, GraphRunBody
-from app.api.services import ApiLimits
 from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.toolbox import Toolbox
 from app.runs.graphs import GraphChecks
 from app.settings.schema import Settings
+from tests.support.limits import api_limits
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
     value: Any = RUNS[name]["value"]
     if value.get("kind") != "graph":
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
-        Admission(ApiLimits(), tools).new_run(CaseBody.model_validate(value), "t", None)
+        Admission(api_limits(), tools).new_run(CaseBody.model_validate(value), "t", None)
         return
     graph = GraphRunBody.model_validate(value).graph
     if is_name(graph):

@@ -6,11 +6,10 @@ import pytest
 
 from app.api.graph_admission import GraphAdmission
 from app.api.run_body import GraphRunBody
-from app.api.services import ApiLimits
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.runs.definitions import GraphDefinitions
-from app.runs.graphs import GraphLimits
+from tests.support.limits import api_limits, graph_limits
 from tests.support.memory_graphs import MemoryGraphs
 
 ROUTE: dict[str, Any] = {
@@ -30,11 +29,11 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
     sent: dict[str, Any],
 ) -> None:
     """The process that takes the run need not read it a second time."""
-    graphs = GraphDefinitions(MemoryGraphs(), NodeCatalog((router_type(),)), GraphLimits())
+    graphs = GraphDefinitions(MemoryGraphs(), NodeCatalog((router_type(),)), graph_limits())
     await graphs.register("t", "route", ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
 
-    new = await GraphAdmission(ApiLimits(), graphs).new_run(body, "t", None)
+    new = await GraphAdmission(api_limits(), graphs).new_run(body, "t", None)
 
     assert new.request.graph is not None
     assert new.prepared is not None

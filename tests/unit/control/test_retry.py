@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.control.retry import RetryPolicy, delay_before_retry
+from tests.support.limits import retry_policy
 
-POLICY = RetryPolicy()
+POLICY = retry_policy()
 
 
 def _delay(
@@ -26,7 +27,7 @@ def _delay(
 @pytest.mark.req("002/21.1", "002/13.2")
 def test_the_first_wait_is_half_a_second_and_each_further_one_twice_as_long() -> None:
     """Base 0.5 s, factor 2."""
-    patient = RetryPolicy(max_retries=4)
+    patient = retry_policy(max_retries=4)
 
     assert [_delay(n, policy=patient) for n in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
 
@@ -94,7 +95,7 @@ def test_no_wait_is_negative_or_longer_than_the_maximum(
     highest: float,
 ) -> None:
     """Whatever the policy, the draw and the provider say."""
-    policy = RetryPolicy(
+    policy = retry_policy(
         max_retries=5000,
         base_seconds=base,
         factor=factor,
@@ -123,7 +124,7 @@ def test_no_wait_is_negative_or_longer_than_the_maximum(
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     """At start-up, not at the first failure."""
     with pytest.raises(ValueError, match=r"must be"):
-        RetryPolicy(**wrong)  # type: ignore[arg-type]
+        retry_policy(**wrong)
 
 
 def test_a_ruling_needs_a_failure_and_a_fair_draw() -> None:

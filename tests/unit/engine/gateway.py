@@ -10,7 +10,6 @@ import pytest
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Reservation, Scope
-from app.control.retry import RetryPolicy
 from app.control.usage import NOTHING, Charge, ResourceUsage
 from app.engine.call import (
     AttemptError,
@@ -24,6 +23,7 @@ from app.engine.ports import CallOutcome, Entry, Recorded
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.invariants import violations
 from app.trace.node import Node
+from tests.support.limits import retry_policy
 from tests.support.seeded_loop import SeededLoop, run
 
 ESTIMATE = Spent(tokens_in=80, tokens_out=20, cost_usd=Decimal("0.50"))
@@ -166,7 +166,7 @@ class Gateway:
             "once": {Dimension.LLM_CALLS_SMALL: 1},
             "per_attempt": {Dimension.API_CALLS: 1},
             "estimate": ESTIMATE,
-            "retry": RetryPolicy(),
+            "retry": retry_policy(),
         }
         call = Call(**(ordinary | settings))
         return await self.calls.perform(call, attempt, parent=self.root, scope=self.scope)

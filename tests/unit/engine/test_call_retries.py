@@ -7,7 +7,6 @@ import pytest
 
 from app.control import stops
 from app.control.budget import Budget, Dimension
-from app.control.retry import RetryPolicy
 from app.control.usage import BudgetExceededError
 from app.engine.call import (
     AttemptError,
@@ -16,6 +15,7 @@ from app.engine.call import (
 )
 from app.engine.ports import CallOutcome
 from app.engine.supervision import Supervisor
+from tests.support.limits import retry_policy
 from tests.unit.engine.gateway import (
     Attempts,
     Gateway,
@@ -234,7 +234,7 @@ def test_policies_of_one_attempt_do_not_wait() -> None:
 
     async def story(gateway: Gateway) -> None:
         with pytest.raises(CallFailedError):
-            await gateway.perform(attempts, retry=RetryPolicy(max_retries=0))
+            await gateway.perform(attempts, retry=retry_policy(max_retries=0))
         assert now() == 0.1
 
     told(story)

@@ -10,7 +10,6 @@ from typing import Any, cast
 from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
 from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.control.budget import Budget
-from app.control.retry import RetryPolicy
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome, Recorded
 from app.engine.run_context import RunContext
@@ -20,6 +19,7 @@ from app.llm.pricing import FixedPrices, TokenPrice
 from app.trace.node import Node
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
+from tests.support.limits import retry_policy, tier_model
 from tests.support.seeded_loop import SeededLoop
 from tests.unit.engine.gateway import Gateway, MemoryJournal, play
 
@@ -42,7 +42,7 @@ def priced(model: str, dollars: int = 1, **settings: Any) -> TierModel:
 
 def unpriced(model: str, **settings: Any) -> TierModel:
     """A model whose price nobody knows; its provider is put in when the story begins."""
-    return TierModel(**{"provider": cast(Any, None), "model": model, **settings})
+    return tier_model(**{"provider": None, "model": model, **settings})
 
 
 def chain(*models: TierModel) -> TierModel:
@@ -73,7 +73,7 @@ class Asking:
         )
         tier = chain(*(replace(model, fallbacks=()) for model in models))
         prices = FixedPrices()
-        self.models = ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, prices, RetryPolicy())
+        self.models = ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, prices, retry_policy())
 
     def begin(self, journal: MemoryJournal | None = None) -> None:
         """Execute the run from its beginning, with what an earlier execution has left."""

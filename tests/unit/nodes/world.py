@@ -8,17 +8,15 @@ from typing import Any
 
 from app.control.budget import Budget
 from app.control.ledger import Scope
-from app.control.retry import RetryPolicy
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
 from app.engine.report import GraphOutcome
 from app.engine.run_context import RunContext
-from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.gateway import ModelGateway, Tier
 from app.llm.pricing import FixedPrices
 from app.nodes.blocking import BlockingPool
-from app.nodes.case.case import CaseDefaults
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.recomputation import DeterministicTools
 from app.nodes.catalog import NodeCatalog
@@ -35,12 +33,12 @@ from app.nodes.toolset import toolset_type
 from app.tools.arguments import ArgumentChecks
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
-from app.tools.dispatch import ToolDispatch
 from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolRegistry
 from app.tools.respond import Respond
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.unit.nodes.case.world import Journal, ScriptedModel
 
 NOW = datetime(2025, 9, 8, 23, 30, tzinfo=UTC)
@@ -113,12 +111,12 @@ class World:
 
     def __post_init__(self) -> None:
         registry = ToolRegistry([Calculator(), Respond(), self.echo, *self.more_tools])
-        self.tools = ToolDispatch(registry, ToolPolicy(deny=self.deny))
+        self.tools = tool_dispatch(registry, ToolPolicy(deny=self.deny))
         models = {Tier.SMALL: self.small, Tier.BIG: self.big}
         self.gateway = ModelGateway(
-            {tier: TierModel(provider=model, model=tier.value) for tier, model in models.items()},
+            {tier: tier_model(provider=model, model=tier.value) for tier, model in models.items()},
             FixedPrices(),
-            RetryPolicy(max_retries=0),
+            retry_policy(max_retries=0),
         )
         self.catalog = self._catalog(registry)
 
@@ -129,7 +127,7 @@ class World:
             tools=self.tools,
             recomputation=DeterministicTools([Calculator()]),
             dates=DateReader(),
-            defaults=CaseDefaults(timezone="UTC"),
+            defaults=case_defaults(timezone="UTC"),
             clock=lambda: datetime.now(UTC),
         )
         return NodeCatalog(

@@ -13,9 +13,10 @@ from app.runs.graphs import GraphLimits, NewGraph, Registered
 from app.runs.run import GraphRef
 from tests.support.graph_checks import Reference, ShapeChecks
 from tests.support.graph_documents import TENANT, containing, flat, named, new_graph
+from tests.support.limits import graph_limits
 from tests.support.memory_graphs import MemoryGraphs
 
-LIMITS = GraphLimits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=4)
+LIMITS = graph_limits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=4)
 
 
 class World:
@@ -229,9 +230,9 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("limits", "name"),
         [
-            (GraphLimits(max_steps=5), "max_graph_steps"),
-            (GraphLimits(max_bytes=400), "max_graph_bytes"),
-            (GraphLimits(max_depth=2), "max_graph_depth"),
+            (graph_limits(max_steps=5), "max_graph_steps"),
+            (graph_limits(max_bytes=400), "max_graph_bytes"),
+            (graph_limits(max_depth=2), "max_graph_depth"),
         ],
     )
     async def test_what_names_stand_for_counts(self, limits: GraphLimits, name: str) -> None:
@@ -249,7 +250,7 @@ class TestLimits:
 
     async def test_exactly_the_limit_passes(self) -> None:
         """Steps of the graph and of what is put in, together."""
-        world = World(GraphLimits(max_steps=7, max_depth=3))
+        world = World(graph_limits(max_steps=7, max_depth=3))
         await world.register("c", flat("a", "b"))
 
         assert await world.inline(containing(containing(named("c")), named("c")))
@@ -257,7 +258,7 @@ class TestLimits:
 
     async def test_a_bomb_of_names_is_refused_before_it_is_built(self) -> None:
         """Ten in each of ten, seven levels deep: ten million steps out of a few hundred bytes."""
-        world = World(GraphLimits(max_depth=20))
+        world = World(graph_limits(max_depth=20))
         await world.store.add(new_graph("g0", flat("a")))
         for level in range(1, 8):
             inside = containing(*[named(f"g{level - 1}")] * 10)
@@ -271,7 +272,7 @@ class TestLimits:
 
     async def test_definitions_are_loaded_no_further_than_the_limit_of_bytes(self) -> None:
         """A graph can name more than any process could hold."""
-        world = World(GraphLimits(max_bytes=3_000))
+        world = World(graph_limits(max_bytes=3_000))
         for number in range(50):
             await world.store.add(new_graph(f"g{number}", flat("x" * 500, str(number))))
 
@@ -282,7 +283,7 @@ class TestLimits:
 
     async def test_what_was_loaded_before_counts_towards_the_limit(self) -> None:
         """Level by level, each of which would fit."""
-        world = World(GraphLimits(max_bytes=3_000))
+        world = World(graph_limits(max_bytes=3_000))
         await world.store.add(new_graph("g0", flat("x" * 1_000)))
         for level in range(1, 5):
             inside = containing(named(f"g{level - 1}"), flat("x" * 1_000))
@@ -295,7 +296,7 @@ class TestLimits:
 
     async def test_a_long_chain_is_refused_however_its_links_were_loaded(self) -> None:
         """All of them at once, so that the chain is longer than the levels that were looked at."""
-        world = World(GraphLimits(max_bytes=10**6, max_depth=5))
+        world = World(graph_limits(max_bytes=10**6, max_depth=5))
         await world.store.add(new_graph("g0", flat("a")))
         for number in range(1, 1000):
             await world.store.add(new_graph(f"g{number}", containing(named(f"g{number - 1}"))))
@@ -350,7 +351,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
 async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
     """With the same findings."""
     graph = flat(*(f"s{n}" for n in range(MANY_STEPS + 1)), "s0")
-    world.graphs = GraphDefinitions(world.store, world.checks, GraphLimits())
+    world.graphs = GraphDefinitions(world.store, world.checks, graph_limits())
 
     problems = await world.refused(graph)
 
@@ -372,7 +373,7 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: Wo
         def references(self, graph: Any) -> Sequence[Reference]:
             return [Reference(("steps", 0, "data", "body"), "g")] if "root" in graph else []
 
-    graphs = GraphDefinitions(world.store, Elsewhere(), GraphLimits(max_depth=1))
+    graphs = GraphDefinitions(world.store, Elsewhere(), graph_limits(max_depth=1))
     await world.register("g", flat("a"))
 
     with pytest.raises(GraphRefusedError):

@@ -10,10 +10,10 @@ import pytest
 from app.control.budget import Budget
 from app.engine.call import AttemptError
 from app.engine.context import FlowContext
-from app.runs.executor import ExecutorLimits
 from app.runs.ports import FinishResult
 from app.runs.run import FinishRun, RunStatus
 from app.trace.invariants import violations
+from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, told, trace_of, waits
 from tests.unit.runs.world import (
@@ -234,7 +234,7 @@ def test_a_process_takes_no_more_runs_than_it_has_slots_for() -> None:
     """Those that are just being claimed count; the others are queued."""
 
     async def story() -> None:
-        process = Process(waits, limits=ExecutorLimits(max_runs=2))
+        process = Process(waits, limits=executor_limits(max_runs=2))
         assert (await process.post(new_run("r0"))).status is RunStatus.RUNNING
         assert process.executor.reserve()
         assert (await process.post(new_run("r1"))).status is RunStatus.QUEUED
@@ -254,7 +254,7 @@ def test_a_run_that_ends_makes_room() -> None:
     """Whoever waits for a slot is told."""
 
     async def story() -> None:
-        process = Process(waits, limits=ExecutorLimits(max_runs=1))
+        process = Process(waits, limits=executor_limits(max_runs=1))
         await process.post()
         waiting = asyncio.create_task(process.executor.room())
         await asyncio.sleep(29)

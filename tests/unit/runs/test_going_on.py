@@ -9,8 +9,8 @@ import pytest
 from app.control.budget import Budget
 from app.engine.call import OutcomeUnknownError
 from app.engine.context import FlowContext
-from app.runs.executor import ExecutorLimits
 from app.runs.run import CallRecord, RunStatus
+from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.works import told, waits_deaf
 from tests.unit.runs.world import (
@@ -98,7 +98,7 @@ def test_a_run_whose_workers_are_lost_too_often_fails() -> None:
     """With what it has cost, and saying why."""
 
     async def story() -> None:
-        store, limits = database(), ExecutorLimits(max_attempts=2)
+        store, limits = database(), executor_limits(max_attempts=2)
         await Process(waits_deaf, store, limits=limits).post()
         for loss in range(2):
             await asyncio.sleep(5)

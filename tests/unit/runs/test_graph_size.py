@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from app.runs.graph_size import GraphSize, canonical
-from app.runs.graphs import GraphLimits
 from tests.support.graph_documents import containing, edge, flat, named
+from tests.support.limits import graph_limits
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_a_name_counts_as_a_name() -> None:
 
 def test_every_limit_that_is_passed_is_named_with_its_number() -> None:
     """Exactly the limit passes."""
-    limits = GraphLimits(max_bytes=10, max_steps=2, max_edges=3, max_depth=4)
+    limits = graph_limits(max_bytes=10, max_steps=2, max_edges=3, max_depth=4)
 
     assert GraphSize(10, 2, 3, 4).beyond(limits) == ()
     assert [problem.message for problem in GraphSize(11, 3, 4, 5).beyond(limits)] == [

@@ -14,9 +14,9 @@ from app.kernel.validation import Handles
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import NodeType
 from app.nodes.reading import StepData
-from app.runs.executor import ExecutorLimits
 from app.runs.plan import RunGraphs
 from app.runs.run import NewRun, RunKind, RunRequest, RunStatus
+from tests.support.limits import executor_limits
 from tests.unit.runs.works import deaf_attempt, told
 from tests.unit.runs.world import GRACE, KEY, Process, call, database
 
@@ -106,7 +106,7 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
     """What its finished steps produced is in its result."""
 
     async def story() -> None:
-        store, limits = database(), ExecutorLimits(max_attempts=2)
+        store, limits = database(), executor_limits(max_attempts=2)
         node = Works(B=waits)
         await process(node, store, limits=limits).post(new_graph("A", "B"))
         for loss in range(2):

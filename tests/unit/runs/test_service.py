@@ -10,11 +10,11 @@ import structlog
 
 from app.engine.context import FlowContext
 from app.runs.errors import RunNotFoundError
-from app.runs.executor import ExecutorLimits
 from app.runs.ports import Accepted, RunFilter
 from app.runs.run import NewRun, RunKey, RunStatus
 from app.runs.service import RunService, new_run_id
 from app.trace.invariants import violations
+from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.world import (
     KEY,
@@ -69,7 +69,7 @@ def test_the_same_request_is_accepted_once() -> None:
         assert (first.created, second.created) == (True, False)
         assert second.run.key == first.run.key
         assert process.executor.active == {KEY}
-        assert process.executor.free_slots == ExecutorLimits().max_runs - 1
+        assert process.executor.free_slots == executor_limits().max_runs - 1
 
     told(story)
 

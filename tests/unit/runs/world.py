@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 from app.control.budget import Budget, Dimension
-from app.control.retry import RetryPolicy
 from app.engine.call import Call, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.results import ExecutionResult
@@ -20,6 +19,7 @@ from app.runs.heartbeat import Heartbeat
 from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest
 from app.runs.service import RunService
 from tests.support.case_catalog import case_catalog
+from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_runs import MemoryRuns
 from tests.support.seeded_loop import SeededLoop, run
 
@@ -86,7 +86,7 @@ class Process:
     store: MemoryRuns = field(default_factory=database)
     journals: Any = None
     name: str = "p1"
-    limits: ExecutorLimits = field(default_factory=ExecutorLimits)
+    limits: ExecutorLimits = field(default_factory=executor_limits)
 
     def __post_init__(self) -> None:
         self.executor = RunExecutor(
@@ -143,7 +143,7 @@ async def call(
         "once": {Dimension.LLM_CALLS_SMALL: 1},
         "per_attempt": {Dimension.API_CALLS: 1},
         "estimate": Spent(tokens_in=80, tokens_out=20),
-        "retry": RetryPolicy(),
+        "retry": retry_policy(),
     }
     return await context.calls.perform(
         Call(**(ordinary | settings)),

@@ -65,7 +65,9 @@ async def test_a_share_that_was_renamed_is_asked_for_by_its_name_of_today(
 async def test_a_history_is_kept_for_a_while(server: FakeTiingo) -> None:
     """Fetching, computing and drawing are one request; later days become known in time."""
     clock = ManualClock()
-    prices = TiingoPrices(KEY, base_url=server.url, timer=lambda: clock.now / 1000)
+    prices = TiingoPrices(
+        KEY, base_url=server.url, timeout_seconds=15, timer=lambda: clock.now / 1000
+    )
 
     for _ in range(3):
         await prices.daily("IBM", None, None)
@@ -149,7 +151,7 @@ async def test_a_provider_that_is_silent_or_away_is_unavailable(server: FakeTiin
     """As a whole, an answer has so much time and no more."""
     server.replies.append(Reply(hang=True))
     silent = TiingoPrices(KEY, base_url=server.url, timeout_seconds=0.05)
-    away = TiingoPrices(KEY, base_url="http://127.0.0.1:9")
+    away = TiingoPrices(KEY, base_url="http://127.0.0.1:9", timeout_seconds=15)
 
     for prices in (silent, away):
         assert (await refused(prices)).code == "source_unavailable"

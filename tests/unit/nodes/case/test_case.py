@@ -7,7 +7,6 @@ import pytest
 from pydantic import ValidationError
 
 from app.nodes.case.case import (
-    ActLimits,
     Case,
     CaseDataError,
     CaseDefaults,
@@ -17,10 +16,11 @@ from app.nodes.case.case import (
 )
 from app.nodes.case.data import CaseData
 from app.nodes.run_facts import RunFacts
+from tests.support.limits import act_limits, case_defaults
 
 DATA: dict[str, Any] = {"input": "What is 2 + 2?", "now": "2025-09-08T10:00:00+02:00"}
 ACCEPTED = datetime(2025, 9, 8, 12, tzinfo=UTC)
-DEFAULTS = CaseDefaults(timezone="Europe/Berlin")
+DEFAULTS = case_defaults(timezone="Europe/Berlin")
 
 
 def case(data: dict[str, Any], defaults: CaseDefaults = DEFAULTS, **facts: Any) -> Case:
@@ -40,7 +40,7 @@ def test_what_the_data_leaves_out_takes_its_default() -> None:
         Mode.HRM_SMALL_THEN_ESCALATE,
         (),
     )
-    assert short.act == ActLimits(
+    assert short.act == act_limits(
         max_steps=3,
         max_steps_fallback_only=1,
         no_progress_patience=1,
@@ -51,7 +51,7 @@ def test_what_the_data_leaves_out_takes_its_default() -> None:
 
 def test_what_the_data_says_comes_before_the_run_and_the_run_before_the_defaults() -> None:
     """Limit by limit."""
-    others = CaseDefaults(timezone="UTC", act=ActLimits(max_steps=9), pass_metric=0.5)
+    others = case_defaults(timezone="UTC", act=act_limits(max_steps=9), pass_metric=0.5)
     said = {"timezone": "Asia/Tokyo", "seed": 3, "pass_metric": 0, "mode": "fallback_only"}
     act = {"min_improvement": 1, "escalate_when": "fail"}
     asked = {"timezone": "Europe/Paris", "seed": 4}
@@ -63,7 +63,7 @@ def test_what_the_data_says_comes_before_the_run_and_the_run_before_the_defaults
     assert (own.timezone, own.seed, own.pass_metric) == ("Asia/Tokyo", 3, 0)
     assert own.now == datetime.fromisoformat(DATA["now"])
     assert own.mode is Mode.FALLBACK_ONLY
-    assert own.act == ActLimits(max_steps=9, min_improvement=1.0, escalate_when=EscalateWhen.FAIL)
+    assert own.act == act_limits(max_steps=9, min_improvement=1.0, escalate_when=EscalateWhen.FAIL)
 
 
 @pytest.mark.req("002/17.2", "002/17.3", "002/24.1")
@@ -121,9 +121,9 @@ def test_what_only_shows_once_the_run_is_known_is_refused_too(
 @pytest.mark.req("002/24.2", "002/24.5")
 def test_each_mode_has_its_own_limit_of_steps() -> None:
     """That of fallback_only is never above the other."""
-    assert ActLimits().max_steps_in(Mode.HRM_SMALL_THEN_ESCALATE) == 3
-    assert ActLimits().max_steps_in(Mode.FALLBACK_ONLY) == 1
-    assert ActLimits(max_steps=0).max_steps_in(Mode.FALLBACK_ONLY) == 0
+    assert act_limits().max_steps_in(Mode.HRM_SMALL_THEN_ESCALATE) == 3
+    assert act_limits().max_steps_in(Mode.FALLBACK_ONLY) == 1
+    assert act_limits(max_steps=0).max_steps_in(Mode.FALLBACK_ONLY) == 0
 
 
 @pytest.mark.req("002/17.1")

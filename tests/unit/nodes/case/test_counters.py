@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from app.control.budget import Dimension
-from app.control.retry import RetryPolicy
 from app.tools.ports import ToolResult, failure
+from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
 from tests.unit.nodes.case.test_tool_retries import Source
 from tests.unit.nodes.case.world import calculate, plan, result_of, world
@@ -24,7 +24,7 @@ def test_every_attempt_of_a_tool_is_counted(results: list[ToolResult], attempts:
     here = world(
         [plan(("source", {}), calculate("6 * 7"))],
         more_tools=[Source(*results)],
-        tool_retry=RetryPolicy(),
+        tool_retry=retry_policy(),
     )
     story = run(lambda: here.run(act={"max_steps": 1}), seed=0)
 

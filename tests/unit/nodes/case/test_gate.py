@@ -6,15 +6,16 @@ import pytest
 
 from app.control.budget import Dimension
 from app.llm.gateway import Tier
-from app.nodes.case.case import ActLimits, EscalateWhen, Mode
+from app.nodes.case.case import EscalateWhen, Mode
 from app.nodes.case.gate import Reason, Ruling, Standing, TroubleKind, rule
+from tests.support.limits import act_limits
 
 HRM, FALLBACK = Mode.HRM_SMALL_THEN_ESCALATE, Mode.FALLBACK_ONLY
 
 
 def ruling(mode: Mode = HRM, act: dict[str, Any] | None = None, **standing: Any) -> str:
     """The decision and its reason."""
-    ruled = rule(Standing(**standing), mode, ActLimits(**(act or {})))
+    ruled = rule(Standing(**standing), mode, act_limits(**(act or {})))
     return f"{ruled.decision}: {ruled.reason}"
 
 
@@ -75,7 +76,7 @@ def test_the_small_tier_under_fail(standing: dict[str, Any], expected: str) -> N
 )
 def test_a_stop_names_the_limit_that_ends_the_run(standing: dict[str, Any], dimension: str) -> None:
     """Nothing escalates to a big tier that may not be asked."""
-    ruled = rule(Standing(big_calls_left=0, **standing), HRM, ActLimits())
+    ruled = rule(Standing(big_calls_left=0, **standing), HRM, act_limits())
 
     assert (ruled.decision, ruled.dimension) == ("stop", dimension)
 
@@ -130,5 +131,5 @@ def test_the_big_tier(standing: dict[str, Any], expected: str) -> None:
 def test_patience_of_zero_bears_no_stalled_round() -> None:
     """More than patience, not as much."""
     assert ruling(act={"no_progress_patience": 0}, stalled_rounds=1) == "escalate: no_progress"
-    assert rule(Standing(), HRM, ActLimits()).reason is Reason.ROOM_LEFT
-    assert isinstance(rule(Standing(), HRM, ActLimits()), Ruling)
+    assert rule(Standing(), HRM, act_limits()).reason is Reason.ROOM_LEFT
+    assert isinstance(rule(Standing(), HRM, act_limits()), Ruling)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from app.llm.gateway import Tier
-from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.offer import ToolOffer
 from app.nodes.case.plan import Action, Plan, parse_plan
 from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, prompt
 from app.tools.calculator import Calculator
+from tests.support.limits import case_of
 
-CASE = Case(
+CASE = case_of(
     question="What is 2 + 2?", timezone="UTC", now=datetime(2025, 9, 8, tzinfo=UTC), gold_answer="4"
 )
 

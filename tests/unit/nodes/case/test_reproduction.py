@@ -3,12 +3,12 @@
 import pytest
 
 from app.adapters.providers.pydantic_ai.openai import openai_provider
-from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
-from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.gateway import ModelGateway, Tier
 from app.llm.pricing import FixedPrices
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
+from tests.support.limits import retry_policy, tier_model
 from tests.unit.nodes.case.world import calculate, plan, result_of, world
 
 SMALL = (Step(text="no plan"), Step(text=plan(calculate("1 / 0"))), Step(text="no plan"))
@@ -23,11 +23,11 @@ async def requests(form: StructuredOutput, seed: int | None) -> list[bytes]:
     provider = openai_provider(base_url="http://models.test/v1", http=fake.client())
     models = ModelGateway(
         {
-            tier: TierModel(provider=provider, model=tier.value, structured_output=form)
+            tier: tier_model(provider=provider, model=tier.value, structured_output=form)
             for tier in Tier
         },
         FixedPrices(),
-        RetryPolicy(),
+        retry_policy(),
     )
     result = result_of(await world(models=models).run(seed=seed, expected_tools=["calculator"]))
     await models.aclose()

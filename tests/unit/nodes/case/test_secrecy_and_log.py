@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from app.nodes.case.case import CaseDefaults
 from app.nodes.case.log import MAX_SUMMARY_CHARS, summary
+from tests.support.limits import case_defaults
 from tests.unit.nodes.case.world import calculate, cannot, events, plan, respond, result_of, world
 
 GOLD = "quite-unguessable-8813"
@@ -116,7 +116,7 @@ async def test_today_is_the_day_of_the_cases_own_zone(
     timezone: str | None, zone: str, today: str
 ) -> None:
     """The configured zone holds where the caller names none."""
-    here = world([plan(respond("ok"))], defaults=CaseDefaults(timezone="UTC"))
+    here = world([plan(respond("ok"))], defaults=case_defaults(timezone="UTC"))
 
     await here.run(timezone=timezone)
 

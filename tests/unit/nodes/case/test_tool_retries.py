@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from app.control.budget import Budget, Dimension
-from app.control.retry import RetryPolicy
 from app.engine.report import GraphOutcome
 from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
 from tests.unit.nodes.case.world import World, plan, result_of, world
 
@@ -42,7 +42,9 @@ class Source:
 
 def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
     """Let a planner use the source once, in virtual time."""
-    place = world([plan(("source", {}))], more_tools=[source], tool_retry=RetryPolicy(), **settings)
+    place = world(
+        [plan(("source", {}))], more_tools=[source], tool_retry=retry_policy(), **settings
+    )
     story = run(place.run, seed=0)
     assert story.result is not None
     return place, story.result

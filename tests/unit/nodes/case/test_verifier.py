@@ -8,12 +8,12 @@ import pytest
 
 from app.llm.gateway import Tier
 from app.nodes.case.answer import compose, finding
-from app.nodes.case.case import Case
 from app.nodes.case.comparison import Comparison
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.verifier import Check, Verdict, verify
 from app.tools.dates.reader import DateReader
 from app.tools.ports import ToolResult
+from tests.support.limits import case_of
 
 NOW = datetime(2025, 9, 8, tzinfo=UTC)
 FAILED: ToolResult = {"error": "division by zero", "code": "division_by_zero"}
@@ -37,7 +37,7 @@ def judged(
 ) -> Verdict:
     """The verdict on a case in which calculators find ``again`` when they are asked again."""
     return verify(
-        Case(question="?", timezone="UTC", now=NOW, **case),
+        case_of(question="?", timezone="UTC", now=NOW, **case),
         evidence,
         recompute=lambda found: again if found.tool == "calculator" else None,
         same=comparison.same,
@@ -146,7 +146,7 @@ def test_a_number_that_was_written_down_does_not_vouch_for_itself(comparison: Co
     def repeated(action: Evidence) -> ToolResult:
         return action.result
 
-    case = Case(question="?", timezone="UTC", now=NOW)
+    case = case_of(question="?", timezone="UTC", now=NOW)
     verdict = verify(case, evidence, recompute=repeated, same=comparison.same)
 
     assert not verdict.checks[Check.RECOMPUTED]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget
-from app.nodes.case.case import CaseDefaults
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from tests.support.limits import case_defaults
 from tests.unit.nodes.case.world import (
     World,
     calculate,
@@ -139,7 +139,7 @@ async def test_a_limit_of_one_or_a_reserve_of_none_is_for_planning(
     budget: Budget, reserve: int
 ) -> None:
     """Every allowed call is made, and none of them for words."""
-    defaults = CaseDefaults(timezone="UTC", wrap_up_reserve=reserve)
+    defaults = case_defaults(timezone="UTC", wrap_up_reserve=reserve)
     here = looking(LOOK, LOOK, budget=budget, defaults=defaults)
 
     result = result_of(await here.run(act={"no_progress_patience": 5}))

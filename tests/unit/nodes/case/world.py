@@ -32,12 +32,13 @@ from app.nodes.tool_names import ToolNames
 from app.nodes.toolset import toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
-from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
+from app.tools.dispatch import ONE_ATTEMPT
 from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolRegistry
 from app.tools.respond import Respond
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 
 NOW = "2025-09-08T23:30:00+00:00"
 TOKENS_IN, TOKENS_OUT = 100, 20
@@ -205,7 +206,7 @@ class World:
     tool_retry: RetryPolicy = ONE_ATTEMPT
     """For tools that name transient failures."""
     recomputed: Sequence[Tool] = field(default_factory=lambda: [Calculator()])
-    defaults: CaseDefaults = field(default_factory=lambda: CaseDefaults(timezone="UTC"))
+    defaults: CaseDefaults = field(default_factory=lambda: case_defaults(timezone="UTC"))
     journal: Journal = field(default_factory=Journal)
     token: CancellationToken = field(default_factory=CancellationToken)
     trace: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("run-1"))
@@ -277,7 +278,7 @@ class World:
         registry = ToolRegistry([Calculator(), Respond(), *self.more_tools])
         return CaseNode(
             models=self.models or self._gateway(),
-            tools=ToolDispatch(registry, ToolPolicy(deny=self.deny), retry=self.tool_retry),
+            tools=tool_dispatch(registry, ToolPolicy(deny=self.deny), retry=self.tool_retry),
             recomputation=DeterministicTools(self.recomputed),
             dates=DateReader(),
             defaults=self.defaults,
@@ -286,14 +287,14 @@ class World:
 
     def _gateway(self) -> ModelGateway:
         def model(provider: ScriptedModel, name: str) -> TierModel:
-            return TierModel(provider=provider, model=f"{name}-1", price=self.price)
+            return tier_model(provider=provider, model=f"{name}-1", price=self.price)
 
         stand_ins = () if self.fallback is None else (model(self.fallback, "fallback"),)
         small = replace(model(self.small, "small"), fallbacks=stand_ins)
         return ModelGateway(
             {Tier.SMALL: small, Tier.BIG: model(self.big, "big")},
             FixedPrices(),
-            RetryPolicy(max_retries=0),
+            retry_policy(max_retries=0),
         )
 
 

@@ -9,12 +9,12 @@ from app.adapters.providers.offline.provider import OfflineProvider
 from app.llm.gateway import Tier
 from app.llm.messages import Message, ModelRequest, Role
 from app.llm.ports import ModelProvider
-from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.offer import ToolOffer
 from app.nodes.case.prompt import prompt
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
+from tests.support.limits import case_of
 from tests.unit.adapters.providers.offline.desk import NOW, Desk
 
 TODAY = {"today": "2025-01-15", "timezone": "UTC", "tools": ["calculator"], "evidence": []}
@@ -96,7 +96,7 @@ async def test_no_message_at_all_is_refused() -> None:
 
 async def test_the_prompt_of_a_case_is_understood() -> None:
     """What the case agent really sends, with evidence and a failure on the second try."""
-    case = Case(question="What is 2 + 2?", timezone="Asia/Tokyo", now=NOW)
+    case = case_of(question="What is 2 + 2?", timezone="Asia/Tokyo", now=NOW)
     specs = [Calculator().spec, Calendar().spec]
     failed = Evidence(
         number=1,
