@@ -56,6 +56,8 @@ class EvalCase(BaseModel):
     tags: tuple[Text, ...] = ()
     expect: Literal["answer", "refused"] = "answer"
     """``refused``: right is whatever does not claim a verified answer."""
+    needs_model: bool = False
+    """The built-in planner cannot read it; left out where the service has no other planner."""
 
     def is_called(self, pattern: str) -> bool:
         """Tell whether the id, family, difficulty or a tag fits; ``*`` stands for anything."""
@@ -88,6 +90,17 @@ class Dataset:
         if not left[:limit]:
             raise DatasetError(f"{self.name}: no case is left; look at --only, --skip and --limit")
         return replace(self, cases=tuple(left[:limit]))
+
+    def for_builtin_planner(self) -> "Dataset":
+        """Return the data set without the cases that need a model.
+
+        Raises:
+            DatasetError: no case is left.
+        """
+        left = tuple(case for case in self.cases if not case.needs_model)
+        if not left:
+            raise DatasetError(f"{self.name}: every case needs a model, and the service has none")
+        return replace(self, cases=left)
 
 
 def load_dataset(path: Path) -> Dataset:

@@ -1,1 +1,1 @@
-"""A planner that needs no model: it reads questions about numbers, dates and stocks itself."""
+"""A planner that needs no model: it reads a table of sentences about numbers, dates and stocks."""

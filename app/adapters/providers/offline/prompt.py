@@ -1,18 +1,15 @@
-"""What the offline planner is told, read from the prompt that every planner gets."""
+"""The document that every planner gets as its prompt, as far as the built-in one needs it."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import Any
+from typing import Any, Final
 
-from app.adapters.providers.offline.quoting import quoted
 from app.llm.messages import Message
 
-MAX_PROMPT_CHARS = 200_000
-MAX_REASON_CHARS = 300
-
+MAX_PROMPT_CHARS: Final = 200_000
+MAX_REASON_CHARS: Final = 300
 _COVERED = re.compile(r"The prices of (\S{1,20}) cover (\d{4}-\d\d-\d\d) to ", re.ASCII)
 """How the tools for stocks say from which day on they know prices."""
 
@@ -21,20 +18,19 @@ class UnreadablePromptError(ValueError):
     """The last user message is not the JSON document that planners are given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PlanningPrompt:
     """The parts of the document that matter here; it may hold more."""
 
     question: str
-    today: date
-    tools: frozenset[str] | None
+    tools: tuple[str, ...] | None
     """The tools that may be used; None if the document does not say."""
+    expected_tools: tuple[str, ...]
+    """The tools that the asker wants to see used."""
     evidence: tuple[Mapping[str, Any], ...]
     """What earlier actions brought: ``{"tool", "args", "result"}``."""
-    failure: str | None
-    """Why an earlier plan failed, in words."""
-    expected_tools: tuple[str, ...] = ()
-    """The tools that the asker wants to see used."""
+    failure: str
+    """Why an earlier plan failed, in words; empty if none did."""
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "PlanningPrompt":
@@ -52,17 +48,18 @@ class PlanningPrompt:
             raise UnreadablePromptError("the prompt is not a JSON document") from None
         if not isinstance(document, dict) or not isinstance(document.get("question"), str):
             raise UnreadablePromptError("the prompt has no question")
+        evidence = document.get("evidence")
+        evidence = evidence if isinstance(evidence, list) else []
         return cls(
             question=document["question"],
-            today=_day(document.get("today")),
             tools=_names(document.get("tools")),
-            evidence=_evidence(document.get("evidence")),
+            expected_tools=_names(document.get("expected_tools")) or (),
+            evidence=tuple(one for one in evidence if isinstance(one, dict)),
             failure=_reason(document.get("failure")),
-            expected_tools=_expected(document.get("expected_tools")),
         )
 
-    def error(self) -> str | None:
-        """Return what went wrong before, if anything did."""
+    def error(self) -> str:
+        """Return what went wrong before; empty if nothing did."""
         for found in reversed(self.evidence):
             result = found.get("result", found)
             if isinstance(result, Mapping) and (reason := _reason(result.get("error"))):
@@ -70,53 +67,36 @@ class PlanningPrompt:
                 return f"{tool}: {reason}" if isinstance(tool, str) else reason
         return self.failure
 
-    def beginnings(self) -> Mapping[str, date]:
+    def first_days(self) -> Mapping[str, str]:
         """Return the first days with prices, by symbol, if that they are late is all that failed.
 
         Empty if anything else went wrong.
         """
-        found: dict[str, date] = {}
-        for result in (item.get("result") for item in self.evidence):
+        days: dict[str, str] = {}
+        for result in (found.get("result") for found in self.evidence):
             if not isinstance(result, Mapping) or "error" not in result:
                 continue
-            told = _COVERED.match(str(result["error"]))
-            if result.get("code") != "out_of_range" or told is None:
+            covered = _COVERED.match(str(result["error"]))
+            if result.get("code") != "out_of_range" or covered is None:
                 return {}
-            found[told[1]] = _day(told[2])
-        return found
+            days[covered[1]] = covered[2]
+        return days
 
     def tried(self, tool: str, args: Mapping[str, Any]) -> bool:
         """Tell whether this very action was taken before."""
-        taken = [(found.get("tool"), found.get("args")) for found in self.evidence]
-        return (tool, args) in taken
+        return (tool, args) in [(found.get("tool"), found.get("args")) for found in self.evidence]
 
 
-def _day(value: object) -> date:
-    try:
-        return date.fromisoformat(value if isinstance(value, str) else "")
-    except ValueError:
-        raise UnreadablePromptError("the prompt does not say which day is today") from None
-
-
-def _names(value: object) -> frozenset[str] | None:
+def _names(value: object) -> tuple[str, ...] | None:
     """Return the names of tools that are listed as objects with a name, or by name alone."""
     if not isinstance(value, list):
         return None
     named = (tool.get("name") if isinstance(tool, dict) else tool for tool in value)
-    return frozenset(name for name in named if isinstance(name, str))
+    return tuple(name for name in named if isinstance(name, str))
 
 
-def _expected(value: object) -> tuple[str, ...]:
-    listed = value if isinstance(value, list) else []
-    return tuple(dict.fromkeys(name for name in listed if isinstance(name, str)))
-
-
-def _evidence(value: object) -> tuple[Mapping[str, Any], ...]:
-    found = value if isinstance(value, list) else []
-    return tuple(item for item in found if isinstance(item, dict))
-
-
-def _reason(value: object) -> str | None:
-    """Return a failure in words, whatever form it was given in."""
+def _reason(value: object) -> str:
+    """Return a failure in words on one line of characters that print, whatever form it has."""
     text = value if isinstance(value, str) else json.dumps(value) if value else ""
-    return quoted(text, limit=MAX_REASON_CHARS) or None
+    line = " ".join(text.split())[:MAX_REASON_CHARS]
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)

@@ -22,6 +22,7 @@ from app.tools.ports import ToolContext, ToolResult
 from app.tools.registry import ToolRegistry
 from app.tools.respond import Respond
 from app.tools.stocks.packaged import PackagedPrices
+from tests.unit.tools.stock_support import MemorySink
 
 NOW = datetime(2025, 1, 15, 12, 0, tzinfo=UTC)
 """A Wednesday."""
@@ -39,13 +40,12 @@ class Desk:
                 Respond(),
                 DataFetchStock(prices),
                 NumericAnalysis(prices),
-                Plotter(prices, Renderer()),  # without a place for pictures it only says so
+                Plotter(prices, Renderer()),
             ]
         )
         self.checks = ArgumentChecks(self._registry)
         """Tells whether the arguments of an action fit its tool."""
         self._provider = OfflineProvider()
-        self._context = ToolContext(run_id="run-1", timezone="UTC", now=NOW)
 
     async def plan(self, question: str, **more: Any) -> dict[str, Any]:
         """Return the planner's reply to a question; ``more`` joins or replaces what it is told."""
@@ -82,6 +82,7 @@ class Desk:
 
     async def evidence(self, question: str, **more: Any) -> list[Evidence]:
         """Plan and carry out, as a case does; arguments must fit the tools."""
+        context = ToolContext(run_id="run-1", timezone="UTC", now=NOW, artifacts=MemorySink())
         results: dict[int, ToolResult] = {}
         evidence = []
         for number, action in enumerate(await self.actions(question, **more), start=1):
@@ -89,7 +90,7 @@ class Desk:
             assert self.checks.problem(action["tool"], args) is None
             tool = self._registry.find(action["tool"])
             assert tool is not None
-            results[number] = await tool.run(args, self._context)
+            results[number] = await tool.run(args, context)
             evidence.append(
                 Evidence(
                     number=number,
@@ -106,8 +107,3 @@ class Desk:
         """Return the answer that a case would give."""
         answer = compose(await self.evidence(question, **more))
         return None if answer is None else answer.text
-
-    async def answer(self, question: str) -> str:
-        """Return the values that the tools find, or the codes of their errors."""
-        found = await self.results(question)
-        return "; ".join(result.get("value", result.get("code")) for result in found)

@@ -76,9 +76,7 @@ async def test_keys_that_it_does_not_know_are_passed_over(desk: Desk) -> None:
     "content",
     [
         *("", "What is 2 + 2?", "[]", "2", "null", "{", '{"question": 5}', "[" * 100_000),
-        json.dumps({"question": "2 + 2"}),
-        json.dumps({"question": "2 + 2", "today": "tomorrow"}),
-        json.dumps({"question": "2 + 2", "today": 5}),
+        json.dumps({"today": "2025-01-15"}),
         json.dumps(TODAY | {"question": "2 + 2", "padding": "x" * 300_000}),
     ],
 )
@@ -163,3 +161,98 @@ async def test_a_reply_holds_only_characters_that_print(desk: Desk, strange: str
         await desk.plan("2 + 2", failure=f"no {strange}"),
     ):
         assert plan["cannot"].isprintable()
+
+
+RETURN = "What was the total return of AAPL in 2012?"
+YEAR = {"symbol": "AAPL", "start": "2012-01-01", "end": "2012-12-31"}
+
+
+@pytest.mark.req("002/5.3", "002/8.2", "002/9.1")
+async def test_expected_tools_that_show_the_prices_of_a_figure_are_used(desk: Desk) -> None:
+    """In the order in which they follow one another; the figure stays the answer."""
+    expected = ["plotter", "data_fetch_stock", "numeric_analysis"]
+
+    assert await desk.actions(RETURN, expected_tools=expected) == [
+        {"tool": "data_fetch_stock", "args": YEAR},
+        {"tool": "numeric_analysis", "args": {"metric": "total_return", **YEAR}},
+        {"tool": "plotter", "args": {"kind": "line", **YEAR}},
+    ]
+    assert await desk.composed(RETURN, expected_tools=expected) == "30.5797"
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (RETURN, ["calendar"]),
+        (RETURN, ["nonsense", 5, None]),
+        (RETURN, "plotter"),
+        ("What was the close of AAPL on 2012-09-19?", ["plotter", "numeric_analysis"]),
+        ("What is 2 + 2?", ["plotter", "calendar"]),
+    ],
+)
+async def test_expected_tools_that_have_nothing_to_do_with_it_are_not_used(
+    desk: Desk, question: str, expected: Any
+) -> None:
+    """An action without a meaning would only look like a use."""
+    assert await desk.actions(question, expected_tools=expected) == await desk.actions(question)
+
+
+@pytest.mark.req("002/8.3")
+async def test_an_expected_tool_that_may_not_be_used_is_named(desk: Desk) -> None:
+    """Without it the wish cannot be met."""
+    plan = await desk.plan(RETURN, expected_tools=["plotter"], tools=["numeric_analysis"])
+
+    assert "plotter" in plan["cannot"]
+
+
+async def second_plan(desk: Desk, question: str) -> dict[str, Any]:
+    """Plan, carry out, and plan again with what that brought."""
+    evidence = [found.to_dict() for found in await desk.evidence(question)]
+    return await desk.plan(question, evidence=evidence, failure="There is no answer yet.")
+
+
+@pytest.mark.req("002/8.4")
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What was the total return of Facebook in 2012?",
+        "How strongly were the daily returns of FB and AAPL correlated in 2012?",
+        "Plot the closing price of FB in May 2012.",
+    ],
+)
+async def test_a_period_is_cut_to_the_days_from_the_first_price_on(
+    desk: Desk, question: str
+) -> None:
+    """The source says since when there are prices; the first plan asked for all of the period."""
+    plan = await second_plan(desk, question)
+
+    assert plan["actions"][0]["args"]["start"] == "2012-05-18"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What was the total return of FB from 2012-01-03 to 2012-12-31?",
+        "What was the total return of AAPL in 2013?",
+        "What was the total return of FB in 2010?",
+        "What was the closing price of TSLA on 2012-01-03?",
+    ],
+)
+async def test_days_that_were_given_or_end_too_late_are_never_changed(
+    desk: Desk, question: str
+) -> None:
+    """The failure stands."""
+    plan = await second_plan(desk, question)
+
+    assert plan["cannot"].startswith("My plan failed")
+
+
+async def test_another_failure_keeps_the_days_as_they_are(desk: Desk) -> None:
+    """Cutting the days would not mend it."""
+    question = "What was the total return of FB in 2012?"
+    broken = {"tool": "plotter", "args": {}, "result": {"error": "no room", "code": "x"}}
+    evidence = [*(found.to_dict() for found in await desk.evidence(question)), broken]
+
+    plan = await desk.plan(question, evidence=evidence)
+
+    assert plan["cannot"].endswith("plotter: no room")

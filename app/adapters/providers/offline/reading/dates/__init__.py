@@ -1,1 +1,0 @@
-"""Days and periods, and questions about them."""

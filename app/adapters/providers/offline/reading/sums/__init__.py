@@ -1,1 +1,0 @@
-"""Calculations that are written or said."""

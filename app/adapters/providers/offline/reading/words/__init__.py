@@ -1,1 +1,0 @@
-"""Words, numbers and phrases: what every reader is made of."""
