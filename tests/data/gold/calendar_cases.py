@@ -54,6 +54,7 @@ ANSWERS = {
     "cal-abbreviated": weekday(date(1941, 12, 7)),
     "cal-weekday-after-count": weekday(days.later(date(2024, 3, 3), 100)),
     "cal-weekday-before-count": weekday(days.later(date(2025, 10, 1), -21)),
+    "cal-weekday-days-before": weekday(days.later(date(2025, 10, 1), -11)),
     "cal-age": number(days.whole_years(date(1990, 6, 16), date(2024, 6, 15))),
     "cal-deadline": in_full(days.later(date(2024, 3, 15), 45)),
     "cal-warranty": in_full(days.months_later(date(2023, 8, 20), 24)),

@@ -21,7 +21,7 @@ divide {a:number} by {b:number}
 <what is>remainder (when|of) {a:number} [is ]divided by {b:number}
     "What is the remainder when 1000 is divided by 7?" -> calculator mod({a}, {b})
 <what is>difference between {a:number} and {b:number}
-    "What is the difference between 1,003 and 587?" -> calculator abs({a} - {b})
+    "What is the difference between 587 and 1,003?" -> calculator abs({a} - {b})
 <what is>{percent} of {number}
     "What is 17% of 2,340?" -> calculator {percent} / 100 * {number}
 add {percent} [VAT |tax ]to {number}
@@ -56,7 +56,7 @@ on (what|which) (day of the week|weekday|day) (does|did|will) {date} fall
     "What day of the week is 100 days after March 3, 2024?"
     -> calendar weekday date={date} amount={count} unit={unit}
 (what|which) (day of the week|weekday) (is it|is|was it|was) {count back} {unit} before {date}
-    "Which weekday is it 3 weeks before 2025-10-01?"
+    "Which weekday was it 10 days before 2025-10-01?"
     -> calendar weekday date={date} amount={count back} unit={unit}
 <which date is>{count} {unit} {direction} {date}
     "What date is 45 days after March 15, 2024?"
@@ -80,7 +80,7 @@ how many {calendar unit} (are there|is it) from {start:date} (to|until) {end:dat
     -> calendar difference date={start} end_date={end} unit={calendar unit}
 how old [in years ]is someone on {end:date} who was born on {start:date}
     "How old is someone on 2024-06-15 who was born on 16 June 1990?"
-    -> calendar difference date={start} end_date={end} unit=years
+    -> calendar until date={start} end_date={end} unit=years
 (is|was|will) [the year ]{year} [be ]a leap year
     "Is 2024 a leap year?" -> calendar leap_year year={year}
 how many days are [there ]in {month} {year}
