@@ -18,6 +18,8 @@ from app.adapters.providers.offline.sentences import (
     rows_of,
 )
 from app.adapters.providers.offline.table import ROWS
+from app.harness.dataset import load_dataset
+from tests.data.gold.answers import FILES
 from tests.unit.adapters.providers.offline.desk import Desk
 
 PAGE = Path(__file__).parents[5] / "docs" / "planner.md"
@@ -138,6 +140,15 @@ def test_every_sentence_is_read_in_each_of_its_forms_and_in_one_way(data: st.Dat
     assert all(reading.calls == found[0].calls for reading in found)
     tools = [call.tool for call in found[0].calls if call.tool != "respond"]
     assert tools == [call.tool for call in row.calls]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_cases_that_need_a_model_are_those_that_are_no_sentence_of_the_table(name: str) -> None:
+    """No case leaves the gate by its mark; a refusal is expected of the planner as of a model."""
+    for case in load_dataset(FILES[name]).cases:
+        is_read = next(readings(ROWS, case.input), None) is not None
+
+        assert case.needs_model == (case.expect == "answer" and not is_read), case.id
 
 
 def test_the_page_of_the_planner_is_current() -> None:
