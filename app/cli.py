@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+from rich.rule import Rule
 
 from app.bootstrap.commands import (
     check_configuration,
@@ -16,9 +18,8 @@ from app.bootstrap.commands import (
     run_worker,
     upgrade_database,
 )
-from app.bootstrap.errors import StartupError
+from app.bootstrap.configuration import StartupError
 from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
-from app.demo import show_demo
 from app.harness.command import evaluation_command
 
 T = TypeVar("T")
@@ -38,6 +39,9 @@ cli.add_typer(db_cli, name="db")
 Url = Annotated[str, typer.Option(help="Where the service listens.")]
 DEFAULT_URL = "http://127.0.0.1:8080"
 
+DEMO_QUESTION = "What is 17% of 2,340?"
+DEMO_WAIT_SECONDS = 20
+
 out = Console(highlight=False, soft_wrap=True)
 
 
@@ -56,7 +60,7 @@ def serve(
     async def started(url: str) -> None:
         out.print(f"Caseworker listens on {url}")
         if demo:
-            await show_demo(url, out)
+            await _show_demo(url)
 
     with _startup_errors():
         run_server(executes=worker, migrate=migrate or demo, started=started)
@@ -79,7 +83,7 @@ def run(
     url: Url = DEFAULT_URL,
     wait: Annotated[int, typer.Option(help="Seconds to wait for the answer.")] = 30,
 ) -> None:
-    """Post a case and print what came of it."""
+    """Post a case and print its answer."""
 
     async def ask(client: CaseworkerClient) -> None:
         posted = await client.post_run({"input": text}, wait_seconds=wait)
@@ -101,7 +105,7 @@ def cancel(
     url: Url = DEFAULT_URL,
     reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
 ) -> None:
-    """Ask a run to stop and print the receipt."""
+    """Cancel a run and print the receipt."""
 
     async def ask(client: CaseworkerClient) -> None:
         out.print_json(data=await client.cancel_run(run_id, reason=reason))
@@ -142,9 +146,16 @@ def db_upgrade() -> None:
         out.print("The database is at the newest revision.")
 
 
-def _with_client(use: Callable[[CaseworkerClient], Awaitable[T]], *, url: str | None) -> T:
+def _with_client(
+    use: Callable[[CaseworkerClient], Awaitable[T]],
+    *,
+    url: str | None,
+    log: Path,
+    record: Path | None,
+    about: Mapping[str, Any],
+) -> T:
     with _startup_errors():
-        return run_with_client(use, url=url)
+        return run_with_client(use, url=url, log=log, record=record, about=about)
 
 
 def main() -> None:
@@ -172,6 +183,26 @@ def _talk(url: str, ask: Callable[[CaseworkerClient], Awaitable[Any]]) -> None:
         asyncio.run(talk())
     except (ApiError, ServiceUnreachableError) as error:
         _fail(str(error))
+
+
+async def _show_demo(url: str) -> None:
+    """Post an example case over HTTP; print its answer, its trace and where to look."""
+    try:
+        async with CaseworkerClient(url) as client:
+            run = await client.post_run({"input": DEMO_QUESTION}, wait_seconds=DEMO_WAIT_SECONDS)
+            explained = await client.explain(run["run_id"])
+    except (ApiError, ServiceUnreachableError) as error:
+        out.print(f"The example case failed: {error}", markup=False)
+        return
+    result = run.get("result") or {}
+    out.print(Rule("An example case", align="left"))
+    out.print(f"question  {DEMO_QUESTION}\nanswer    {result.get('answer')}", markup=False)
+    out.print(Rule("Its trace", align="left"))
+    out.print(explained, markup=False)
+    out.print(Rule("Where to look", align="left"))
+    for path in ("/docs", f"/runs/{run['run_id']}", f"/runs/{run['run_id']}/trace", "/readyz"):
+        out.print(f"{url}{path}", markup=False)
+    out.print("Ctrl+C ends the service.")
 
 
 def _fail(message: str) -> NoReturn:

@@ -14,7 +14,7 @@ class ApiError(Exception):
     """The service refused; carries its problem document."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
-        super().__init__(_told(status, problem))
+        super().__init__(_message(status, problem))
         self.status = status
         self.problem = problem
 
@@ -86,7 +86,7 @@ class CaseworkerClient:
         return await self._json("GET", f"/runs/{run_id}")
 
     async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
-        """Ask a run to stop; return the receipt."""
+        """Cancel a run, which need not exist yet; return the receipt."""
         params = {} if reason is None else {"reason": reason}
         return await self._json("DELETE", f"/runs/{run_id}", params=params)
 
@@ -114,6 +114,12 @@ class CaseworkerClient:
         """Return which version of the service answers."""
         document = await self._json("GET", "/openapi.json")
         return str(document["info"]["version"])
+
+    async def models(self) -> dict[str, Any]:
+        """Return the model of each tier, ``small`` and ``big``."""
+        listed = await self._json("GET", "/models")
+        tiers: dict[str, Any] = listed["models"]
+        return tiers
 
     async def register_graph(
         self, name: str, graph: Mapping[str, Any], *, description: str | None = None
@@ -177,8 +183,10 @@ def _problem(answer: httpx.Response) -> dict[str, Any]:
     return problem if isinstance(problem, dict) else {}
 
 
-def _told(status: int, problem: Mapping[str, Any]) -> str:
-    said = [str(part).rstrip(".") for part in (problem.get("title"), problem.get("detail")) if part]
-    told = [f"{'. '.join(said)}." if said else f"The service answered {status}."]
-    told += [f"{error.get('field')}: {error.get('message')}" for error in problem.get("errors", ())]
-    return "\n".join(told)
+def _message(status: int, problem: Mapping[str, Any]) -> str:
+    parts = [
+        str(part).rstrip(".") for part in (problem.get("title"), problem.get("detail")) if part
+    ]
+    lines = [f"{'. '.join(parts)}." if parts else f"The service answered {status}."]
+    lines += [f"{each.get('field')}: {each.get('message')}" for each in problem.get("errors", ())]
+    return "\n".join(lines)

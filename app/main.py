@@ -2,8 +2,7 @@
 
 from fastapi import FastAPI
 
-from app.bootstrap.configuration import begin_logging, read_settings
-from app.bootstrap.errors import StartupError
+from app.bootstrap.configuration import StartupError, begin_logging, read_settings
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
 

@@ -1,16 +1,20 @@
 """What runs are executed with: models, tools and nodes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+from urllib.parse import urlsplit
 
-from app.bootstrap.errors import StartupError
-from app.bootstrap.toolbox import Toolbox
+from app.adapters.providers.recorded import Recorder
+from app.bootstrap.plugins import Providers, Toolbox, require_known
 from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier, TierModel
-from app.llm.ports import ModelProvider
+from app.llm.ports import ModelEndpoint, ModelProvider
 from app.llm.pricing import FixedPrices, Prices, TokenPrice
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
@@ -43,8 +47,8 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
     """
     allow = settings.tools.allow
     known = [tool.spec.name for tool in tools]
-    _require_known("tools.allow", allow or (), known)
-    _require_known("tools.deny", settings.tools.deny, known)
+    require_known("tool", "tools.allow", allow or (), known)
+    require_known("tool", "tools.deny", settings.tools.deny, known)
     policy = ToolPolicy(
         allow=None if allow is None else frozenset(allow), deny=frozenset(settings.tools.deny)
     )
@@ -56,23 +60,46 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
     )
 
 
-def _require_known(key: str, names: Iterable[str], known: list[str]) -> None:
-    """Refuse a name that no tool has: whoever denies ``Plotter`` would be left with the plotter."""
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name.lower(), known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            raise StartupError(
-                f"{key}: there is no tool {name!r}{hint} The tools are {', '.join(sorted(known))}"
-            )
+def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelGateway:
+    """Return the models of both tiers; a ``recorder`` keeps what they reply.
+
+    Raises:
+        StartupError: a provider is not registered, or cannot be made as it is configured.
+    """
+    check_providers(settings)
+    providers = Providers()
+
+    def model(chosen: ModelSettings) -> TierModel:
+        provider = providers.make(chosen.chosen_provider, _endpoint(chosen))
+        return _model(chosen, provider if recorder is None else recorder.of(provider))
+
+    tiers = {
+        tier: replace(model(chosen), fallbacks=tuple(map(model, chosen.fallbacks)))
+        for tier, chosen in _tiers(settings).items()
+    }
+    return ModelGateway(tiers, _prices(_chosen(settings)), _retry(settings.retry))
 
 
-def build_models(settings: Settings) -> ModelGateway:
-    """Return the models of both tiers."""
-    small, big = settings.models.small, settings.models.big
-    tiers = {Tier.SMALL: _tier(small), Tier.BIG: _tier(big)}
-    prices = _prices((small, *small.fallbacks, big, *big.fallbacks))
-    return ModelGateway(tiers, prices, _retry(settings.retry))
+def check_providers(settings: Settings) -> None:
+    """Look whether the configured providers are registered; nothing is imported for that.
+
+    Raises:
+        StartupError: one is not.
+    """
+    providers = Providers()
+    for tier, chosen in _tiers(settings).items():
+        providers.require(f"models.{tier.value}.provider", chosen.chosen_provider)
+        for number, fallback in enumerate(chosen.fallbacks, 1):
+            key = f"models.{tier.value}.fallbacks item {number}: provider"
+            providers.require(key, fallback.chosen_provider)
+
+
+def _tiers(settings: Settings) -> dict[Tier, TierSettings]:
+    return {Tier.SMALL: settings.models.small, Tier.BIG: settings.models.big}
+
+
+def _chosen(settings: Settings) -> tuple[ModelSettings, ...]:
+    return tuple(each for tier in _tiers(settings).values() for each in (tier, *tier.fallbacks))
 
 
 def build_catalog(
@@ -89,7 +116,7 @@ def build_catalog(
     case = CaseNode(
         models=models,
         tools=tools,
-        recomputation=DeterministicTools(toolbox.deterministic),
+        recomputation=DeterministicTools(each for each in toolbox.tools if each.spec.deterministic),
         dates=DateReader(),
         defaults=defaults,
         clock=lambda: datetime.now(UTC),
@@ -135,19 +162,24 @@ def _retry(settings: RetrySettings) -> RetryPolicy:
     )
 
 
-def _tier(chosen: TierSettings) -> TierModel:
-    return replace(_model(chosen), fallbacks=tuple(map(_model, chosen.fallbacks)))
-
-
-def _model(chosen: ModelSettings) -> TierModel:
+def _model(chosen: ModelSettings, provider: ModelProvider) -> TierModel:
     return TierModel(
-        provider=_provider(chosen),
+        provider=provider,
         model=chosen.chosen_model,
         temperature=chosen.temperature,
         max_output_tokens=chosen.max_output_tokens,
         timeout_seconds=chosen.timeout_seconds,
         structured_output=StructuredOutput(chosen.structured_output),
         price=_stated_price(chosen),
+    )
+
+
+def _endpoint(chosen: ModelSettings) -> ModelEndpoint:
+    return ModelEndpoint(
+        model=chosen.chosen_model,
+        base_url=chosen.base_url,
+        api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
+        recording=chosen.recording,
     )
 
 
@@ -162,22 +194,32 @@ def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
     )
 
 
-def _provider(chosen: ModelSettings) -> ModelProvider:
-    """Build a provider; what is not configured is not imported, which would cost a second."""
-    key = chosen.api_key.get_secret_value() if chosen.api_key else None
-    match chosen.chosen_provider:
-        case "offline":
-            from app.adapters.providers.offline.provider import OfflineProvider
+def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) -> Recorder:
+    """Begin to record the configured models; ``about`` says what they are asked.
 
-            return OfflineProvider()
-        case "openai":
-            from app.adapters.providers.pydantic_ai.openai import openai_provider
-
-            return openai_provider(base_url=chosen.base_url, api_key=key)
-        case "anthropic":
-            from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
-
-            return anthropic_provider(base_url=chosen.base_url, api_key=key)
+    Raises:
+        OSError: the file cannot be written.
+    """
+    models = [
+        {
+            "tier": tier.value,
+            "provider": each.chosen_provider,
+            "model": each.chosen_model,
+            "endpoint": urlsplit(each.base_url).netloc if each.base_url else None,
+            "temperature": each.temperature,
+            "structured_output": each.structured_output,
+        }
+        for tier, chosen in _tiers(settings).items()
+        for each in (chosen, *chosen.fallbacks)
+    ]
+    header = {
+        "recorded_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "models": models,
+        "asked": dict(about),
+        "timezone": settings.flags.zone_name,
+        "versions": {"caseworker": version("caseworker"), "python": python_version()},
+    }
+    return Recorder(path, header)
 
 
 def _prices(models: tuple[ModelSettings, ...]) -> Prices:

@@ -4,18 +4,21 @@ Most of the service is imported only once the settings are known to fit: it take
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
-from app.bootstrap.configuration import begin_logging, read_settings
+from app.bootstrap.configuration import StartupError, begin_logging, read_settings
 from app.client import CaseworkerClient
 from app.observability.logs import configure_logging
+from app.settings.schema import Settings
 
 T = TypeVar("T")
 
 
 def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaitable[None]]) -> None:
-    """Serve the API until the process is told to end; ``started`` is told the URL.
+    """Serve the API until the process is told to end; ``started`` gets the URL.
 
     Raises:
         StartupError: the process cannot start.
@@ -23,10 +26,9 @@ def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaita
     loaded = read_settings()
     begin_logging(loaded)
     from app.bootstrap.server import serve
-    from app.bootstrap.startup import database
 
     settings = loaded.settings
-    with database(settings, migrate=migrate) as url:
+    with _database(settings, migrate=migrate) as url:
         serve(settings, url, executes=executes and settings.worker.enabled, started=started)
 
 
@@ -38,23 +40,23 @@ def run_worker(*, migrate: bool) -> None:
     """
     loaded = read_settings()
     begin_logging(loaded)
-    from app.bootstrap.startup import database
-    from app.bootstrap.worker import work
+    from app.bootstrap.process import work
 
-    with database(loaded.settings, migrate=migrate) as url:
+    with _database(loaded.settings, migrate=migrate) as url:
         work(loaded.settings, url)
 
 
 def check_configuration() -> list[str]:
-    """Read the configuration as the service would; return what is worth saying about it.
+    """Read the configuration as the service would; return the warnings and what it was read from.
 
     Raises:
         StartupError: it does not fit.
     """
     loaded = read_settings()
-    from app.bootstrap.agents import build_tools
-    from app.bootstrap.toolbox import Toolbox
+    from app.bootstrap.agents import build_tools, check_providers
+    from app.bootstrap.plugins import Toolbox
 
+    check_providers(loaded.settings)
     build_tools(loaded.settings, Toolbox(loaded.settings.tools).tools)
     warnings = [f"warning: {warning}" for warning in loaded.warnings]
     return [*warnings, f"The configuration fits ({loaded.source or 'defaults and environment'})."]
@@ -68,32 +70,100 @@ def upgrade_database() -> None:
     """
     loaded = read_settings()
     begin_logging(loaded)
-    from app.bootstrap.startup import database
-
-    with database(loaded.settings, migrate=True):
+    with _database(loaded.settings, migrate=True):
         return
 
 
-def run_with_client(use: Callable[[CaseworkerClient], Awaitable[T]], *, url: str | None) -> T:
+def run_with_client(
+    use: Callable[[CaseworkerClient], Awaitable[T]],
+    *,
+    url: str | None,
+    log: Path,
+    record: Path | None = None,
+    about: Mapping[str, Any],
+) -> T:
     """Return what ``use`` makes of a client of the service at ``url``.
 
-    Without a URL the service runs in this process, with the configured database; it logs warnings
-    alone, so that what the command prints can be read.
+    Without a URL the service runs in this process, with the configured database; then ``record``
+    names a file to which its models are recorded, and ``about`` says in it what they were asked.
+    Warnings are logged to the file ``log``, so that what the command prints can be read.
 
     Raises:
         StartupError: the service cannot start in this process.
+        OSError: a file cannot be written.
     """
-    configure_logging(level="warning")
-    if url is not None:
-        return asyncio.run(_use_remote(use, url))
-    settings = read_settings().settings
-    from app.bootstrap.in_process import use_in_process
-    from app.bootstrap.startup import database
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as stream:
+        configure_logging(level="warning", stream=stream)
+        try:
+            if url is not None:
+                return asyncio.run(_use_remote(use, url))
+            return _use_in_process(use, record, about)
+        finally:
+            configure_logging(level="warning")  # what is logged from here on belongs to no file
 
-    with database(settings, migrate=False) as database_url:
-        return use_in_process(use, settings, database_url)
+
+def _use_in_process(
+    use: Callable[[CaseworkerClient], Awaitable[T]], record: Path | None, about: Mapping[str, Any]
+) -> T:
+    settings = read_settings().settings
+    from app.bootstrap.agents import begin_recording
+    from app.bootstrap.server import use_in_process
+
+    recorder = begin_recording(settings, record, about) if record else None
+    with _database(settings, migrate=False) as url:
+        try:
+            return use_in_process(use, settings, url, recorder)
+        finally:
+            if recorder is not None:
+                recorder.finish()
 
 
 async def _use_remote(use: Callable[[CaseworkerClient], Awaitable[T]], url: str) -> T:
     async with CaseworkerClient(url) as client:
         return await use(client)
+
+
+@contextmanager
+def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
+    """Return the URL of the database; the embedded one runs, migrated, while the block does.
+
+    Another database is migrated only with ``migrate``.
+
+    Raises:
+        StartupError: the database cannot be started, does not answer or is outdated.
+    """
+    from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+    from app.adapters.postgres.migrating import upgrade
+
+    if settings.database.url is not None:
+        url = settings.database.url.get_secret_value()
+        _prepare(url, migrate=migrate)
+        yield url
+        return
+    try:
+        with EmbeddedPostgres(settings.database.data_dir) as embedded:
+            url = embedded.start()
+            upgrade(url)
+            yield url
+    except EmbeddedPostgresError as error:
+        raise StartupError(str(error)) from error
+
+
+def _prepare(url: str, *, migrate: bool) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    from app.adapters.postgres.migrating import is_served_by, upgrade
+
+    try:
+        if migrate:
+            upgrade(url)
+        elif not is_served_by(url):
+            raise StartupError(
+                "database.url: the database is outdated: run `caseworker db upgrade`, or start "
+                "with --migrate."
+            )
+    except OperationalError:
+        raise StartupError(
+            "database.url: the database does not answer, or refuses the user."
+        ) from None

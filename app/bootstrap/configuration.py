@@ -1,4 +1,4 @@
-"""What a process reads before anything else, so that a mistake is told at once."""
+"""What a process reads before anything else, so that a mistake is reported at once."""
 
 import os
 from pathlib import Path
@@ -6,11 +6,14 @@ from pathlib import Path
 import structlog
 from pydantic_settings import SettingsError
 
-from app.bootstrap.errors import StartupError
 from app.observability.logs import configure_logging
 from app.settings.loader import LoadedSettings, load_settings
 
 log = structlog.get_logger(__name__)
+
+
+class StartupError(Exception):
+    """The process cannot start; the message is the one line to show."""
 
 
 def read_settings() -> LoadedSettings:

@@ -1,91 +1,161 @@
-"""What other packages add to the service, found by their entry points or by dotted names."""
+"""Providers, tools and functions, all found by the entry points of installed packages.
+
+The service registers its own in the same groups, in pyproject.toml. Nothing is imported that is not
+configured. An entry point names the object itself, or a class or function that makes it; one with a
+required parameter gets a :class:`ModelEndpoint` (providers) or :class:`ToolResources` (tools).
+"""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
-from app.bootstrap.errors import StartupError
+from app.bootstrap.configuration import StartupError
+from app.llm.ports import ModelEndpoint, ModelProvider
 from app.nodes.function import FunctionNode
+from app.observability.redaction import redact_text
+from app.settings.cases import PriceSettings, ToolSettings
+from app.tools.plotting.renderer import Renderer
 from app.tools.ports import Tool, ToolSpec
+from app.tools.resources import ToolResources
+from app.tools.stocks.packaged import PackagedPrices
+from app.tools.stocks.prices import PriceSource
 
+Made = TypeVar("Made")
+
+PROVIDERS = "caseworker.providers"
+"""Providers of models, by the name that the settings use."""
 TOOLS = "caseworker.tools"
-"""The group of entry points that add tools: a tool, or a class or function that makes one."""
+"""Tools of agents; each is called what its spec says."""
 FUNCTIONS = "caseworker.functions"
-"""The group of entry points whose names a ``function`` step of a graph may use."""
+"""Functions, by the name that a ``function`` step of a graph uses."""
 
 
-def installed_functions() -> tuple[FunctionNode, ...]:
-    """Return the functions of the packages that are installed here.
+class Providers:
+    """The providers that are registered here, made when they are configured."""
+
+    def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
+        """Look for providers; ``points`` take the place of what is installed.
+
+        Raises:
+            StartupError: two have the same name.
+        """
+        found = entry_points(group=PROVIDERS) if points is None else points
+        self._points = _unique("provider", ((each.name, each.value, each) for each in found))
+
+    def require(self, key: str, name: str) -> None:
+        """Refuse the name of a provider that nobody has registered.
+
+        Raises:
+            StartupError: there is none; the message names ``key`` and the registered ones.
+        """
+        require_known("provider", key, [name], self._points)
+
+    def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
+        """Return a provider of a registered name.
+
+        Raises:
+            StartupError: it cannot be loaded or made, or is no provider.
+        """
+        provider: ModelProvider = _made(self._points[name], "provider", endpoint)
+        if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
+            raise StartupError(
+                f"The provider {name!r} is none: it needs name, external, complete() and aclose()."
+            )
+        return provider
+
+
+class Toolbox:
+    """All tools of a process, and what they share."""
+
+    def __init__(self, settings: ToolSettings, points: Iterable[EntryPoint] | None = None) -> None:
+        """Make the tools; ``points`` take the place of what is installed.
+
+        Raises:
+            StartupError: a tool that is installed or configured cannot be loaded, or two have the
+                same name.
+        """
+        self._held = AsyncExitStack()
+        renderer = Renderer()
+        self._held.callback(renderer.close)
+        resources = ToolResources(prices=self._prices(settings.prices), renderer=renderer)
+        named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
+        found = (*(entry_points(group=TOOLS) if points is None else points), *named)
+        made = [(point, _tool(point, resources)) for point in found]
+        self.tools: tuple[Tool, ...] = tuple(
+            _unique("tool", ((tool.spec.name, point.value, tool) for point, tool in made)).values()
+        )
+
+    async def aclose(self) -> None:
+        """End what draws pictures, if it was ever begun, and let go of connections."""
+        await self._held.aclose()
+
+    def _prices(self, settings: PriceSettings) -> PriceSource:
+        """Return where prices come from; what is not configured is not imported."""
+        key = settings.api_key
+        if settings.chosen_provider == "packaged" or key is None:
+            return PackagedPrices()
+        from app.adapters.stocks.tiingo import TiingoPrices
+
+        prices = TiingoPrices(
+            key.get_secret_value(),
+            base_url=settings.base_url,
+            timeout_seconds=settings.timeout_seconds,
+        )
+        self._held.push_async_callback(prices.aclose)
+        return prices
+
+
+def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:
+    """Return a node for each function; ``points`` take the place of what is installed.
+
+    An entry point names a FunctionNode or a function of an ExecutionContext; a plain function is
+    called in a thread, since it may block.
 
     Raises:
-        StartupError: one cannot be loaded, or is no function.
+        StartupError: one cannot be loaded, or is no function, or two have the same name.
     """
-    return functions_of(entry_points(group=FUNCTIONS))
+    found = entry_points(group=FUNCTIONS) if points is None else points
+    nodes = [(point, _node(point)) for point in found]
+    return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
 
 
-def functions_of(found: Iterable[EntryPoint]) -> tuple[FunctionNode, ...]:
-    """Return a node for each entry point: a FunctionNode, or a function of an ExecutionContext.
-
-    A plain function is called in a thread, since nobody knows whether it blocks.
+def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that nothing has: a tool that is denied as ``Plotter`` would stay usable.
 
     Raises:
-        StartupError: one cannot be loaded, or is no function.
+        StartupError: with the setting, the nearest name and all names.
     """
-    return tuple(_node(each) for each in sorted(found, key=lambda each: each.name))
+    there = sorted(known)
+    for name in names:
+        if name not in there:
+            near = get_close_matches(name.lower(), there, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise StartupError(
+                f"{key}: there is no {kind} {name!r}{hint} The {kind}s are {', '.join(there)}"
+            )
 
 
-def installed_tools() -> tuple[Tool, ...]:
-    """Return the tools of the packages that are installed here.
-
-    Raises:
-        StartupError: one cannot be loaded, or is no tool.
-    """
-    return tools_of(entry_points(group=TOOLS))
-
-
-def named_tools(names: Iterable[str]) -> tuple[Tool, ...]:
-    """Return the tools that the configuration names, such as ``my_package.tools:Weather``.
-
-    Raises:
-        StartupError: one cannot be loaded, or is no tool.
-    """
-    return tools_of(EntryPoint(name=name, value=name, group=TOOLS) for name in names)
+def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made]:
+    """Return what was found as (name, origin, object), by name and in the order of names."""
+    by_name: dict[str, tuple[str, Made]] = {}
+    for name, origin, each in found:
+        if name in by_name:
+            other = by_name[name][0]
+            raise StartupError(f"Two {kind}s are named {name!r}: {other} and {origin}.")
+        by_name[name] = (origin, each)
+    return {name: each for name, (_, each) in sorted(by_name.items())}
 
 
-def tools_of(found: Iterable[EntryPoint]) -> tuple[Tool, ...]:
-    """Return the tool that each entry point stands for.
-
-    Raises:
-        StartupError: one cannot be loaded, or is no tool.
-    """
-    return tuple(_tool(each) for each in sorted(found, key=lambda each: each.name))
-
-
-def _tool(point: EntryPoint) -> Tool:
-    loaded = _loaded(point, "tool")
-    try:
-        made = inspect.isroutine(loaded) or inspect.isclass(loaded)
-        tool: Any = loaded() if made else loaded
-    except Exception as error:
-        raise StartupError(
-            f"The tool {point.name!r} cannot be made: {type(error).__name__}."
-        ) from error
+def _tool(point: EntryPoint, resources: ToolResources) -> Tool:
+    tool: Tool = _made(point, "tool", resources)
     if not isinstance(getattr(tool, "spec", None), ToolSpec) or not callable(
         getattr(tool, "run", None)
     ):
         raise StartupError(f"The tool {point.name!r} is none: it needs a spec and run().")
-    found: Tool = tool
-    return found
-
-
-def _loaded(point: EntryPoint, kind: str) -> Any:
-    try:
-        return point.load()
-    except Exception as error:
-        raise StartupError(
-            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}."
-        ) from error
+    return tool
 
 
 def _node(point: EntryPoint) -> FunctionNode:
@@ -95,3 +165,33 @@ def _node(point: EntryPoint) -> FunctionNode:
     if not callable(loaded):
         raise StartupError(f"The function {point.name!r} ({point.value}) cannot be called.")
     return FunctionNode(point.name, loaded, blocking=not inspect.iscoroutinefunction(loaded))
+
+
+def _made(point: EntryPoint, kind: str, argument: object) -> Any:
+    """Return the object of an entry point, made with ``argument`` if its factory requires one."""
+    loaded = _loaded(point, kind)
+    if not (inspect.isroutine(loaded) or inspect.isclass(loaded)):
+        return loaded
+    factory: Callable[..., Any] = loaded
+    try:
+        return factory(argument) if _requires_one(factory) else factory()
+    except Exception as error:
+        shown = f"{type(error).__name__}: {redact_text(str(error))}"
+        raise StartupError(f"The {kind} {point.name!r} cannot be made: {shown}") from error
+
+
+def _requires_one(factory: Callable[..., Any]) -> bool:
+    return any(
+        each.default is each.empty
+        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        for each in inspect.signature(factory).parameters.values()
+    )
+
+
+def _loaded(point: EntryPoint, kind: str) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise StartupError(
+            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}."
+        ) from error

@@ -5,12 +5,17 @@ closes in the opposite order: it takes nothing more, lets runs end or gives them
 beating, and lets go of the database last.
 """
 
+import asyncio
+import gc
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Mapping
+from typing import Final
 
 import structlog
+import uvloop
 
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
@@ -21,12 +26,12 @@ from app.adapters.postgres.listener import StopListener
 from app.adapters.postgres.migrating import is_current
 from app.adapters.postgres.runs import PostgresRuns, StoreLimits
 from app.adapters.postgres.workers import PostgresWorkers
+from app.adapters.providers.recorded import Recorder
 from app.adapters.queue.dispatch import QueueDispatch
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
 from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.plugins import installed_functions
-from app.bootstrap.toolbox import Toolbox
+from app.bootstrap.plugins import Toolbox, installed_functions
 from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.blocking import BlockingPool
@@ -42,12 +47,24 @@ from app.tools.dispatch import ToolDispatch
 
 log = structlog.get_logger(__name__)
 
+GC_THRESHOLDS: Final = (10_000, 10, 10)
+"""Of the three generations. A run makes some hundred objects and leaves few cycles behind; with the
+usual thresholds a tenth of its time would go into looking for them."""
+
 
 class Process:
     """Everything that one process holds."""
 
-    def __init__(self, settings: Settings, url: str, *, executes: bool) -> None:
-        """Build the process; nothing is opened before :meth:`open`."""
+    def __init__(
+        self, settings: Settings, url: str, *, executes: bool, recorder: Recorder | None = None
+    ) -> None:
+        """Build the process; nothing is opened before :meth:`open`.
+
+        A ``recorder`` keeps what the models reply; it belongs to the caller.
+
+        Raises:
+            StartupError: a provider, tool or function cannot be made as it is configured.
+        """
         self.settings = settings
         self._url = url
         self._engines = _engines(settings, url)
@@ -60,7 +77,7 @@ class Process:
         )
         self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools)
-        self.models = build_models(settings)
+        self.models = build_models(settings, recorder)
         self.graphs = PostgresGraphs(self._engines)
         self._artifacts = PostgresArtifacts(self._engines)
         self.artifacts = ArtifactReading(self._artifacts)
@@ -179,6 +196,34 @@ class Process:
             ),
             patience=_patience(self.settings),
         )
+
+
+def work(settings: Settings, url: str) -> None:
+    """Execute queued runs, without serving the API, until the process is told to end."""
+    uvloop.run(_work(Process(settings, url, executes=True)))
+
+
+async def _work(process: Process) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    await process.open()
+    collect_garbage_seldom()
+    try:
+        await ended.wait()
+    finally:
+        await process.close()
+
+
+def collect_garbage_seldom() -> None:
+    """Exempt what exists now, modules and models above all, from collection; look at the rest less.
+
+    Called once a process has started: what is garbage by then is cleared away first.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _engines(settings: Settings, url: str) -> Engines:

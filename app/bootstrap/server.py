@@ -7,17 +7,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from types import FrameType
+from typing import TypeVar
 
+import httpx
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
+from app.adapters.providers.recorded import Recorder
 from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices
-from app.bootstrap.garbage import look_for_garbage_seldom
-from app.bootstrap.process import Process
+from app.bootstrap.process import Process, collect_garbage_seldom
+from app.client import CaseworkerClient
 from app.control.budget import Budget
 from app.settings.cases import LimitSettings
 from app.settings.schema import Settings
+
+T = TypeVar("T")
 
 Started = Callable[[str], Awaitable[None]]
 """Told the server's URL once it answers."""
@@ -62,6 +68,30 @@ def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> 
     _Server(config, process, started).run()
 
 
+def use_in_process(
+    use: Callable[[CaseworkerClient], Awaitable[T]],
+    settings: Settings,
+    url: str,
+    recorder: Recorder | None = None,
+) -> T:
+    """Open a process on the database at ``url`` and return what ``use`` makes of its client.
+
+    The client calls the API as from outside, without a socket.
+    """
+
+    async def opened() -> T:
+        process = Process(settings, url, executes=True, recorder=recorder)
+        await process.open()
+        try:
+            transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+            async with CaseworkerClient("http://in-process", transport=transport) as client:
+                return await use(client)
+        finally:
+            await process.close()
+
+    return uvloop.run(opened())
+
+
 class _Server(uvicorn.Server):
     """A server that says when it answers, and tells the process at once that it will end."""
 
@@ -74,7 +104,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            look_for_garbage_seldom()
+            collect_garbage_seldom()
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Data sets: JSON arrays of cases (seed 002, 16.1), checked before anything runs."""
+"""Data sets: JSON arrays of cases, checked before anything runs."""
 
 import hashlib
 import json
@@ -19,6 +19,9 @@ _WORDS = {"extra_forbidden": "this field is not known", "missing": "this field i
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 """Fit for a file name on any system."""
+
+CaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
+"""Fit for a file name and, with the id of the evaluation around it, for the id of a run."""
 
 
 def _sendable(text: str) -> str:
@@ -41,7 +44,7 @@ class EvalCase(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: Word
+    id: CaseId
     """Names the case and its trace file; unique without regard to case."""
     input: Text
     """May be blank or too long: that such input is refused is worth testing."""
@@ -50,7 +53,7 @@ class EvalCase(BaseModel):
     """The right answer; without one, the service's own verification has to do."""
     family: Word = "general"
     difficulty: Difficulty = "medium"
-    """The latency target is about ``easy`` cases: one tool, one action (seed 002, 12.1)."""
+    """The latency target is about ``easy`` cases: one tool, one action."""
     mode: Mode | None = None
     timezone: Text | None = None
     tags: tuple[Text, ...] = ()
@@ -75,7 +78,12 @@ class Dataset:
     cases: tuple[EvalCase, ...]
 
     def selected(
-        self, *, only: Sequence[str] = (), skip: Sequence[str] = (), limit: int | None = None
+        self,
+        *,
+        only: Sequence[str] = (),
+        skip: Sequence[str] = (),
+        limit: int | None = None,
+        with_models: bool = True,
     ) -> "Dataset":
         """Return the data set with fewer cases; patterns are those of ``EvalCase.is_called``.
 
@@ -85,22 +93,16 @@ class Dataset:
         left = [
             case
             for case in self.cases
-            if (not only or any(map(case.is_called, only))) and not any(map(case.is_called, skip))
+            if (not only or any(map(case.is_called, only)))
+            and not any(map(case.is_called, skip))
+            and (with_models or not case.needs_model)
         ]
         if not left[:limit]:
-            raise DatasetError(f"{self.name}: no case is left; look at --only, --skip and --limit")
+            why = "look at --only, --skip and --limit"
+            if not with_models:
+                why += "; those that need a model are left out, as the service has none (--all)"
+            raise DatasetError(f"{self.name}: no case is left; {why}")
         return replace(self, cases=tuple(left[:limit]))
-
-    def for_builtin_planner(self) -> "Dataset":
-        """Return the data set without the cases that need a model.
-
-        Raises:
-            DatasetError: no case is left.
-        """
-        left = tuple(case for case in self.cases if not case.needs_model)
-        if not left:
-            raise DatasetError(f"{self.name}: every case needs a model, and the service has none")
-        return replace(self, cases=left)
 
 
 def load_dataset(path: Path) -> Dataset:

@@ -1,17 +1,16 @@
-"""One evaluation from beginning to end."""
+"""One evaluation from beginning to end, and the folder that it leaves behind."""
 
 import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from app.harness.dataset import Dataset, DatasetError
-from app.harness.folder import OutputFolder
 from app.harness.gates import (
     Allowance,
     IncomparableError,
@@ -24,12 +23,59 @@ from app.harness.gates import (
 )
 from app.harness.metrics import Metrics, metrics_of
 from app.harness.report import report_of
-from app.harness.results import Result, result_of
-from app.harness.runner import Runner, RunOptions
-from app.harness.trials import Service, Trial
+from app.harness.results import Result, Trial, result_of, trace_nodes
+from app.harness.runner import Runner, RunOptions, Service
 
-Progress = Callable[[Result], None]
-"""Told each result as soon as it is there."""
+Progress = Callable[[Result, int], None]
+"""Called with each result as soon as it is there, and the number of results that there will be."""
+
+BUILTIN_PLANNER = "offline"
+"""What the service calls its planner that is no model."""
+
+LOG = "log.jsonl"
+METRICS = "metrics.json"
+REPORT = "report.md"
+_TRACE = ".trace.jsonl"
+
+
+class OutputFolder:
+    """``metrics.json``, ``report.md``, a ``<case id>.trace.jsonl`` for each case, ``log.jsonl``.
+
+    A trace has one object a line, each with ``type`` and ``run_id``: first ``run`` (the run, the
+    case, the outcome), then a ``log`` for each entry of the case's log, then a ``call`` for each
+    CallNode in the order of creation.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def log(self) -> Path:
+        """Where warnings go, so that they do not mix with what the command prints."""
+        return self.path / LOG
+
+    def prepare(self) -> None:
+        """Create the folder and remove what an earlier evaluation left in it.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in (METRICS, REPORT):
+            (self.path / name).unlink(missing_ok=True)
+        for trace in self.path.glob(f"*{_TRACE}"):
+            trace.unlink()
+
+    def add(self, trial: Trial, result: Result) -> None:
+        """Append the trace of a trial to the file of its case."""
+        with (self.path / f"{trial.case.id}{_TRACE}").open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in _trace_lines(trial, result))
+
+    def finish(self, metrics: Metrics, report: str) -> None:
+        """Write what the evaluation came to."""
+        text = json.dumps(metrics, indent=2, ensure_ascii=False)
+        (self.path / METRICS).write_text(f"{text}\n", encoding="utf-8")
+        (self.path / REPORT).write_text(report, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +83,7 @@ class Plan:
     """What to evaluate, and what is expected of it."""
 
     dataset: Dataset
+    """All cases of the file; which of them are run, ``selection`` and the service decide."""
     folder: OutputFolder
     evaluation_id: str
     run: RunOptions = field(default_factory=RunOptions)
@@ -44,8 +91,45 @@ class Plan:
     earlier: Metrics | None = None
     """Metrics of an earlier evaluation."""
     allowance: Allowance = field(default_factory=Allowance)
-    selection: dict[str, Any] = field(default_factory=dict)
-    """How the cases were chosen from their file."""
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of ``Dataset.selected``."""
+    all_cases: bool = False
+    """Whether cases that need a model are run where the service has none, too."""
+    left_out: int = 0
+    """How many cases were left out because they need a model."""
+
+    def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "Plan":
+        """Return the plan with the chosen cases alone, for a service with these models.
+
+        Raises:
+            DatasetError: no case is left.
+        """
+        builtin = all(tier["provider"] == BUILTIN_PLANNER for tier in tiers.values())
+        if self.all_cases or not builtin:
+            return replace(self, dataset=self.dataset.selected(**self.selection))
+        chosen = self.dataset.selected(**{**self.selection, "limit": None})
+        return replace(
+            self,
+            dataset=self.dataset.selected(**self.selection, with_models=False),
+            left_out=sum(case.needs_model for case in chosen.cases),
+        )
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What is asked of the service and how, as the metrics and a recording keep it."""
+        return {
+            "dataset": {
+                "name": self.dataset.name,
+                "sha256": self.dataset.sha256,
+                "cases": len(self.dataset.cases),
+                "left_out": self.left_out,
+                **self.selection,
+            },
+            "protocol": self.run.protocol,
+            "mode": self.run.mode,
+            "seed": self.run.seed,
+            "repeat": self.run.repeat,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +142,7 @@ class Evaluation:
 
 
 def new_evaluation_id() -> str:
-    """Return an id that tells the time and is unlikely to be anyone else's."""
+    """Return an id of 25 characters, made of the time and a few random digits."""
     return f"eval-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -80,12 +164,14 @@ async def evaluate(plan: Plan, service: Service, progress: Progress) -> Evaluati
     An evaluation that is interrupted writes what it has and judges nothing.
 
     Raises:
+        DatasetError: no case is left.
         CancelledError: it was interrupted; the runs under way were cancelled.
         ServiceUnreachableError: nobody answers.
         ApiError: what answers is not the service.
         OSError: the folder cannot be written.
     """
     version = await service.service_version()
+    plan = plan.for_models(await service.models())
     plan.folder.prepare()
     record = _Record(plan, version, progress)
     runner = Runner(service, plan.run, evaluation_id=plan.evaluation_id)
@@ -113,7 +199,7 @@ class _Record:
         result = result_of(trial)
         self._plan.folder.add(trial, result)
         self._results.append(result)
-        self._progress(result)
+        self._progress(result, len(self._plan.dataset.cases) * self._plan.run.repeat)
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -141,21 +227,45 @@ def _in_order(dataset: Dataset, results: list[Result]) -> tuple[Result, ...]:
 
 
 def _about(plan: Plan, version: str, began: datetime, seconds: float) -> dict[str, Any]:
-    run = plan.run
     return {
         "id": plan.evaluation_id,
         "started_at": began.isoformat(timespec="milliseconds"),
         "duration_seconds": round(seconds, 3),
         "service_version": version,
-        "dataset": {
-            "name": plan.dataset.name,
-            "sha256": plan.dataset.sha256,
-            "cases": len(plan.dataset.cases),
-            **plan.selection,
-        },
-        "mode": run.mode,
-        "seed": run.seed,
-        "repeat": run.repeat,
-        "concurrency": run.concurrency,
-        "gold_sent": run.sends_gold,
+        **plan.conditions,
+        "concurrency": plan.run.concurrency,
     }
+
+
+def _trace_lines(trial: Trial, result: Result) -> Iterator[str]:
+    """Return the lines of one trial, without line ends."""
+    calls = [("call", node) for node in trace_nodes(trial.trace)]
+    records = [_head(trial, result), *_logs(trial.run), *calls]
+    for kind, rest in records:
+        own = {"type": kind, "run_id": trial.run_id}
+        yield json.dumps({**own, **rest, **own}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _head(trial: Trial, result: Result) -> tuple[str, Mapping[str, Any]]:
+    return "run", {
+        "case_id": trial.case.id,
+        "repeat": trial.repeat,
+        "outcome": result.outcome.value,
+        "detail": result.detail,
+        "client_seconds": round(trial.seconds, 6),
+        "refusal": trial.refusal,
+        "error": trial.error,
+        "run": _without_logs(trial.run),
+    }
+
+
+def _without_logs(run: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if run is None or not run.get("result"):
+        return run
+    result = {name: value for name, value in run["result"].items() if name != "logs"}
+    return {**run, "result": result}
+
+
+def _logs(run: Mapping[str, Any] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for entry in ((run or {}).get("result") or {}).get("logs") or []:
+        yield "log", entry

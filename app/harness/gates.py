@@ -1,7 +1,7 @@
 """What an evaluation must reach, and how much worse than an earlier one it may be.
 
-The targets are those of document 002 (12.1 to 12.4 and 26.1). A figure that could not be measured,
-such as the latency of easy cases where there are none, misses no target.
+A figure that could not be measured, such as the latency of easy cases where there are none, misses
+no target.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,14 +25,17 @@ class Targets:
     max_escalation_rate: float = 0.15
     max_p95_latency_easy_seconds: float = 2.0
     max_mean_cost_usd: float | None = None
-    """Mean cost of a case (seed 002, 12.3)."""
+    """Mean cost of a case."""
     max_mean_tokens: float | None = None
-    """Mean tokens of a case, input and output (seed 002, 12.3)."""
+    """Mean tokens of a case, input and output."""
+    max_falsely_verified: int = 0
+    """Wrong answers that the service passed off as verified, and claims of one where it should have
+    refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """How much worse than an earlier evaluation this one may be (seed 002, 26.5)."""
+    """How much worse than an earlier evaluation this one may be."""
 
     max_success_drop: float = 0.02
     """As a difference of shares."""
@@ -67,6 +70,13 @@ def missed(metrics: Metrics, targets: Targets) -> list[Miss]:
     if success < targets.min_success:
         message = f"success@1 is {success:.4f}, below the target of {targets.min_success:g}"
         found.insert(0, Miss("success@1", success, targets.min_success, message))
+    wrong = metrics["counts"]["falsely_verified"]
+    if wrong > targets.max_falsely_verified:
+        message = (
+            f"falsely_verified is {wrong}, above the target of {targets.max_falsely_verified}:"
+            " wrong answers passed off as verified"
+        )
+        found.append(Miss("falsely_verified", wrong, targets.max_falsely_verified, message))
     return [miss for miss in found if miss is not None]
 
 
@@ -92,7 +102,7 @@ def require_comparable(earlier: object) -> Metrics:
 
 
 def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
-    """Log a performance warning for each missed target (seed 002, 12.5)."""
+    """Log a performance warning for each missed target."""
     for miss in misses:
         detail = f"{miss.message} ({evaluation_id})"
         log.warning("performance.target_missed", metric=miss.target, detail=detail)

@@ -1,7 +1,6 @@
-"""The figures of an evaluation: one JSON object, comparable from run to run (seed 002, 26.4).
+"""The figures of an evaluation: one JSON object, comparable from run to run.
 
-``success@1``, ``escalation_rate``, ``avg_llm_small``, ``avg_llm_big`` and ``p95_latency_easy`` keep
-the names of document 002; latencies are in seconds. Success is a share of all trials. What concerns
+Latencies are in seconds. Success is a share of all trials. What concerns
 runs (escalation, calls, tokens, cost) is a mean over the trials that ran: input that the service
 did not take has none. A trial is a case run once; without ``--repeat``, that is every case.
 """
@@ -20,6 +19,12 @@ FORMAT = 1
 """Raised when a key changes its meaning; metrics of different formats are not compared."""
 
 Metrics = dict[str, Any]
+
+HEADLINES = (
+    *("success@1", "escalation_rate", "p95_latency_easy", "avg_llm_small", "avg_llm_big"),
+    *("avg_tool_calls", "avg_act_steps", "mean_tokens_per_case", "mean_cost_usd_per_case"),
+)
+"""The figures that are shown first, and compared."""
 
 
 def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
@@ -58,7 +63,7 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def _easy_p95(results: Sequence[Result]) -> float | None:
-    """Return the 95th percentile of easy questions that have an answer, end to end (12.1)."""
+    """Return the 95th percentile of easy questions that have an answer, end to end."""
     easy = [
         result.client_seconds
         for result in results

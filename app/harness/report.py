@@ -1,16 +1,51 @@
-"""An evaluation as a page to read."""
+"""An evaluation as a page to read, compared with an earlier one, and as lines on a terminal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from app.harness.changes import changes
+from rich.console import Console
+from rich.table import Table
+
 from app.harness.gates import Miss
-from app.harness.metrics import Metrics
+from app.harness.metrics import HEADLINES, Metrics
 from app.harness.results import Result
 from app.observability.redaction import redact_text
 
 _SLOWEST = 10
 _MOST_CHARS = 400
+_PROTOCOLS = {
+    "blind": "blind, the service's verifier saw no gold answers",
+    "with_gold": "with gold, the service's verifier saw the gold answers",
+}
+_CONDITIONS = ("service_version", "protocol", "mode", "seed", "repeat", "concurrency")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """From an earlier evaluation to a later one."""
+
+    figures: tuple[tuple[str, float | None, float | None], ...]
+    """Name, before, now."""
+    broken: tuple[str, ...]
+    """Cases that succeeded every time before, and do not now."""
+    fixed: tuple[str, ...]
+    """Cases that succeed every time now, and did not before."""
+    notes: tuple[str, ...]
+    """What makes the two hard to compare."""
+
+
+def changes(metrics: Metrics, earlier: Metrics) -> Changes:
+    """Compare two evaluations; figures that only one of them has are None in the other."""
+    before, now = _steady(earlier), _steady(metrics)
+    both = before.keys() & now.keys()
+    return Changes(
+        figures=tuple((name, earlier.get(name), metrics.get(name)) for name in HEADLINES),
+        broken=tuple(sorted(name for name in both if before[name] and not now[name])),
+        fixed=tuple(sorted(name for name in both if now[name] and not before[name])),
+        notes=tuple(_notes(metrics["evaluation"], earlier["evaluation"])),
+    )
 
 
 def report_of(
@@ -33,6 +68,26 @@ def report_of(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def print_summary(console: Console, metrics: Metrics, folder: Path) -> None:
+    """Print the figures, success by family, and where the rest is."""
+    counts = metrics["counts"]
+    figures = Table("figure", "value", box=None, pad_edge=False)
+    for name in HEADLINES:
+        figures.add_row(name, _figure(metrics[name]))
+    families = Table("family", "succeeded", "of", box=None, pad_edge=False)
+    for name, group in metrics["by_family"].items():
+        families.add_row(name, str(group["succeeded"]), str(group["trials"]))
+    console.print(figures, families, sep="\n\n")
+    console.print(
+        f"{counts['succeeded']} of {counts['trials']} succeeded,"
+        f" {counts['falsely_verified']} verified and wrong, {counts['errors']} errors"
+        f" (protocol: {metrics['evaluation']['protocol']})"
+    )
+    if left_out := metrics["evaluation"]["dataset"]["left_out"]:
+        console.print(_left_out(left_out))
+    console.print(f"report  {folder / 'report.md'}", markup=False, soft_wrap=True)
+
+
 def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
     about = metrics["evaluation"]
     counts = metrics["counts"]
@@ -40,8 +95,10 @@ def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
         f"# Evaluation {about['id']}",
         "",
         f"{counts['succeeded']} of {counts['trials']} trials of {counts['cases']} cases from"
-        f" `{about['dataset']['name']}` succeeded.",
+        f" `{about['dataset']['name']}` succeeded. Protocol: {_PROTOCOLS[about['protocol']]}.",
     ]
+    if left_out := about["dataset"]["left_out"]:
+        lines.append(f"{_left_out(left_out)}.")
     if counts["without_gold_answer"]:
         lines.append(
             f"{counts['without_gold_answer']} of them have no gold answer: their success rests on"
@@ -50,6 +107,10 @@ def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
     lines += ["", _judgement(about, misses), ""]
     lines += [f"- {miss.message}" for miss in misses]
     return "\n".join(lines).rstrip()
+
+
+def _left_out(number: int) -> str:
+    return f"Cases left out because they need a model, which the service has not: {number}"
 
 
 def _judgement(about: Mapping[str, Any], misses: Sequence[Miss]) -> str:
@@ -62,13 +123,7 @@ def _figures(metrics: Metrics) -> str:
     about, tokens = metrics["evaluation"], metrics["tokens"]
     latency = metrics["latency_seconds"]
     models = metrics["models"]
-    rows: list[tuple[str, object]] = [
-        (name, metrics[name])
-        for name in (
-            *("success@1", "escalation_rate", "p95_latency_easy", "avg_llm_small", "avg_llm_big"),
-            *("avg_tool_calls", "avg_act_steps", "mean_tokens_per_case", "mean_cost_usd_per_case"),
-        )
-    ]
+    rows: list[tuple[str, object]] = [(name, metrics[name]) for name in HEADLINES]
     rows += [
         (f"{side} latency, seconds (p50, p95, max)", _joined(latency[side].values()))
         for side in latency
@@ -84,7 +139,7 @@ def _figures(metrics: Metrics) -> str:
     rows += [("unstable over repeats", sum(not case["stable"] for case in metrics["cases"]))]
     rows += [
         (name.replace("_", " "), "as configured" if about[name] is None else about[name])
-        for name in ("service_version", "mode", "seed", "repeat", "concurrency", "gold_sent")
+        for name in _CONDITIONS
     ]
     rows.append(("dataset sha256", about["dataset"]["sha256"]))
     return _section("Figures", _table(("figure", "value"), rows))
@@ -138,7 +193,7 @@ def _comparison(metrics: Metrics, earlier: Metrics) -> str:
     table = _table(("figure", "before", "now", "change"), rows)
     lines += [
         f"- {title}: {', '.join(f'`{name}`' for name in names)}"
-        for title, names in (("Fails now", found.broken), ("Succeeds now", found.mended))
+        for title, names in (("Fails now", found.broken), ("Succeeds now", found.fixed))
         if names
     ]
     title = f"Compared with {earlier['evaluation']['id']}"
@@ -175,3 +230,21 @@ def _joined(values: Iterable[object]) -> str:
 
 def _tally(counted: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number}" for name, number in counted.items())
+
+
+def _steady(metrics: Metrics) -> dict[str, bool]:
+    return {case["id"]: case["succeeded"] == case["trials"] for case in metrics["cases"]}
+
+
+def _notes(now: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:
+    for name in ("sha256", "cases"):
+        if now["dataset"][name] != before["dataset"][name]:
+            yield "The two did not run the same cases: figures of all cases differ for that alone."
+            break
+    for name in _CONDITIONS:
+        if now.get(name) != before.get(name):
+            yield f"{name.replace('_', ' ')}: {before.get(name)} before, {now.get(name)} now"
+
+
+def _figure(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:g}"

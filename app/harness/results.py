@@ -1,4 +1,4 @@
-"""What one trial came to, in figures, and whether it was right."""
+"""One case run once (a trial): what came back, in figures, and whether it was right."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,9 +8,27 @@ from typing import Any
 
 from app.harness.comparison import same_answer
 from app.harness.dataset import EvalCase
-from app.harness.trials import Trial
 
 TIERS = ("small", "big")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A case run once."""
+
+    case: EvalCase
+    repeat: int
+    """From 1."""
+    run_id: str
+    seconds: float = 0.0
+    """From the request to the answer, as the caller felt it."""
+    run: Mapping[str, Any] | None = None
+    """The finished run; None if there is none."""
+    trace: Mapping[str, Any] | None = None
+    refusal: str | None = None
+    """Why the service did not take the input."""
+    error: str | None = None
+    """What kept the case from being measured."""
 
 
 class Outcome(StrEnum):
@@ -154,7 +172,8 @@ def _judged_refusal(run: Mapping[str, Any]) -> tuple[Outcome, str]:
 def _judged_answer(trial: Trial, run: Mapping[str, Any]) -> tuple[Outcome, str]:
     if not _claims(run):
         halted = run["status"] == "halted"
-        return (Outcome.HALTED if halted else Outcome.NOT_VERIFIED), _cause(run)
+        cause = _model_failure(trial.trace) or _cause(run)
+        return (Outcome.HALTED if halted else Outcome.NOT_VERIFIED), cause
     answer, gold = run["result"].get("answer"), trial.case.gold_answer
     if gold is not None and (answer is None or not same_answer(answer, gold)):
         return Outcome.WRONG_ANSWER, "verified, and yet not the right answer"
@@ -170,10 +189,24 @@ def _claims(run: Mapping[str, Any]) -> bool:
 
 
 def _tools_used(trace: Mapping[str, Any] | None) -> set[str]:
-    nodes = (trace or {}).get("snapshot", {}).get("nodes", {}).values()
     return {
-        node["name"] for node in nodes if node["kind"] == "tool" and node["status"] == "success"
+        node["name"]
+        for node in trace_nodes(trace)
+        if node["kind"] == "tool" and node["status"] == "success"
     }
+
+
+def _model_failure(trace: Mapping[str, Any] | None) -> str | None:
+    """Return why the last model that was asked gave no reply, if it gave none."""
+    asked = [node for node in trace_nodes(trace) if node["kind"] == "llm"]
+    failed = bool(asked) and asked[-1]["status"] == "failure"
+    return asked[-1].get("stop_reason") if failed else None
+
+
+def trace_nodes(trace: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the CallNodes of a trace in the order of their creation."""
+    nodes = (trace or {}).get("snapshot", {}).get("nodes", {}).values()
+    return sorted(nodes, key=lambda node: int(node["node_id"].lstrip("n")))
 
 
 def _cause(run: Mapping[str, Any]) -> str:

@@ -5,13 +5,13 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from app.client import ApiError, ServiceUnreachableError
 from app.harness.dataset import EvalCase, Mode
-from app.harness.trials import Service, Trial
+from app.harness.results import Trial
 
 _LONGEST_WAIT_SECONDS = 20
 _LAST_SECONDS = 10
@@ -19,8 +19,34 @@ _LAST_SECONDS = 10
 _REFUSALS = frozenset({400, 413, 422})
 _OVERLOAD = frozenset({429, 502, 503, 504})
 
+EvalProtocol = Literal["blind", "with_gold"]
+
 Finished = Callable[[Trial], None]
-"""Told each trial as soon as it has ended, in whatever order they end."""
+"""Called with each trial as soon as it has ended, in whatever order they end."""
+
+
+class Service(Protocol):
+    """The service, as its client shows it; every method may raise the client's errors."""
+
+    async def service_version(self) -> str:
+        """Return which version answers."""
+        ...
+
+    async def models(self) -> dict[str, Any]:
+        """Return the model of each tier, ``small`` and ``big``."""
+        ...
+
+    async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
+        """Post a run, or ask again for one that was posted, and wait for its end."""
+        ...
+
+    async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
+        """Request that a run be cancelled."""
+        ...
+
+    async def trace(self, run_id: str) -> dict[str, Any]:
+        """Return the trace of a run."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +60,9 @@ class RunOptions:
     concurrency: int = 4
     timeout_seconds: float = 120.0
     """How long one case may take before it is cancelled and counted as an error."""
-    sends_gold: bool = True
-    """Whether the service's verifier is given the gold answers (seed 002, 9.1). Without them it
-    has to do with what a caller without the answer has."""
+    protocol: EvalProtocol = "blind"
+    """Whether the service's verifier sees the gold answers (``with_gold``), or has to do with what
+    any caller without the answer gives it. The harness itself compares with them either way."""
 
 
 class Runner:
@@ -50,7 +76,7 @@ class Runner:
         evaluation_id: str,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Run cases under ids that begin with ``evaluation_id``, at most 48 characters."""
+        """Run cases under ids that begin with ``evaluation_id``, at most 25 characters."""
         self._sleep = sleep
         self._service = service
         self._options = options
@@ -61,56 +87,52 @@ class Runner:
     async def run(self, cases: Sequence[EvalCase], finished: Finished) -> None:
         """Run every case as often as wanted; what ``finished`` raises ends it.
 
-        However it ends, the runs under way are cancelled. The trials whose runs were cut off like
-        this are not told: they say nothing about the service.
+        However it ends, the runs under way are cancelled. Trials whose runs were cut off like this
+        are not reported: they say nothing about the service.
 
         Raises:
             CancelledError: it was interrupted.
         """
         jobs = iter(
-            [
-                (number, case, repeat)
-                for number, case in enumerate(cases, 1)
-                for repeat in range(1, self._options.repeat + 1)
-            ]
+            [(case, repeat) for case in cases for repeat in range(1, self._options.repeat + 1)]
         )
-        lanes = asyncio.create_task(self._lanes(jobs, finished), name="lanes")
+        workers = asyncio.create_task(self._workers(jobs, finished), name="workers")
         try:
-            # The requests of the lanes outlive a cancellation: those of a run that is cancelled
+            # The requests of the workers outlive a cancellation: those of a run that is cancelled
             # on the service come to their end, and none is torn in the middle of its transaction.
-            await asyncio.shield(lanes)
+            await asyncio.shield(workers)
         except BaseException:
-            await self._interrupt(lanes)
+            await self._interrupt(workers)
             raise
 
-    async def _interrupt(self, lanes: asyncio.Task[None]) -> None:
-        """Cancel what is under way on the service, then end the lanes."""
+    async def _interrupt(self, workers: asyncio.Task[None]) -> None:
+        """Cancel what is under way on the service, then end the workers."""
         self._interrupted = True
         try:
             async with asyncio.timeout(_LAST_SECONDS):
                 async with asyncio.TaskGroup() as stops:
                     for run_id in self._under_way:
                         stops.create_task(self._stop(run_id, "The evaluation was interrupted."))
-                await asyncio.wait({lanes})
+                await asyncio.wait({workers})
         except TimeoutError:
-            lanes.cancel()
-            await asyncio.wait({lanes})
+            workers.cancel()
+            await asyncio.wait({workers})
         finally:
-            lanes.cancel()
+            workers.cancel()
 
-    async def _lanes(self, jobs: Iterator[tuple[int, EvalCase, int]], finished: Finished) -> None:
+    async def _workers(self, jobs: Iterator[tuple[EvalCase, int]], finished: Finished) -> None:
         try:
-            async with asyncio.TaskGroup() as lanes:
+            async with asyncio.TaskGroup() as workers:
                 for _ in range(self._options.concurrency):
-                    lanes.create_task(self._lane(jobs, finished))
+                    workers.create_task(self._worker(jobs, finished))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
-    async def _lane(self, jobs: Iterator[tuple[int, EvalCase, int]], finished: Finished) -> None:
-        for number, case, repeat in jobs:
+    async def _worker(self, jobs: Iterator[tuple[EvalCase, int]], finished: Finished) -> None:
+        for case, repeat in jobs:
             if self._interrupted:
                 return
-            run_id = f"{self._evaluation_id}-{number:04}-{repeat}"
+            run_id = run_id_of(self._evaluation_id, case, repeat)
             self._under_way.add(run_id)
             trial = await self._trial(case, repeat, run_id)
             self._under_way.remove(run_id)
@@ -127,12 +149,12 @@ class Runner:
                 return replace(trial, error=self._too_long())
             return replace(trial, trace=await self._service.trace(run_id))
         except ApiError as error:
-            told = f"{error.status}: {error}"
+            shown = f"{error.status}: {error}"
             if error.status in _REFUSALS and _is_about_input(error.problem):
-                return replace(trial, seconds=time.monotonic() - began, refusal=told)
+                return replace(trial, seconds=time.monotonic() - began, refusal=shown)
         except ServiceUnreachableError as error:
-            told = str(error)
-        return replace(trial, seconds=trial.seconds or time.monotonic() - began, error=told)
+            shown = str(error)
+        return replace(trial, seconds=trial.seconds or time.monotonic() - began, error=shown)
 
     async def _ended(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the finished run, or None, and cancel it, if it takes too long."""
@@ -165,7 +187,7 @@ class Runner:
 
     def _body(self, case: EvalCase, repeat: int, run_id: str) -> dict[str, Any]:
         wanted = {
-            "gold_answer": case.gold_answer if self._options.sends_gold else None,
+            "gold_answer": case.gold_answer if self._options.protocol == "with_gold" else None,
             "expected_tools": list(case.expected_tools) or None,
             "mode": case.mode or self._options.mode,
             "seed": self._options.seed,
@@ -177,6 +199,11 @@ class Runner:
             **{name: value for name, value in wanted.items() if value is not None},
             "metadata": {"evaluation": self._evaluation_id, "case": case.id, "repeat": repeat},
         }
+
+
+def run_id_of(evaluation_id: str, case: EvalCase, repeat: int) -> str:
+    """Return the id of a run; a recording finds the case again by what follows the first colon."""
+    return f"{evaluation_id}:{case.id}" if repeat == 1 else f"{evaluation_id}:{case.id}:{repeat}"
 
 
 def _is_cut_off(trial: Trial) -> bool:

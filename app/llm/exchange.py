@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 from app.control.budget import Amount, Dimension
@@ -13,7 +14,7 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import AttemptError, Call, Reply, Spent
 from app.engine.context import FlowContext
 from app.llm.forms import ReplyForm, read_json
-from app.llm.messages import ModelReply, ModelRequest, TokenUsage
+from app.llm.messages import ModelReply, ModelRequest, RequestOrigin, TokenUsage
 from app.llm.ports import ModelError
 from app.llm.pricing import Prices, PriceUnknownError, estimate_tokens
 from app.llm.tiers import Completion, TierModel
@@ -69,10 +70,13 @@ class Exchanges:
         estimate, refusal = self._estimate(exchange, context)
         call = self._call(exchange, once, estimate, refusal)
 
+        numbers = count(1)
+
         async def attempt() -> Reply:
             if refusal is not None:
                 raise refusal
-            return await self._attempt(exchange, estimate)
+            origin = RequestOrigin(run_id=context.run_id, call=exchange.key, attempt=next(numbers))
+            return await self._attempt(exchange, replace(exchange.request, origin=origin), estimate)
 
         value = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
@@ -124,10 +128,10 @@ class Exchanges:
                 return spent, None
             return Spent(), _unpriced(unknown, context)
 
-    async def _attempt(self, exchange: Exchange, estimate: Spent) -> Reply:
+    async def _attempt(self, exchange: Exchange, request: ModelRequest, estimate: Spent) -> Reply:
         chosen = exchange.model
         try:
-            reply = await chosen.provider.complete(chosen.model, exchange.request)
+            reply = await chosen.provider.complete(chosen.model, request)
         except ModelError as error:
             refused = error.status is not None and error.status >= 400
             raise AttemptError(

@@ -1,7 +1,7 @@
 """What is said to a model and what it answers, whoever the provider is."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
@@ -13,6 +13,18 @@ class Message:
 
     role: Role
     content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOrigin:
+    """Which call of which run makes a request. It is not sent; recordings are keyed by it."""
+
+    run_id: str
+    call: str
+    """The path of the call in its run, such as ``case/small/1/plan``: the same whenever the same
+    run is executed again."""
+    attempt: int = 1
+    """From 1; every retry is another attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +41,7 @@ class ModelRequest:
     seed: int | None = None
     timeout_seconds: float | None = None
     """How long the provider may take for this attempt."""
+    origin: RequestOrigin | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

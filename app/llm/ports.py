@@ -1,5 +1,6 @@
 """What the service needs of a model provider."""
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -55,6 +56,21 @@ def _fault(retryable: bool, status: int | None) -> ModelFault:
     if retryable:
         return ModelFault.UNAVAILABLE
     return ModelFault.MISCONFIGURED if status in _MISCONFIGURED else ModelFault.REFUSED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEndpoint:
+    """What the configuration says about the provider of one model; factories of providers get it.
+
+    A factory is registered as an entry point of the group ``caseworker.providers``. It raises a
+    ``ValueError`` or ``OSError``, whose message is shown, if the provider cannot work like this.
+    """
+
+    model: str
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    recording: str | None = None
+    """The file of a recording, for the provider that replays one."""
 
 
 class ModelProvider(Protocol):

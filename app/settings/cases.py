@@ -21,7 +21,13 @@ from app.settings.values import (
     contradiction,
 )
 
-Provider = Literal["offline", "openai", "anthropic"]
+ProviderName = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z][a-z0-9_]{0,31}$",
+        json_schema_extra={"expected": "the name of a provider such as openai"},
+    ),
+]
 
 
 class LimitSettings(Section):
@@ -182,9 +188,10 @@ class ModelSettings(Section):
     openai_model: ClassVar[str] = ""
     """The model that the provider openai uses unless another is named."""
 
-    provider: Provider | None = None
-    """Null is `openai` (or anything that speaks its protocol) if a key or base_url is configured,
-    else `offline`: the built-in planner, which needs no model."""
+    provider: ProviderName | None = None
+    """`offline`, `openai`, `anthropic`, `recorded`, or one that a package adds by an entry point of
+    the group caseworker.providers. Null is `openai` (or anything that speaks its protocol) if a key
+    or base_url is configured, else `offline`: the built-in planner, which needs no model."""
     model: Text | None = None
     """Name of the model; null is gpt-5-nano for the small tier and gpt-5 for the big one."""
     base_url: Endpoint | None = None
@@ -192,6 +199,8 @@ class ModelSettings(Section):
     provider's own, or OPENAI_BASE_URL of the environment."""
     api_key: ApiKey = None
     """Key of the provider; OPENAI_API_KEY and ANTHROPIC_API_KEY serve both tiers."""
+    recording: Text | None = None
+    """File that the provider `recorded` replays, as `caseworker eval --record` has written it."""
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Randomness of replies; null leaves it to the provider."""
     max_output_tokens: Positive = 4096
@@ -209,7 +218,7 @@ class ModelSettings(Section):
     """Price of a million cached input tokens, beside the two above; null is no discount on them."""
 
     @property
-    def chosen_provider(self) -> Provider:
+    def chosen_provider(self) -> str:
         """The provider that these settings come to."""
         return self.provider or ("openai" if self.api_key or self.base_url else "offline")
 
@@ -227,6 +236,8 @@ class ModelSettings(Section):
             raise contradiction("provider", f"openai needs {usual}")
         if provider == "anthropic" and not self.api_key:
             raise contradiction("provider", "anthropic needs ANTHROPIC_API_KEY in the environment")
+        if provider == "recorded" and not self.recording:
+            raise contradiction("recording", "must name a file, since the provider is recorded")
         if not self.chosen_model:
             raise contradiction("model", f"must name a model, since the provider is {provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd

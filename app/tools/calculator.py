@@ -10,6 +10,7 @@ from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 
 _SPEC = ToolSpec(
     name="calculator",
+    deterministic=True,
     description=(
         "Works out an arithmetic expression exactly, in decimal. Use it for every calculation. "
         "Knows + - * / // % ** ^ ! parentheses, percentages such as 17% * 2340, pi, e and the "

@@ -22,6 +22,7 @@ _DATE = {
 }
 _SPEC = ToolSpec(
     name="calendar",
+    deterministic=True,
     description=(
         "Works with dates and times. Operations and their arguments: today; now; normalise(date); "
         "weekday(date, and optionally amount and unit to add first); week_number (ISO 8601), "

@@ -1,9 +1,10 @@
 """The tool that fetches daily stock prices."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.resources import ToolResources
 from app.tools.stocks.inputs import END, START, SYMBOL, Inputs, fetched
 from app.tools.stocks.prices import PriceSeries, PriceSource, asking
 from app.tools.stocks.refusal import StockRefusedError, unfit
@@ -15,6 +16,7 @@ DEFAULT_FIELDS: Final = ("close", "adjusted_close")
 
 _SPEC = ToolSpec(
     name="data_fetch_stock",
+    deterministic=True,
     description=(
         "Fetches daily prices of a stock: rows of date and the wanted fields, the latest last, and"
         " a summary (first, last, min, max, mean) of the first field over every day asked for. If"
@@ -62,6 +64,11 @@ class DataFetchStock:
     def __init__(self, source: PriceSource) -> None:
         self._source = source
         self.spec = asking(_SPEC, source)
+
+    @classmethod
+    def of(cls, resources: ToolResources) -> Self:
+        """Return the tool over what the tools of a process share."""
+        return cls(resources.prices)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Fetch what ``args`` ask for; a refusal is a failure dict with its reason."""

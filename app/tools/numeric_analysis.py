@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from statistics import StatisticsError
-from typing import Any
+from typing import Any, Self
 
 from app.tools.analysis.metrics import (
     CORRELATION,
@@ -30,6 +30,7 @@ from app.tools.analysis.subjects import (
     priced,
 )
 from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from app.tools.resources import ToolResources
 from app.tools.stocks.inputs import END, START, SYMBOL, Inputs
 from app.tools.stocks.prices import PriceSource, asking
 from app.tools.stocks.refusal import StockRefusedError, unfit
@@ -43,6 +44,7 @@ _VALUES = {
 }
 _SPEC = ToolSpec(
     name="numeric_analysis",
+    deterministic=True,
     description=(
         "Works out one figure from the daily prices of a stock (symbol, and optionally start and"
         " end; it fetches them itself) or from your own values in the order of time (and"
@@ -131,6 +133,11 @@ class NumericAnalysis:
     def __init__(self, source: PriceSource) -> None:
         self._source = source
         self.spec = asking(_SPEC, source)
+
+    @classmethod
+    def of(cls, resources: ToolResources) -> Self:
+        """Return the tool over what the tools of a process share."""
+        return cls(resources.prices)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Work out ``args["metric"]``; a refusal is a failure dict with its reason."""

@@ -1,7 +1,7 @@
 """The tool that draws prices."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, stem_of
 from app.tools.plotting.composing import MAX_TITLE_CHARS, Wish, clean_title, composed
@@ -18,6 +18,7 @@ from app.tools.plotting.picture import (
 )
 from app.tools.plotting.renderer import NotRenderedError, Renderer
 from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from app.tools.resources import ToolResources
 from app.tools.stocks.inputs import END, START, SYMBOL, Inputs, fetched
 from app.tools.stocks.prices import PriceSeries, PriceSource, asking
 from app.tools.stocks.refusal import StockRefusedError, unfit
@@ -93,6 +94,11 @@ class Plotter:
         self._source = source
         self._renderer = renderer
         self.spec = asking(_SPEC, source)
+
+    @classmethod
+    def of(cls, resources: ToolResources) -> Self:
+        """Return the tool over what the tools of a process share."""
+        return cls(resources.prices, resources.renderer)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Draw what ``args`` ask for and keep it; a refusal is a failure dict with its reason."""

@@ -24,6 +24,9 @@ class ToolSpec:
     """True when a call leaves this process, so that it must be durable before it is made."""
     idempotent: bool = True
     """True when a call whose outcome is unknown may be made again."""
+    deterministic: bool = False
+    """True when the same arguments in the same context always give the same result, and a call
+    leaves nothing behind. The verifier runs such a tool again to check what it found."""
     parallel_safe: bool = True
     transient: frozenset[str] = frozenset()
     """Codes of failures that another attempt may not meet, such as ``source_unavailable``. A tool

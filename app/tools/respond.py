@@ -9,6 +9,7 @@ MAX_ANSWER_CHARS = 8192
 
 _SPEC = ToolSpec(
     name="respond",
+    deterministic=True,
     description=(
         "Gives the final answer as text. Use it for a question that needs no other tool; "
         "returns the answer as it was given."

@@ -168,7 +168,9 @@ def test_an_answer_that_is_not_the_right_one_misses_the_target(
     """The command ends with 1 and says why, line by line; the warning is logged."""
     cases = [{"id": "wrong", "input": "What is 2 + 2?", "gold_answer": "5"}]
     (tmp_path / "wrong.json").write_text(json.dumps(cases))
-    evaluated = evaluator.evaluate(tmp_path / "wrong.json", "--url", service_url, name="wrong")
+    evaluated = evaluator.evaluate(
+        tmp_path / "wrong.json", "--with-gold", "--url", service_url, name="wrong"
+    )
 
     assert evaluated.exit_code == 1
     reasons = [line for line in evaluated.stderr.splitlines() if line.startswith("target missed")]
@@ -176,7 +178,9 @@ def test_an_answer_that_is_not_the_right_one_misses_the_target(
         "target missed: success@1 is 0.0000, below the target of 0.95",
         "target missed: escalation_rate is 1, above the target of 0.15",
     ]
-    assert '"event": "performance.target_missed"' in evaluated.stderr
+    assert reasons == evaluated.stderr.splitlines()
+    logged = (evaluated.folder / "log.jsonl").read_text()
+    assert '"event": "performance.target_missed"' in logged
     assert evaluated.metrics["outcomes"] == {"not_verified": 1}
 
 
@@ -208,7 +212,7 @@ async def test_ctrl_c_cancels_the_runs_under_way_and_keeps_what_had_ended(
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert [case["id"] for case in metrics["cases"]] == ["done"]
     assert metrics["evaluation"]["interrupted"] is True
-    for number in (2, 3):
-        run = await finished(client, f"{metrics['evaluation']['id']}-{number:04}-1")
+    for number in range(2):
+        run = await finished(client, f"{metrics['evaluation']['id']}:waits-{number}")
         assert (run["status"], run["stop"]["kind"]) == ("cancelled", "cancelled")
         assert run["stop"]["reason"] == "The evaluation was interrupted."

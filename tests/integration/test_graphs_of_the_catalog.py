@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.toolbox import Toolbox
+from app.bootstrap.plugins import Toolbox
 from app.runs.definitions import GraphDefinitions
 from app.runs.errors import GraphRefusedError
 from app.settings.schema import Settings

@@ -12,6 +12,9 @@ from genai_prices.data_snapshot import get_snapshot
 from app.llm.messages import TokenUsage
 from app.llm.pricing import Prices, PriceUnknownError
 
+_PRICED_AS: dict[str, str | None] = {"recorded": None}
+"""A recording costs what its model costs, which is then found by the model's name alone."""
+
 
 class ListPrices:
     """A `Prices`: first what the configuration states, then the public list price.
@@ -43,6 +46,6 @@ def _list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
         output_tokens=usage.tokens_out,
     )
     try:
-        return calc_price(tokens, model, provider_id=provider).total_price
+        return calc_price(tokens, model, provider_id=_PRICED_AS.get(provider, provider)).total_price
     except LookupError:
         raise PriceUnknownError(provider, model) from None

@@ -102,7 +102,8 @@ class PriceSource(Protocol):
 def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
     """Return the spec of a tool that asks ``source``: one outside may be tried again."""
     transient = frozenset({UNAVAILABLE} if source.external else ())
-    return replace(spec, external=source.external, transient=transient)
+    deterministic = spec.deterministic and not source.external
+    return replace(spec, external=source.external, transient=transient, deterministic=deterministic)
 
 
 def unknown_symbol(symbol: str, there_are: str) -> StockRefusedError:

@@ -9,7 +9,7 @@ from app.api.examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
 from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
 from app.api.run_body import CaseBody, GraphRunBody
 from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.toolbox import Toolbox
+from app.bootstrap.plugins import Toolbox
 from app.runs.graphs import GraphChecks
 from app.settings.schema import Settings
 from tests.support.limits import api_limits

@@ -1,20 +1,23 @@
-"""Functions that other packages add to the service."""
+"""Tools, functions and providers, the service's own and those that other packages add."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from app.bootstrap.agents import build_tools
-from app.bootstrap.errors import StartupError
-from app.bootstrap.plugins import FUNCTIONS, functions_of, named_tools
-from app.bootstrap.toolbox import Toolbox
+from app.bootstrap.agents import build_models, build_tools
+from app.bootstrap.configuration import StartupError
+from app.bootstrap.plugins import Providers, Toolbox, installed_functions
 from app.engine.context import ExecutionContext
+from app.llm.messages import ModelReply, ModelRequest
+from app.llm.ports import ModelEndpoint
 from app.nodes.function import FunctionNode
-from app.settings.cases import ToolSettings
+from app.settings.cases import PriceSettings, ToolSettings
 from app.settings.schema import Settings
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.resources import ToolResources
 
 HERE = "tests.unit.bootstrap.test_plugins"
 
@@ -31,12 +34,12 @@ async def coroutine(context: ExecutionContext) -> Any:
 
 
 def point(name: str, value: str) -> EntryPoint:
-    return EntryPoint(name=name, value=value, group=FUNCTIONS)
+    return EntryPoint(name=name, value=value, group="caseworker.any")
 
 
 def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
     """Nobody knows whether they block; a node is taken as it is."""
-    found = functions_of(
+    found = installed_functions(
         [
             point("z", f"{HERE}:ready_made"),
             point("plain", f"{HERE}:plain"),
@@ -46,10 +49,10 @@ def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
 
     assert [(node.id, node.blocking) for node in found] == [
         ("coroutine", False),
-        ("plain", True),
         ("its own name", False),
+        ("plain", True),
     ]
-    assert found[2].id == ready_made.id
+    assert found[1] is ready_made
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,12 @@ def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
 def test_one_that_is_broken_stops_the_start(value: str, said: str) -> None:
     """Rather than failing every graph that names it."""
     with pytest.raises(StartupError, match=said):
-        functions_of([point("x", value)])
+        installed_functions([point("x", value)])
+
+
+BUILT_IN = (
+    *("calculator", "calendar", "data_fetch_stock", "numeric_analysis", "plotter", "respond"),
+)
 
 
 class Weather:
@@ -81,15 +89,113 @@ ready_tool = Weather()
 @pytest.mark.parametrize("name", ["Weather", "ready_tool", "make_weather"])
 def test_a_tool_is_added_by_its_dotted_name(name: str) -> None:
     """A tool, a class of one, or a function that makes one."""
-    [tool] = named_tools([f"{HERE}:{name}"])
+    tools = Toolbox(ToolSettings(plugins=(f"{HERE}:{name}",))).tools
 
-    assert tool.spec.name == "weather"
-    tools = Toolbox(ToolSettings(plugins=(f"{HERE}:{name}",)), others=()).tools
-    assert [each.spec.name for each in tools][-1] == "weather"
+    assert [each.spec.name for each in tools] == [*BUILT_IN, "weather"]
 
 
 def make_weather() -> Weather:
     return Weather()
+
+
+class Market(Weather):
+    """A tool that needs what the tools of a process share."""
+
+    def __init__(self, resources: ToolResources, unit: str = "USD") -> None:
+        self.prices = resources.prices
+
+
+def test_a_factory_that_requires_it_gets_what_tools_share() -> None:
+    """Parameters with a default are its own affair."""
+    (tool,) = Toolbox(ToolSettings(), [point("weather", f"{HERE}:Market")]).tools
+
+    assert isinstance(tool, Market)
+    assert not tool.prices.external
+
+
+def test_the_tools_of_the_service_come_by_the_same_door() -> None:
+    """What is worked out again follows from their specs; a picture leaves something behind."""
+    specs = [tool.spec for tool in Toolbox(ToolSettings()).tools]
+
+    assert tuple(spec.name for spec in specs) == BUILT_IN
+    assert [spec.name for spec in specs if not spec.deterministic] == ["plotter"]
+
+
+async def test_what_a_live_source_says_is_not_worked_out_again() -> None:
+    """It may say something else the next time, and is paid for."""
+    toolbox = Toolbox(ToolSettings(prices=PriceSettings(api_key=SecretStr("key"))))
+    await toolbox.aclose()
+
+    names = [tool.spec.name for tool in toolbox.tools if tool.spec.deterministic]
+    assert names == ["calculator", "calendar", "respond"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "use"),
+    [
+        ("tool", "Weather", lambda points: Toolbox(ToolSettings(), points)),
+        ("function", "ready_made", installed_functions),
+        ("provider", "Echo", Providers),
+    ],
+)
+def test_two_of_one_name_stop_the_start(
+    kind: str, value: str, use: Callable[[list[EntryPoint]], object]
+) -> None:
+    """The message names both, since one of them has to go."""
+    points = [point("echo", f"{HERE}:{value}") for _ in range(2)]
+    with pytest.raises(StartupError, match=rf"Two {kind}s are named .*: {HERE}:\w+ and {HERE}:"):
+        use(points)
+
+
+class Echo:
+    """A provider that somebody else wrote."""
+
+    name = "echo"
+    external = False
+
+    def __init__(self, endpoint: ModelEndpoint) -> None:
+        if endpoint.base_url is None:
+            raise ValueError("it needs a base_url")
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        return ModelReply(text=request.messages[-1].content, model=model, usage=None)
+
+    async def aclose(self) -> None: ...
+
+
+def test_a_provider_is_made_of_what_is_configured() -> None:
+    """One that cannot work with it says why."""
+    providers = Providers([point("echo", f"{HERE}:Echo"), point("none", f"{HERE}:Weather")])
+
+    provider = providers.make("echo", ModelEndpoint(model="m", base_url="http://models.test"))
+    assert provider.name == "echo"
+    with pytest.raises(StartupError, match="'echo' cannot be made: ValueError: it needs a"):
+        providers.make("echo", ModelEndpoint(model="m"))
+    with pytest.raises(StartupError, match="'none' is none: it needs name, external, complete"):
+        providers.make("none", ModelEndpoint(model="m"))
+
+
+@pytest.mark.parametrize(
+    ("tier", "key"),
+    [
+        ({"provider": "opnai", "model": "m"}, "models.big.provider"),
+        (
+            {"fallbacks": [{"provider": "opnai", "model": "m"}]},
+            "models.big.fallbacks item 1: provider",
+        ),
+    ],
+)
+def test_a_provider_that_nobody_has_registered_stops_the_start(
+    tier: dict[str, Any], key: str
+) -> None:
+    """With the key, what was perhaps meant, and what there is."""
+    with pytest.raises(StartupError) as refused:
+        build_models(Settings.model_validate({"models": {"big": tier}}))
+
+    assert str(refused.value) == (
+        f"{key}: there is no provider 'opnai'; did you mean openai? The providers are anthropic,"
+        " offline, openai, recorded"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,13 +203,13 @@ def make_weather() -> Weather:
     [
         (f"{HERE}:absent", "cannot be loaded: AttributeError"),
         (f"{HERE}:no_function", "is none"),
-        (f"{HERE}:plain", "cannot be made: TypeError"),
+        (f"{HERE}:plain", "cannot be made: AttributeError"),
     ],
 )
 def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
     """With the name that was configured."""
     with pytest.raises(StartupError, match=f"tool .*{said}"):
-        named_tools([value])
+        Toolbox(ToolSettings(plugins=(value,)), ())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +224,7 @@ def test_a_tool_that_does_not_exist_is_neither_allowed_nor_denied(
 ) -> None:
     """Who denies a tool by a wrong name would be left with it."""
     with pytest.raises(StartupError) as refused:
-        build_tools(Settings(tools=settings), Toolbox(settings, others=()).tools)
+        build_tools(Settings(tools=settings), Toolbox(settings).tools)
 
     assert str(refused.value).startswith(line)
     assert "plotter" in str(refused.value)

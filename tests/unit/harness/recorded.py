@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.harness.dataset import EvalCase
-from app.harness.results import Result, result_of
-from app.harness.trials import Trial
+from app.harness.results import Result, Trial, result_of
 
 Answering = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -91,11 +90,15 @@ class RecordedService:
 
     def __init__(self, answering: Answering | None = None) -> None:
         self._answering = answering or (lambda body: a_run(run_id=body["run_id"]))
+        self.provider = "offline"
         self.posted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
 
     async def service_version(self) -> str:
         return "9.9.9"
+
+    async def models(self) -> dict[str, Any]:
+        return {tier: {"provider": self.provider} for tier in ("small", "big")}
 
     async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
         self.posted.append(dict(body))
@@ -113,7 +116,7 @@ class HangingService(RecordedService):
     """A service whose runs end only when they are cancelled; those of ``quick`` end at once."""
 
     def __init__(self, *quick: str, waits: int = 1, cancels: bool = True) -> None:
-        """With ``cancels`` false, a wish to stop is heard and not followed."""
+        """With ``cancels`` false, a request to cancel is taken and not followed."""
         super().__init__()
         self._waits = waits
         self._quick = quick
@@ -134,7 +137,7 @@ class HangingService(RecordedService):
         return {**run, "status": "cancelled", "finish_reason": None}
 
     async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
-        """Take the wish to stop a run."""
+        """Take the request to cancel a run."""
         receipt = await super().cancel_run(run_id, reason=reason)
         if self._cancels:
             self._end_of(run_id).set()

@@ -24,6 +24,9 @@ CASES = [
 ]
 
 
+ALLOWED = ("--max-falsely-verified", "2")
+
+
 @pytest.fixture
 def dataset(tmp_path: Path) -> str:
     """Two cases, one of which fails."""
@@ -35,7 +38,7 @@ def dataset(tmp_path: Path) -> str:
 def called(service: RecordedService, *arguments: str) -> Result:
     """Call the command on a service; where it is asked to look does not matter."""
 
-    def with_client(use: Callable[[CaseworkerClient], Awaitable[T]], *, url: str | None) -> T:
+    def with_client(use: Callable[[CaseworkerClient], Awaitable[T]], **_: Any) -> T:
         async def used() -> T:
             return await use(cast("CaseworkerClient", service))
 
@@ -59,6 +62,8 @@ def test_a_missed_target_ends_with_1_and_a_line_for_each(tmp_path: Path, dataset
     assert [line for line in ended.stderr.splitlines() if line.startswith("target missed")] == [
         "target missed: success@1 is 0.5000, below the target of 0.95",
         "target missed: mean_tokens_per_case is 110 tokens, above the target of 1",
+        "target missed: falsely_verified is 1, above the target of 0: wrong answers passed off as"
+        " verified",
     ]
 
 
@@ -78,7 +83,7 @@ def test_what_a_case_may_cost_on_average_can_be_limited(
     def costly(body: Mapping[str, Any]) -> dict[str, Any]:
         return a_run(run_id=body["run_id"], cost_usd=0.02)
 
-    allowed = (dataset, *out(tmp_path), "--min-success", "0")
+    allowed = (dataset, *out(tmp_path), "--min-success", "0", "--max-falsely-verified", "2")
     over = called(RecordedService(costly), *allowed, option, limit)
     kept = called(RecordedService(costly), *allowed, option, "0.02" if "cost" in option else "110")
 
@@ -97,7 +102,7 @@ def test_without_a_gate_the_same_ends_with_0(tmp_path: Path, dataset: str) -> No
 @pytest.mark.req("002/7.5")
 def test_met_targets_end_with_0_and_the_figures(tmp_path: Path, dataset: str) -> None:
     """Success, mean use of resources, and where the report is."""
-    ended = called(RecordedService(), dataset, *out(tmp_path), "--min-success", "0.5")
+    ended = called(RecordedService(), dataset, *out(tmp_path), "--min-success", "0.5", *ALLOWED)
 
     assert ended.exit_code == 0
     assert "target missed" not in ended.stderr
@@ -128,15 +133,17 @@ def test_cases_can_be_chosen(
 
 
 def test_options_reach_the_service(tmp_path: Path, dataset: str) -> None:
-    """Mode, seed and repeats; a blind evaluation sends no gold answer."""
+    """Mode, seed and repeats; gold answers are sent if that is asked for alone."""
     service = RecordedService()
-    options = ("--mode", "fallback_only", "--seed", "5", "--repeat", "3", "--blind")
+    options = ("--mode", "fallback_only", "--seed", "5", "--repeat", "3", "--limit", "1")
 
-    called(service, dataset, *out(tmp_path), *options, "--limit", "1")
+    called(service, dataset, *out(tmp_path), *options)
+    called(service, dataset, *out(tmp_path), *options, "--with-gold")
 
-    assert len(service.posted) == 3
+    assert len(service.posted) == 6
     assert {(body["mode"], body["seed"]) for body in service.posted} == {("fallback_only", 5)}
-    assert not any("gold_answer" in body for body in service.posted)
+    gold = [body.get("gold_answer") for body in service.posted]
+    assert gold == [None] * 3 + ["42"] * 3
 
 
 @pytest.mark.parametrize(
@@ -148,6 +155,7 @@ def test_options_reach_the_service(tmp_path: Path, dataset: str) -> None:
         ("{}", "--only", "nothing"),
         ("{}", "--compare", "absent.json"),
         ("{}", "--min-success", "95"),
+        ("{}", "--record", "recording.jsonl", "--url", "http://127.0.0.1:8080"),
         (),
     ],
 )
@@ -217,7 +225,16 @@ def test_an_earlier_evaluation_bars_a_worse_one(tmp_path: Path, dataset: str) ->
     def worse(body: Mapping[str, Any]) -> dict[str, Any]:
         return a_run("0", run_id=body["run_id"])
 
-    compared = (dataset, *out(tmp_path), "--compare", str(earlier), "--min-success", "0")
+    compared = (
+        dataset,
+        *out(tmp_path),
+        "--compare",
+        str(earlier),
+        "--min-success",
+        "0",
+        "--max-falsely-verified",
+        "2",
+    )
     ended = called(RecordedService(worse), *compared)
     allowed = called(RecordedService(worse), *compared, "--max-success-drop", "0.5")
 

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from app.harness.dataset import Dataset, DatasetError, EvalCase
-from app.harness.evaluation import Evaluation, Plan, evaluate, new_evaluation_id, read_metrics
-from app.harness.folder import OutputFolder
-from app.harness.runner import RunOptions
+from app.harness.evaluation import (
+    Evaluation,
+    OutputFolder,
+    Plan,
+    evaluate,
+    new_evaluation_id,
+    read_metrics,
+)
+from app.harness.runner import RunOptions, run_id_of
 from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
 RIGHT = a_case(id="right", gold_answer="42", family="math", difficulty="easy")
@@ -28,7 +34,7 @@ async def evaluated(
         "evaluation_id": "eval-1",
     }
     return await evaluate(
-        Plan(**{**known, **plan}), service or RecordedService(), lambda result: None
+        Plan(**{**known, **plan}), service or RecordedService(), lambda result, total: None
     )
 
 
@@ -83,7 +89,7 @@ async def test_a_trace_is_the_run_then_its_log_then_every_call_in_order(tmp_path
     lines = lines_of(tmp_path / "right.trace.jsonl")
     once = ["run", "log", "call", "call", "call"]
     assert [line["type"] for line in lines] == once * 2
-    assert [line["run_id"] for line in lines] == ["eval-1-0001-1"] * 5 + ["eval-1-0001-2"] * 5
+    assert [line["run_id"] for line in lines] == ["eval-1:right"] * 5 + ["eval-1:right:2"] * 5
     assert [line["node_id"] for line in lines[2:5]] == ["n000001", "n000002", "n000009"]
     head = lines[0]
     assert (head["case_id"], head["outcome"], head["run"]["status"]) == (
@@ -97,15 +103,15 @@ async def test_a_trace_is_the_run_then_its_log_then_every_call_in_order(tmp_path
 @pytest.mark.req("002/22.5", "002/26.4")
 async def test_metrics_say_what_was_measured_and_how(tmp_path: Path) -> None:
     """Enough to know whether two evaluations can be compared, and which runs they made."""
-    options = RunOptions(mode="fallback_only", seed=7, concurrency=2, sends_gold=False)
+    options = RunOptions(mode="fallback_only", seed=7, concurrency=2)
 
     metrics = (await evaluated(tmp_path, RIGHT, WRONG, run=options)).metrics
 
     about = metrics["evaluation"]
-    assert about["dataset"] == {"name": "set.json", "sha256": "abc", "cases": 2}
+    assert about["dataset"] == {"name": "set.json", "sha256": "abc", "cases": 2, "left_out": 0}
     assert (about["service_version"], about["mode"], about["seed"]) == ("9.9.9", "fallback_only", 7)
-    assert about["gold_sent"] is False
-    assert [case["run_ids"] for case in metrics["cases"]] == [["eval-1-0001-1"], ["eval-1-0002-1"]]
+    assert about["protocol"] == "blind"
+    assert [case["run_ids"] for case in metrics["cases"]] == [["eval-1:right"], ["eval-1:wrong"]]
 
 
 @pytest.mark.req("002/16.2", "002/26.3")
@@ -114,12 +120,13 @@ async def test_the_report_shows_what_failed_and_why(tmp_path: Path) -> None:
     await evaluated(tmp_path, RIGHT, WRONG)
 
     report = (tmp_path / "report.md").read_text()
-    assert "1 of 2 trials of 2 cases from `set.json` succeeded." in report
+    assert "1 of 2 trials of 2 cases from `set.json` succeeded. Protocol: blind" in report
     assert "- success@1 is 0.5000, below the target of 0.95" in report
+    assert "- falsely_verified is 1, above the target of 0" in report
     failures = report.partition("## Failures")[2].partition("##")[0]
     assert (
         r"| wrong | wrong_answer | a \| b &lt;b>?&lt;/b> | 41 | 42 |"
-        " verified, and yet not the right answer | eval-1-0002-1 |"
+        " verified, and yet not the right answer | eval-1:wrong |"
     ) in failures
     assert "| right |" not in failures
     assert "| math | 1 | 1 | 1.0 |" in report
@@ -172,8 +179,30 @@ async def test_a_regression_is_a_missed_target(tmp_path: Path) -> None:
 
     after = await evaluated(tmp_path / "after", RIGHT, WRONG, earlier=earlier)
 
-    assert [miss.target for miss in after.misses] == ["success@1", "success@1"]
-    assert "fell from 1.0000 to 0.5000" in after.misses[1].message
+    targets = [miss.target for miss in after.misses]
+    assert targets == ["success@1", "falsely_verified", "success@1"]
+    assert "fell from 1.0000 to 0.5000" in after.misses[2].message
+
+
+async def test_cases_that_need_a_model_are_left_out_where_there_is_none(tmp_path: Path) -> None:
+    """And the metrics and the report say how many; a service with a model is asked all."""
+    cases = (RIGHT, a_case(id="story", gold_answer="42", needs_model=True))
+    with_model = RecordedService()
+    with_model.provider = "openai"
+
+    without = await evaluated(tmp_path / "without", *cases, selection={"limit": 1})
+    asked = await evaluated(tmp_path / "all", *cases, all_cases=True)
+    other = await evaluated(tmp_path / "model", *cases, service=with_model)
+
+    assert [each["id"] for each in without.metrics["cases"]] == ["right"]
+    assert without.metrics["evaluation"]["dataset"]["left_out"] == 1
+    report = (tmp_path / "without" / "report.md").read_text()
+    assert "because they need a model, which the service has not: 1." in report
+    for evaluation in (asked, other):
+        assert evaluation.metrics["counts"]["cases"] == 2
+        assert evaluation.metrics["evaluation"]["dataset"]["left_out"] == 0
+    with pytest.raises(DatasetError, match=r"no case is left; .* need a model"):
+        await evaluated(tmp_path, cases[1])
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 99}'])
@@ -187,11 +216,11 @@ def test_what_are_no_metrics_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_ids_of_evaluations_fit_into_run_ids() -> None:
-    """With the number of the case and of the repeat, at most 64 characters."""
+    """With the id of the case and the number of the repeat, at most 64 characters."""
     one, other = new_evaluation_id(), new_evaluation_id()
 
     assert one != other
-    assert len(f"{one}-{9999:04}-1000") <= 64
+    assert len(run_id_of(one, a_case(id="c" * 32), 1000)) <= 64
 
 
 @pytest.mark.req("002/26.2")

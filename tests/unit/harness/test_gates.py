@@ -21,7 +21,7 @@ from app.harness.gates import (
 MET: dict[str, Any] = {
     "format": 1,
     "evaluation": {},
-    "counts": {},
+    "counts": {"falsely_verified": 0},
     "cases": [],
     "success@1": 0.95,
     "escalation_rate": 0.15,
@@ -74,6 +74,16 @@ def test_cost_is_limited_where_a_limit_is_given() -> None:
     assert misses(Targets(max_mean_tokens=0)) == [
         "mean_tokens_per_case is 500 tokens, above the target of 0"
     ]
+
+
+def test_a_wrong_answer_that_is_passed_off_as_verified_misses_the_target() -> None:
+    """One is too many, however good the rest is; more can be allowed."""
+    wrong: dict[str, Any] = {"success@1": 0.99, "counts": {"falsely_verified": 1}}
+
+    assert misses(**wrong) == [
+        "falsely_verified is 1, above the target of 0: wrong answers passed off as verified"
+    ]
+    assert misses(Targets(max_falsely_verified=1), **wrong) == []
 
 
 def test_what_was_not_measured_misses_no_target() -> None:

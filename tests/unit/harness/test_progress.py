@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from app.harness.progress import progress_bar
+from app.harness.command import progress_bar
 from tests.unit.harness.recorded import a_case, a_result
 
 WRONG = a_case(gold_answer="41")
@@ -14,9 +14,9 @@ def shown(*, terminal: bool) -> str:
     """What stands on the console after a right and a wrong result of three."""
     written = io.StringIO()
     console = Console(file=written, force_terminal=terminal, width=80)
-    with progress_bar(console, 3) as told:
-        told(a_result())
-        told(a_result(WRONG))
+    with progress_bar(console) as show:
+        show(a_result(), 3)
+        show(a_result(WRONG), 3)
     return written.getvalue()
 
 

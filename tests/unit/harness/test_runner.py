@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.client import ApiError, ServiceUnreachableError
+from app.harness.results import Trial
 from app.harness.runner import Runner, RunOptions
-from app.harness.trials import Trial
 from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
 Passing = ApiError(503, {"detail": "the queue is full"})
@@ -41,11 +41,11 @@ async def test_a_case_is_posted_with_what_it_says_and_nothing_else() -> None:
     full = a_case(
         gold_answer="42", expected_tools=["calculator"], mode="fallback_only", timezone="UTC"
     )
-    await run(service, full, mode="hrm_small_then_escalate", seed=7)
+    await run(service, full, mode="hrm_small_then_escalate", seed=7, protocol="with_gold")
     await run(service, a_case())
 
     metadata = {"evaluation": "eval-1", "case": "sum", "repeat": 1}
-    question = {"run_id": "eval-1-0001-1", "input": "What is 20 + 22?", "metadata": metadata}
+    question = {"run_id": "eval-1:sum", "input": "What is 20 + 22?", "metadata": metadata}
     assert service.posted[0] == {
         **question,
         "gold_answer": "42",
@@ -57,13 +57,14 @@ async def test_a_case_is_posted_with_what_it_says_and_nothing_else() -> None:
     assert service.posted[1] == question
 
 
-async def test_a_blind_evaluation_keeps_the_gold_answers_to_itself() -> None:
+async def test_gold_answers_are_kept_from_the_service_unless_the_protocol_says_otherwise() -> None:
     """The service then has what a caller without the answer gives it."""
     service = RecordedService()
 
-    await run(service, a_case(gold_answer="42"), sends_gold=False)
+    await run(service, a_case(gold_answer="42"))
+    await run(service, a_case(gold_answer="42"), protocol="with_gold")
 
-    assert "gold_answer" not in service.posted[0]
+    assert [body.get("gold_answer") for body in service.posted] == [None, "42"]
 
 
 @pytest.mark.req("002/22.2", "002/22.4")
@@ -74,10 +75,10 @@ async def test_every_trial_has_a_run_id_of_its_own_and_the_same_seed() -> None:
     trials = await run(service, a_case(id="a"), a_case(id="b"), repeat=2, seed=11)
 
     assert sorted((trial.case.id, trial.repeat, trial.run_id) for trial in trials) == [
-        ("a", 1, "eval-1-0001-1"),
-        ("a", 2, "eval-1-0001-2"),
-        ("b", 1, "eval-1-0002-1"),
-        ("b", 2, "eval-1-0002-2"),
+        ("a", 1, "eval-1:a"),
+        ("a", 2, "eval-1:a:2"),
+        ("b", 1, "eval-1:b"),
+        ("b", 2, "eval-1:b:2"),
     ]
     assert {body["seed"] for body in service.posted} == {11}
 
@@ -90,7 +91,7 @@ async def test_a_run_that_takes_longer_is_asked_for_again_under_its_id() -> None
     (trial,) = await run(service)
 
     assert trial.error is None
-    assert [body["run_id"] for body in service.posted] == ["eval-1-0001-1"] * 3
+    assert [body["run_id"] for body in service.posted] == ["eval-1:sum"] * 3
 
 
 async def test_a_case_that_takes_too_long_is_cancelled_and_is_an_error() -> None:
@@ -100,7 +101,7 @@ async def test_a_case_that_takes_too_long_is_cancelled_and_is_an_error() -> None
     (trial,) = await run(service, timeout_seconds=0.01)
 
     assert trial.error == "it did not end within 0.01 seconds"
-    assert service.cancelled == ["eval-1-0001-1"]
+    assert service.cancelled == ["eval-1:sum"]
 
 
 @pytest.mark.parametrize("error", [Passing, ServiceUnreachableError("no answer")])
@@ -146,7 +147,7 @@ async def test_any_other_refusal_is_an_error(error: ApiError) -> None:
 
 
 async def test_no_more_cases_run_at_a_time_than_wanted() -> None:
-    """Lanes take one case after the other."""
+    """Workers take one case after the other."""
     service = CountingService()
 
     await run(service, *(a_case(id=f"c{number}") for number in range(9)), concurrency=3)
@@ -156,7 +157,7 @@ async def test_no_more_cases_run_at_a_time_than_wanted() -> None:
 
 
 async def test_what_the_listener_raises_ends_the_evaluation() -> None:
-    """A full disk is told as it is, not as a group of failures."""
+    """A full disk is reported as it is, not as a group of failures."""
 
     def full(trial: Trial) -> None:
         raise OSError("no space left")
@@ -177,25 +178,25 @@ async def test_what_the_listener_raises_cancels_what_is_under_way() -> None:
     with pytest.raises(OSError, match="no space left"):
         await runner.run([a_case(id="slow"), a_case(id="quick")], full)
 
-    assert service.cancelled == ["eval-1-0001-1"]
+    assert service.cancelled == ["eval-1:slow"]
 
 
 async def test_an_interruption_cancels_the_runs_under_way_and_begins_no_other() -> None:
-    """What had ended was told; what was cut off says nothing about the service."""
+    """What had ended was reported; what was cut off says nothing about the service."""
     service = HangingService("quick", waits=2)
-    told: list[Trial] = []
+    reported: list[Trial] = []
     runner = Runner(service, RunOptions(concurrency=2), evaluation_id="eval-1")
     cases = [a_case(id=name) for name in ("quick", "slow", "slower", "later")]
-    running = asyncio.create_task(runner.run(cases, told.append))
+    running = asyncio.create_task(runner.run(cases, reported.append))
     await service.waiting.wait()
 
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert sorted(service.cancelled) == ["eval-1-0002-1", "eval-1-0003-1"]
+    assert sorted(service.cancelled) == ["eval-1:slow", "eval-1:slower"]
     assert [body["metadata"]["case"] for body in service.posted] == ["quick", "slow", "slower"]
-    assert [trial.case.id for trial in told] == ["quick"]
+    assert [trial.case.id for trial in reported] == ["quick"]
 
 
 async def test_an_interruption_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from app.adapters.providers.pydantic_ai.provider import (
 )
 from app.adapters.providers.pydantic_ai.translation import tool_output
 from app.adapters.providers.pydantic_ai.transport import http_client
+from app.llm.ports import ModelEndpoint
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 
@@ -26,6 +27,11 @@ DEFAULT_MAX_OUTPUT_TOKENS = 4096
 
 _NAME = "anthropic"
 _NO_KEY = "none"
+
+
+def from_endpoint(endpoint: ModelEndpoint) -> PydanticAIProvider:
+    """Return the provider ``anthropic`` as it is configured."""
+    return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key)
 
 
 def anthropic_provider(

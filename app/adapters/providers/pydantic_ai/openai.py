@@ -19,11 +19,17 @@ from app.adapters.providers.pydantic_ai.provider import (
 )
 from app.adapters.providers.pydantic_ai.translation import native_output
 from app.adapters.providers.pydantic_ai.transport import http_client
+from app.llm.ports import ModelEndpoint
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
 _NAME = "openai"
 _NO_KEY = "none"  # the SDK insists on a key, a local server does not look at it
+
+
+def from_endpoint(endpoint: ModelEndpoint) -> PydanticAIProvider:
+    """Return the provider ``openai`` as it is configured."""
+    return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key)
 
 
 def openai_provider(

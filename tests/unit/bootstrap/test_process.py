@@ -1,9 +1,12 @@
-"""How much runs may keep, as it is configured."""
+"""How a process is put together: what runs may keep, and how garbage is collected."""
+
+import gc
+from collections.abc import Iterator
 
 import pytest
 from pydantic import ValidationError
 
-from app.bootstrap.process import artifact_limits
+from app.bootstrap.process import GC_THRESHOLDS, artifact_limits, collect_garbage_seldom
 from app.runs.artifacts import ArtifactLimits
 from app.settings.schema import Settings
 from app.settings.service import ArtifactSettings
@@ -32,3 +35,22 @@ def test_a_run_has_room_for_one_file_at_least() -> None:
     """Or the limit of a file would never be the one that is met."""
     with pytest.raises(ValidationError, match="must be at least artifacts"):
         Settings(artifacts=ArtifactSettings(max_artifact_mb=51))
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The collector, put back to what it was."""
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("collector")
+def test_what_a_process_was_started_with_is_left_alone() -> None:
+    """And what comes later is looked at more rarely than usual."""
+    usual = gc.get_threshold()
+    collect_garbage_seldom()
+
+    assert gc.get_freeze_count() > 10_000
+    assert gc.get_threshold()[0] == GC_THRESHOLDS[0] > usual[0]
