@@ -199,7 +199,7 @@ def _tools_used(trace: Mapping[str, Any] | None) -> set[str]:
 def _model_failure(trace: Mapping[str, Any] | None) -> str | None:
     """Return why the last model that was asked gave no reply, if it gave none."""
     asked = [node for node in trace_nodes(trace) if node["kind"] == "llm"]
-    failed = bool(asked) and asked[-1]["status"] == "failure"
+    failed = bool(asked) and asked[-1]["status"] == "fail"
     return asked[-1].get("stop_reason") if failed else None
 
 

@@ -102,3 +102,14 @@ def test_a_failure_says_what_stopped_the_run() -> None:
 
     assert a_result(run=stopped).detail == "budget, seconds"
     assert a_result(run=failed).detail == "calendar: no such day"
+
+
+def test_a_case_without_an_answer_says_why_the_last_model_did_not_reply() -> None:
+    """Such as an exchange that a recording does not hold."""
+    trace = a_trace()
+    failed = {"status": "fail", "stop_reason": "openai: too many requests (HTTP 429)"}
+    trace["snapshot"]["nodes"]["n000002"].update(failed)
+
+    result = a_result(run=a_run(None, verified=False), trace=trace)
+
+    assert (result.outcome, result.detail) == (Outcome.NOT_VERIFIED, failed["stop_reason"])

@@ -98,9 +98,9 @@ def test_the_environment_overrides_the_list_as_a_whole(tmp_path: Path) -> None:
             + ", ".join(ModelSettings.model_fields),
         ),
         (
-            "[{provider: offline}, {provider: mistral}]",
-            "config.yaml: models.small.fallbacks item 2: provider: must be 'offline', 'openai' or"
-            " 'anthropic' (got \"mistral\")",
+            "[{provider: offline}, {provider: recorded, model: m}]",
+            "config.yaml: models.small.fallbacks item 2: recording: must name a file, since the"
+            " provider is recorded",
         ),
         (
             "[{provider: openai, model: x}]",
