@@ -66,8 +66,7 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
     Raises:
         StartupError: a provider is not registered, or cannot be made as it is configured.
     """
-    check_providers(settings)
-    providers = Providers()
+    providers = check_providers(settings)
 
     def model(chosen: ModelSettings) -> TierModel:
         provider = providers.make(chosen.chosen_provider, _endpoint(chosen))
@@ -80,8 +79,8 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
     return ModelGateway(tiers, _prices(_chosen(settings)), _retry(settings.retry))
 
 
-def check_providers(settings: Settings) -> None:
-    """Look whether the configured providers are registered; nothing is imported for that.
+def check_providers(settings: Settings) -> Providers:
+    """Return what is registered, if the configured providers are; nothing is imported for that.
 
     Raises:
         StartupError: one is not.
@@ -92,6 +91,7 @@ def check_providers(settings: Settings) -> None:
         for number, fallback in enumerate(chosen.fallbacks, 1):
             key = f"models.{tier.value}.fallbacks item {number}: provider"
             providers.require(key, fallback.chosen_provider)
+    return providers
 
 
 def _tiers(settings: Settings) -> dict[Tier, TierSettings]:

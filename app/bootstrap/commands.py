@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaitable[None]]) -> None:
-    """Serve the API until the process is told to end; ``started`` gets the URL.
+    """Serve the API until the process gets a signal to end; ``started`` gets the URL.
 
     Raises:
         StartupError: the process cannot start.
@@ -33,7 +33,7 @@ def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaita
 
 
 def run_worker(*, migrate: bool) -> None:
-    """Execute queued runs until the process is told to end.
+    """Execute queued runs until the process gets a signal to end.
 
     Raises:
         StartupError: the process cannot start.

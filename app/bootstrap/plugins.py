@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -42,7 +43,7 @@ class Providers:
         Raises:
             StartupError: two have the same name.
         """
-        found = entry_points(group=PROVIDERS) if points is None else points
+        found = _installed(PROVIDERS) if points is None else points
         self._points = _unique("provider", ((each.name, each.value, each) for each in found))
 
     def require(self, key: str, name: str) -> None:
@@ -82,7 +83,7 @@ class Toolbox:
         self._held.callback(renderer.close)
         resources = ToolResources(prices=self._prices(settings.prices), renderer=renderer)
         named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
-        found = (*(entry_points(group=TOOLS) if points is None else points), *named)
+        found = (*(_installed(TOOLS) if points is None else points), *named)
         made = [(point, _tool(point, resources)) for point in found]
         self.tools: tuple[Tool, ...] = tuple(
             _unique("tool", ((tool.spec.name, point.value, tool) for point, tool in made)).values()
@@ -117,7 +118,7 @@ def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[Fun
     Raises:
         StartupError: one cannot be loaded, or is no function, or two have the same name.
     """
-    found = entry_points(group=FUNCTIONS) if points is None else points
+    found = _installed(FUNCTIONS) if points is None else points
     nodes = [(point, _node(point)) for point in found]
     return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
 
@@ -136,6 +137,14 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
             raise StartupError(
                 f"{key}: there is no {kind} {name!r}{hint} The {kind}s are {', '.join(there)}"
             )
+
+
+def _installed(group: str) -> Iterable[EntryPoint]:
+    return _all_points().select(group=group)
+
+
+_all_points = cache(entry_points)
+"""Of all groups: the metadata of every installed package is read for any of them."""
 
 
 def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made]:

@@ -107,7 +107,7 @@ class Process:
         log.info("process.open", worker_id=self._executor.worker_id)
 
     def begin_closing(self) -> None:
-        """Take no more work and let callers that wait go; said at the first sign of an end."""
+        """Take no more work and answer callers that wait; called at the first sign of an end."""
         self._closing = True
         self.runs.stop_waiting()
         if self._executor is not None:
@@ -199,7 +199,7 @@ class Process:
 
 
 def work(settings: Settings, url: str) -> None:
-    """Execute queued runs, without serving the API, until the process is told to end."""
+    """Execute queued runs, without serving the API, until a signal ends the process."""
     uvloop.run(_work(Process(settings, url, executes=True)))
 
 

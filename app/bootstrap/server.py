@@ -26,7 +26,7 @@ from app.settings.schema import Settings
 T = TypeVar("T")
 
 Started = Callable[[str], Awaitable[None]]
-"""Told the server's URL once it answers."""
+"""Called with the server's URL once it answers."""
 
 
 def build_app(process: Process) -> FastAPI:
@@ -50,7 +50,7 @@ def build_app(process: Process) -> FastAPI:
 
 
 def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process gets a signal to end."""
     process = Process(settings, url, executes=executes)
     config = uvicorn.Config(
         build_app(process),
@@ -108,7 +108,7 @@ class _Server(uvicorn.Server):
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End well; whoever waits for a run is answered first, so that nothing holds the end up.
+        """End in order; callers that wait for a run are answered first, so that they delay nothing.
 
         The signal is not raised again afterwards, as uvicorn would: the process ends with 0.
         """

@@ -154,8 +154,8 @@ def _judged(trial: Trial) -> tuple[Outcome, str]:
     if trial.error is not None:
         return Outcome.ERROR, trial.error
     if trial.run is None:
-        told = trial.refusal or "no run"
-        return (Outcome.SUCCESS if wants_refusal else Outcome.INPUT_REFUSED), told
+        why = trial.refusal or "no run"
+        return (Outcome.SUCCESS if wants_refusal else Outcome.INPUT_REFUSED), why
     if trial.run["status"] == "cancelled" or trial.run["finish_reason"] is None:
         return Outcome.ERROR, f"the run ended {trial.run['status']}: {_cause(trial.run)}"
     if wants_refusal:

@@ -179,4 +179,4 @@ def test_what_was_changed_or_is_missing_fails_loudly_and_alone(
         "recorded: case plain, purpose case/small/1/plan, attempt 1: the request has changed in"
         " changed.jsonl; record it anew"
     ) in (replayed.folder / "plain.trace.jsonl").read_text()
-    assert "case mended, purpose case/big/1/plan, attempt 1: there is no such" in replayed.report
+    assert "case mended, purpose case/big/2/plan, attempt 1: there is no such" in replayed.report
