@@ -8,8 +8,8 @@ kept as hashes, and neither keys nor URLs are kept. An exchange is found by two 
   that a later evaluation of the same case finds it;
 - the *purpose* is the path of the call in its run, such as ``case/small/1/reprompt``.
 
-Of the attempts of a call the last one is kept, with its number: a failure that was final is replayed,
-and one that a retry got past is not.
+Of the attempts of a call the last one is kept, with its number: a failure that was final is
+replayed, and one that a retry got past is not.
 """
 
 import asyncio
