@@ -151,26 +151,43 @@ def test_the_same_questions_with_the_same_seed_end_the_same(
 
 
 @pytest.mark.req("002/12.5", "002/16.3", "002/26.3", "002/26.5")
+@pytest.mark.parametrize(
+    ("protocol", "outcome", "missed"),
+    [
+        (
+            "--with-gold",
+            "not_verified",
+            "escalation_rate is 1, above the target of 0.15",
+        ),
+        (
+            "--blind",
+            "wrong_answer",
+            "falsely_verified is 1, above the target of 0: wrong answers passed off as verified",
+        ),
+    ],
+)
 def test_an_answer_that_is_not_the_right_one_misses_the_target(
-    evaluator: Evaluator, service_url: str, tmp_path: Path
+    evaluator: Evaluator,
+    service_url: str,
+    tmp_path: Path,
+    protocol: str,
+    outcome: str,
+    missed: str,
 ) -> None:
-    """The command ends with 1 and says why, line by line; the warning is logged."""
+    """The command ends with 1 and says why, line by line; the warning is logged elsewhere."""
     cases = [{"id": "wrong", "input": "What is 2 + 2?", "gold_answer": "5"}]
     (tmp_path / "wrong.json").write_text(json.dumps(cases))
-    evaluated = evaluator.evaluate(
-        tmp_path / "wrong.json", "--with-gold", "--url", service_url, name="wrong"
-    )
+    options = (protocol, "--url", service_url)
+    evaluated = evaluator.evaluate(tmp_path / "wrong.json", *options, name="wrong")
 
     assert evaluated.exit_code == 1
-    reasons = [line for line in evaluated.stderr.splitlines() if line.startswith("target missed")]
-    assert reasons == [
+    assert evaluated.stderr.splitlines() == [
         "target missed: success@1 is 0.0000, below the target of 0.95",
-        "target missed: escalation_rate is 1, above the target of 0.15",
+        f"target missed: {missed}",
     ]
-    assert reasons == evaluated.stderr.splitlines()
     logged = (evaluated.folder / "log.jsonl").read_text()
     assert '"event": "performance.target_missed"' in logged
-    assert evaluated.metrics["outcomes"] == {"not_verified": 1}
+    assert evaluated.metrics["outcomes"] == {outcome: 1}
 
 
 @pytest.mark.asyncio(loop_scope="module")
