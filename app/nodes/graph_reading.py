@@ -177,7 +177,7 @@ def _step(reader: _Reader, value: Any, index: int) -> _ReadStep:
         work=found.work,
         policy=policy,
         fallback=None if fallback is None else fallback.work,
-        sub_budget=None if spec.sub_budget is None else spec.sub_budget.budget(),
+        sub_budget=spec.sub_budget,
     )
     return _ReadStep(step, traits, prepared)
 

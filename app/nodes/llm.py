@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from app.control.budget import MAX_LIMIT
 from app.engine.context import FlowContext, Outputs
 from app.engine.results import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.messages import Message
-from app.nodes.graph_spec import MAX_LIMIT
 from app.nodes.node_type import NONE, NodeType
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError

@@ -32,6 +32,7 @@ TOLD: Final = "caseworker_told"
 _MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
     "extra_forbidden": "This field is not known here; leave it out.",
+    "unexpected_keyword_argument": "This field is not known here; leave it out.",
     "string_type": "This must be a string.",
     "string_unicode": "This must be valid Unicode text.",
     "string_too_short": "This must have at least {min_length} characters.",
@@ -47,6 +48,7 @@ _MESSAGES: Mapping[str, str] = {
     "less_than_equal": "This must be at most {le}.",
     "literal_error": "This must be one of: {expected}.",
     "dict_type": "This must be a JSON object.",
+    "dataclass_type": "This must be a JSON object.",
     "model_type": "This must be a JSON object.",
     "list_type": "This must be a JSON array.",
     "recursion_loop": "This is nested too deeply.",
