@@ -12,15 +12,13 @@ was lost is made again if that does no harm, and counts as the same logical call
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Any
 
 from app.control.budget import Dimension
 from app.control.ledger import Scope
-from app.control.retry import delay_before_retry
 from app.control.usage import NOTHING, Charge
-from app.engine.attempts import BROKEN, AttemptLog
+from app.engine.attempts import BROKEN, AttemptLog, Retries
 from app.engine.call import (
     FREE,
     Attempt,
@@ -57,8 +55,7 @@ class Calls:
         self.graph = graph
         self.journal = journal
         self.token = token
-        self.jitter = jitter
-        self.deadline_in = deadline_in
+        self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
 
     async def perform(self, call: Call, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
@@ -110,21 +107,31 @@ class _Performance:
 
     async def run(self, attempt: Attempt) -> Any:
         try:
-            while True:
-                try:
-                    reply = await self._try(attempt)
-                except AttemptError as failure:
-                    await self._wait_or_fail(failure)
-                else:
-                    return self._succeed(reply)
-        except CallFailedError:
-            raise
+            reply = await self._calls.retries.run(
+                lambda _: self._try(attempt), self._call.retry, self._scope, failed=self._failed
+            )
+            return self._succeed(reply)
+        except AttemptError as failure:
+            self._fail(failure.error_class, str(failure))
+            raise CallFailedError(
+                str(failure),
+                error_class=failure.error_class,
+                attempts=self._begun,
+                retry_after_seconds=failure.retry_after_seconds,
+            ) from None
         except Exception as error:
             self._break(error)
             raise
         except BaseException as stop:
             self._halt(stop)
             raise
+
+    def _failed(self, failure: Exception, _: int) -> bool:
+        """Journal what was spent so far; return whether to try again, if the policy allows it."""
+        if not isinstance(failure, AttemptError):
+            return False
+        self._note(None)
+        return failure.retryable
 
     async def _try(self, attempt: Attempt) -> Reply:
         """Reserve, ask the barrier, perform one attempt, settle it."""
@@ -174,33 +181,6 @@ class _Performance:
                 raise
             message = "It waited for something that was cancelled."
             raise AttemptError(message, error_class="CancelledError", retryable=False) from None
-
-    async def _wait_or_fail(self, failure: AttemptError) -> None:
-        delay = self._delay(failure)
-        if delay is None:
-            self._fail(failure.error_class, str(failure))
-            raise CallFailedError(
-                str(failure),
-                error_class=failure.error_class,
-                attempts=self._begun,
-                retry_after_seconds=failure.retry_after_seconds,
-            ) from None
-        self._note(None)
-        await asyncio.sleep(delay)
-
-    def _delay(self, failure: AttemptError) -> float | None:
-        """Return how long to wait before the next attempt; None if there is none."""
-        if not failure.retryable:
-            return None
-        delay = delay_before_retry(
-            self._call.retry,
-            failed_attempts=self._begun,
-            retry_after_seconds=failure.retry_after_seconds,
-            jitter_draw=self._calls.jitter(),
-        )
-        ends = (self._scope.remaining_seconds(), self._calls.deadline_in())
-        left = min((seconds for seconds in ends if seconds is not None), default=math.inf)
-        return None if delay is None or delay >= left else delay
 
     def _succeed(self, reply: Reply) -> Any:
         self._note(CallOutcome.RESULT, value=reply.value)

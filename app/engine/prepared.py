@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.locks import NodeLock
 from app.engine.node import Node
 from app.kernel.graph import Edge, Graph, Step

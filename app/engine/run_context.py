@@ -36,10 +36,6 @@ class RunContext:
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """How long cancelled work may take to end before it is abandoned."""
-    jitter: Callable[[], float] = lambda: 0.0
-    """Draws from [-1, 1]."""
-    deadline_in: Callable[[], float | None] = lambda: None
-    """Tells the seconds until the run's deadline."""
     begun: dict[str, str] = field(default_factory=dict)
     """The steps of which a start was told and no end yet: their CallNodes by their paths."""
     over: Callable[[], None] = lambda: None

@@ -5,16 +5,13 @@ retries it, skips it or replaces it.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-
-from app.control.policy import ErrorPolicy, GiveUp, Retry, verdict
+from app.control.retry import ErrorPolicy
 from app.control.stops import Stop
 from app.engine.attempts import AttemptLog
 from app.engine.cancellation import is_being_cancelled
@@ -291,9 +288,8 @@ class _Recovery:
         self._inputs = inputs
         self._context = context
         self._report = report
-        self._first: Exception | None = error
+        self._error: Exception | None = error
         self._number = 1
-        self._ruling: Retry | GiveUp = GiveUp()
         self._attempts = AttemptLog(
             context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
         )
@@ -309,60 +305,39 @@ class _Recovery:
         Raises:
             Exception: what failed the step in the end.
         """
-        retrying = self._retrying()
+        first, self._error = self._error, None
         try:
-            return await retrying(self._attempt)
+            return await self._context.calls.retries.run(
+                self._attempt,
+                self._policy.retry,
+                self._context.scope,
+                failed=self._failed,
+                before=None if first is None else (self._number, first),
+            )
         except Exception as error:
             return await self._recovered(error)
         finally:
-            retrying.iter_state.reset()  # it leads back to itself, and with it the run
+            del first  # this frame is a part of it now, and must not keep it alive
 
-    def _retrying(self) -> AsyncRetrying:
-        return AsyncRetrying(
-            wait=self._judge,
-            stop=lambda _: isinstance(self._ruling, GiveUp),
-            retry=retry_if_exception_type(Exception),
-            sleep=asyncio.sleep,
-            reraise=True,
-        )
-
-    def _judge(self, state: RetryCallState) -> float:
-        """Judge the last failure; return the wait before the next attempt, if there is one."""
-        run, scope = self._context.run, self._context.scope
-        ends = (scope.remaining_seconds(), run.deadline_in())
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, Exception):
-            self._failed(error)
-        self._ruling = verdict(
-            self._policy,
-            failed_attempts=self._number,
-            jitter=run.jitter(),
-            retry_after_seconds=getattr(error, "retry_after_seconds", None),
-            seconds_left=min((left for left in ends if left is not None), default=math.inf),
-        )
-        return self._ruling.delay_seconds if isinstance(self._ruling, Retry) else 0.0
-
-    async def _attempt(self) -> Outputs:
-        """Make an attempt; what counts as the first one is the one that brought us here."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            try:
-                raise first
-            finally:
-                del first  # this frame is a part of it now, and must not keep it alive
-        self._number += 1
+    async def _attempt(self, number: int) -> Outputs:
+        """Make an attempt after the first."""
+        self._number = number
         self._context.run.trace.increment_retries(self._context.trace_parent)
-        context = replace(self._context, path=f"{self._context.path}~{self._number}")
+        context = replace(self._context, path=f"{self._context.path}~{number}")
         return await self._make(self._step.work, context)
 
     async def _make(self, work: BoundNode, context: FlowContext) -> Outputs:
         context.token.check()
         return await self._attempts.make(
-            lambda: _in_time(work, self._policy, self._inputs, context, self._failed)
+            lambda: _in_time(work, self._policy, self._inputs, context, self._note)
         )
 
-    def _failed(self, error: Exception) -> None:
+    def _note(self, error: Exception) -> None:
         _note_failed(self._context, self._report, self._number, error)
+
+    def _failed(self, error: Exception, _: int) -> bool:
+        self._note(error)
+        return True
 
     async def _recovered(self, error: Exception) -> Outputs:
         """Return what takes the place of the output that a failed step owes.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.prepared import PreparedGraph, PreparedStep
 from app.kernel.graph import Channel, Edge, Graph, Step
 from app.kernel.validation import Problem, Severity, Traits, problems_of

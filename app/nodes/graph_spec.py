@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.nodes.reading import HandleName, StepData, refusal
 
 MAX_PARALLEL = 64

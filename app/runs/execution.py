@@ -95,9 +95,6 @@ class Execution:
         """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
         draw = random.Random(f"{self.run.key.run_id}/{self.run.fence}")
 
-        def jitter() -> float:
-            return draw.uniform(-1, 1)
-
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,
@@ -110,14 +107,12 @@ class Execution:
                 graph=self.graph,
                 journal=self.journal,
                 token=self.token,
-                jitter=jitter,
+                jitter=lambda: draw.uniform(-1, 1),
                 deadline_in=self.deadline_in,
             ),
             services=services,
             slots=slots,
             grace_seconds=grace_seconds,
-            jitter=jitter,
-            deadline_in=self.deadline_in,
             over=over,
         )
 

@@ -8,7 +8,7 @@ results = await graph.execute(ExecutionContext(budget=Budget(max_time_seconds=10
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.stops import CancelledError, Stop
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.cancellation import CancellationToken

@@ -75,7 +75,6 @@ def _run_context(
         services={Caller: caller_of(context), BlockingPool: pool},
         slots=StepSlots(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
-        jitter=_jitter,
         notes=None if notes is None else notes.executions,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.context import ExecutionContext, FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.locks import NodeLock

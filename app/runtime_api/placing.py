@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.context import ExecutionContext
 from app.engine.locks import NodeLock
 from app.engine.prepared import BoundNode, PreparedStep

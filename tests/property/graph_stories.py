@@ -8,7 +8,7 @@ from typing import Any
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
-from app.control.policy import ErrorPolicy, OnError
+from app.control.retry import ErrorPolicy, OnError
 from app.control.stops import Stop
 from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
@@ -143,13 +143,15 @@ class World:
             scope=self.scope,
             token=token,
             calls=Calls(
-                graph=self.trace, journal=NullJournal(token), token=token, jitter=lambda: 0.0
+                graph=self.trace,
+                journal=NullJournal(token),
+                token=token,
+                jitter=lambda: draw.uniform(-1, 1),
             ),
             journal=NullJournal(token),
             events=self,
             slots=StepSlots(self.ceiling),
             grace_seconds=GRACE_SECONDS,
-            jitter=lambda: draw.uniform(-1, 1),
         )
         if self.cancel_at is not None:
             loop.call_later(self.cancel_at, token.cancel)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.results import ExecutionResult

@@ -115,7 +115,6 @@ class World:
             events=self,
             slots=self.slots,
             grace_seconds=GRACE_SECONDS,
-            jitter=lambda: 0.0,
         )
         return GraphExecution(prepared(of, self.node, **limits), inputs, run)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.stops import HandOver
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget, Dimension
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.usage import BudgetExceededError
 from app.engine.call import AttemptError, Call, Reply
 from app.engine.context import FlowContext

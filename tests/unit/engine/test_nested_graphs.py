@@ -8,7 +8,7 @@ import pytest
 
 from app.control import stops
 from app.control.budget import Budget, Dimension
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.context import FlowContext
 from app.engine.prepared import BoundNode
 from app.engine.results import ExecutionResult
