@@ -30,8 +30,8 @@ from app.engine.call import (
     Spent,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
-from app.engine.detached_work import DetachedWork
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded
+from app.engine.supervision import DetachedWork
 from app.trace.execution_graph import ExecutionGraph
 
 

@@ -1,6 +1,6 @@
-"""What a node is handed: the run's limits, its stop, its journal, and where it stands."""
+"""What steps are handed: what their run shares, where they stand in it, what their graph offers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -9,9 +9,95 @@ from app.control.ledger import Scope
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.run_context import RunContext
-from app.engine.runtime import Runtime
+from app.engine.concurrency import StepSlots
+from app.engine.events import EventSink
+from app.engine.ports import Journal
+from app.kernel.graph import Channel, Edge, Step
+from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
+
+
+class Runtime(Protocol):
+    """The graph as one of its steps sees it. Nothing here knows any domain."""
+
+    def get_node(self, node_id: str) -> Step:
+        """Return a step.
+
+        Raises:
+            LookupError: the graph has no such step.
+        """
+        ...
+
+    def incoming_edges(
+        self, node_id: str, *, channel: Channel | None = None, target_handle: str | None = None
+    ) -> Sequence[Edge]:
+        """Return the edges that lead to a step, in the order of the graph."""
+        ...
+
+    def outgoing_edges(
+        self, node_id: str, *, channel: Channel | None = None, source_handle: str | None = None
+    ) -> Sequence[Edge]:
+        """Return the edges that lead away from a step, in the order of the graph."""
+        ...
+
+    async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
+        """Return what is linked to a handle of a step, in the order of the edges.
+
+        Raises:
+            LinkCycleError: something depends on itself; the message names the way.
+            TypeError: a linked step cannot be materialised.
+        """
+        ...
+
+    async def materialize_output(self, node_id: str, output_handle: str) -> Any:
+        """Return what a step makes for its links; made once in an execution of the graph.
+
+        Raises:
+            LinkCycleError: something depends on itself; the message names the way.
+            TypeError: the step cannot be materialised.
+        """
+        ...
+
+    def cache_get(self, key: str, default: Any = None) -> Any:
+        """Return what a step of this graph has put into the cache of its execution."""
+        ...
+
+    def cache_set(self, key: str, value: Any) -> None:
+        """Keep something for the other steps of this execution; it does not outlive it."""
+        ...
+
+
+DEFAULT_GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What all steps of one run share."""
+
+    run_id: str
+    root: str
+    """The CallNode of the run."""
+    trace: ExecutionGraph
+    scope: Scope
+    token: CancellationToken
+    calls: Calls
+    journal: Journal | None = None
+    """None where nothing outlives the process: no step is replayed, no barrier is passed."""
+    events: EventSink | None = None
+    services: Mapping[type, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    """What the steps of the run tell one another; it does not outlive its execution."""
+    chat_id: str | None = None
+    slots: StepSlots = field(default_factory=StepSlots)
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    """How long cancelled work may take to end before it is abandoned."""
+    begun: dict[str, str] = field(default_factory=dict)
+    """The steps of which a start was told and no end yet: their CallNodes by their paths."""
+    over: Callable[[], None] = lambda: None
+    """Called when work that was abandoned has come to its end."""
+    traced: list[Any] | None = None
+    """Executions of graphs whose steps a trace reads (``StepRecords``), if any."""
+
 
 Service = TypeVar("Service")
 

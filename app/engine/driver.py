@@ -16,17 +16,15 @@ from functools import partial
 
 from app.control.stops import HandOver, Stop
 from app.control.usage import BudgetExceededError
-from app.engine.context import FlowContext, Outputs
+from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
 from app.engine.routing import Routing
-from app.engine.run_context import RunContext
 from app.engine.step_runner import StepRunner
 from app.engine.supervision import detach, until_done
-from app.kernel.errors import GraphError
-from app.kernel.facts import Order, StartStep, StepFailed
-from app.kernel.lifecycle import FAILED, StepStatus
+from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
+from app.kernel.graph import GraphError
 from app.kernel.scheduler import Scheduler
 
 TURN_SECONDS = 0.005
@@ -77,8 +75,8 @@ class GraphExecution:
         self._ended: deque[str] = deque()
         self._slots_used = 0
         self._woken: asyncio.Future[None] | None = None
-        if run.notes is not None:
-            run.notes.append(self._routing)
+        if run.traced is not None:
+            run.traced.append(self._routing)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed, or never was."""

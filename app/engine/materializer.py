@@ -13,11 +13,14 @@ from app.engine.context import FlowContext
 from app.engine.node import Materializing
 from app.engine.prepared import PreparedGraph
 from app.engine.report import partial_ignored
-from app.engine.runtime import LinkCycleError
 from app.kernel.graph import Channel, Edge, Step
 
 Output = tuple[str, str]
 """A step and one of its output handles."""
+
+
+class LinkCycleError(Exception):
+    """A step depends on itself through its links; the message names the way."""
 
 
 class Materializer:

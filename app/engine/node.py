@@ -1,10 +1,34 @@
-"""What a step executes."""
+"""What a step executes, and what it gives back."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final, runtime_checkable
 
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult, NodeEvent
+
+
+@final
+@dataclass(slots=True)
+class ExecutionResult:
+    """What a step produced: JSON values by output handle.
+
+    Not frozen: that would triple the price of making one.
+    """
+
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """Progress that a node tells of while it works (seed 004).
+
+    Lifecycle events (``step.started`` and so on) come from the engine alone.
+    """
+
+    type: str
+    """A dotted word of the node's own, such as ``text.delta``."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
 
 Execution = (
     ExecutionResult | Awaitable[ExecutionResult] | AsyncIterator[NodeEvent | ExecutionResult]

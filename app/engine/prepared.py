@@ -7,7 +7,7 @@ from typing import Any
 
 from app.control.budget import Budget
 from app.control.retry import ErrorPolicy
-from app.engine.locks import NodeLock
+from app.engine.concurrency import NodeLock
 from app.engine.node import Node
 from app.kernel.graph import Edge, Graph, Step
 from app.kernel.topology import Topology

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.control.stops import Stop, StopCause
+from app.control.stops import HandOver, Stop, StopCause
 from app.control.usage import Charge
-from app.engine.context import Outputs
+from app.engine.context import Outputs, RunContext
+from app.engine.events import STEP_CANCELLED, Event
 from app.engine.ports import CallOutcome, Recorded
-from app.kernel.lifecycle import COMPLETED, NEXT, RUNNING, StepStatus
+from app.kernel.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from app.observability.redaction import redact_text
 
 MAX_REASON_CHARS = 500
@@ -173,3 +174,28 @@ def partial_ignored(source: Callable[[], Outputs]) -> None:
 def class_of(error: Exception) -> str:
     """Return the name of the class of a failure, also of one that is only recorded."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
+
+
+ABANDONED = "The step ignored its cancellation and was abandoned."
+
+
+def emit_end(run: RunContext, kind: str, path: str, data: Mapping[str, Any]) -> None:
+    """Tell the end of a step, unless it never began or its end was told before."""
+    node = run.begun.pop(path, None)
+    if node is not None and run.events is not None:
+        run.events.emit(Event(type=kind, step_id=path, node_id=node, data=data))
+
+
+def emit_cut_off(run: RunContext, path: str, reason: str) -> None:
+    """Tell that a step was cut off; one that goes on in another process has not ended."""
+    if isinstance(run.token.stop, HandOver):
+        run.begun.pop(path, None)
+    else:
+        emit_end(run, STEP_CANCELLED, path, {"reason": reason})
+
+
+def detach_inside(run: RunContext, inside: tuple[str, ...]) -> None:
+    """End the steps whose paths begin so: what executed them ignored its cancellation."""
+    for path in [begun for begun in run.begun if begun.startswith(inside)]:
+        run.trace.mark_halt(run.begun[path], ABANDONED)
+        emit_cut_off(run, path, ABANDONED)

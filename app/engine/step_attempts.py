@@ -16,10 +16,8 @@ from app.control.stops import Stop
 from app.engine.attempts import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
-from app.engine.detached_work import inside_attempt
-from app.engine.endings import detach_inside
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
-from app.engine.node import Execution
+from app.engine.node import Execution, ExecutionResult, NodeEvent
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
 from app.engine.report import (
@@ -27,10 +25,11 @@ from app.engine.report import (
     StepBrokenError,
     StepReport,
     StepTimeoutError,
+    detach_inside,
     failure_of,
     message_of_error,
 )
-from app.engine.results import ExecutionResult, NodeEvent
+from app.engine.supervision import inside_attempt
 from app.engine.timing import OutOfTimeError, within
 from app.kernel.graph import DEFAULT_HANDLE
 

@@ -12,9 +12,7 @@ from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
 from app.control.stops import HandOver, Stop
 from app.control.usage import Charge
-from app.engine.context import FlowContext, GraphView, Outputs
-from app.engine.detached_work import inside_step
-from app.engine.endings import ABANDONED, detach_inside, emit_cut_off, emit_end
+from app.engine.context import FlowContext, GraphView, Outputs, RunContext
 from app.engine.events import (
     LATE_RESULT,
     STEP_COMPLETED,
@@ -24,14 +22,23 @@ from app.engine.events import (
     STEP_STARTED,
     Event,
 )
+from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
-from app.engine.report import StepReport, class_of, failure_of, message_of_error
-from app.engine.results import ExecutionResult
-from app.engine.run_context import RunContext
+from app.engine.report import (
+    ABANDONED,
+    StepReport,
+    class_of,
+    detach_inside,
+    emit_cut_off,
+    emit_end,
+    failure_of,
+    message_of_error,
+)
 from app.engine.step_attempts import begin
+from app.engine.supervision import inside_step
 from app.engine.timing import seconds_of
-from app.kernel.lifecycle import NEXT, RUNNING, StepStatus
+from app.kernel.facts import NEXT, RUNNING, StepStatus
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
 

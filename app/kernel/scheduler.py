@@ -12,12 +12,15 @@ There is no clock, no I/O and no task here: the same facts in the same order giv
 from collections import deque
 from collections.abc import Container, Iterable
 
-from app.kernel.errors import GraphError, UnexpectedFactError
 from app.kernel.facts import Fact, Order, SkipStep, StepFinished
-from app.kernel.graph import Edge
+from app.kernel.graph import Edge, GraphError
 from app.kernel.topology import Topology
 
 _NO_HANDLES: Container[str] = ()
+
+
+class UnexpectedFactError(RuntimeError):
+    """The scheduler was told of a step that it had not ordered, or told twice."""
 
 
 class Scheduler:

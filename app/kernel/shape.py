@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from app.kernel.graph import Channel, Edge, Graph, Step
-from app.kernel.problems import Names, Problem, Traits
-from app.kernel.wording import listed, quoted
+from app.kernel.problems import Names, Problem, Traits, listed, quoted
 
 _CHANNELS = frozenset(Channel)
 

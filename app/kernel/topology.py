@@ -13,10 +13,9 @@ still count when cycles are looked for: who drew a circle did not mean half of i
 from collections.abc import Iterable, Mapping
 
 from app.kernel.components import components, cycle_in, successors_of
-from app.kernel.errors import GraphError
 from app.kernel.facts import StartStep
-from app.kernel.graph import Channel, Edge, Graph, Step
-from app.kernel.wording import path_of, quoted
+from app.kernel.graph import Channel, Edge, Graph, GraphError, Step
+from app.kernel.problems import path_of, quoted
 
 
 class Topology:

@@ -15,13 +15,12 @@ from pydantic import ValidationError
 from app.control.retry import ErrorPolicy
 from app.engine.prepared import PreparedGraph, PreparedStep
 from app.kernel.graph import Channel, Edge, Graph, Step
+from app.kernel.problems import quoted
 from app.kernel.validation import Problem, Severity, Traits, problems_of
-from app.kernel.wording import quoted
 from app.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
-from app.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep
+from app.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
 from app.nodes.node_type import NodeType
 from app.nodes.reading import StepData, joined, problems_in
-from app.nodes.references import is_reference
 
 Types = Mapping[str, NodeType]
 Part = TypeVar("Part", bound=StepData)

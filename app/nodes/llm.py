@@ -7,7 +7,7 @@ from pydantic import Field
 
 from app.control.budget import MAX_LIMIT
 from app.engine.context import FlowContext, Outputs
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier

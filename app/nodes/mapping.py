@@ -8,12 +8,11 @@ from pydantic import Field, model_validator
 
 from app.engine.context import FlowContext, Outputs
 from app.engine.driver import GraphExecution
-from app.engine.node import Execution
+from app.engine.node import Execution, ExecutionResult
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.results import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
+from app.kernel.problems import listed
 from app.kernel.validation import Handles, Traits
-from app.kernel.wording import listed
 from app.nodes.graph_spec import MAX_PARALLEL
 from app.nodes.nesting import GraphField, StepField
 from app.nodes.node_type import NONE, Fault, NodeType

@@ -6,10 +6,10 @@ from typing import Any
 
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
+from app.engine.node import ExecutionResult
 from app.engine.prepared import BoundNode
-from app.engine.results import ExecutionResult
+from app.kernel.problems import listed, quoted
 from app.kernel.validation import Handles, Traits
-from app.kernel.wording import listed, quoted
 from app.nodes.graph_spec import StepId
 from app.nodes.nesting import GraphField, InnerGraph
 from app.nodes.node_type import NONE, Fault, NodeType

@@ -7,7 +7,7 @@ from typing import Any
 from app.control.stops import CancelledError
 from app.control.usage import ResourceUsage
 from app.engine.report import GraphOutcome, StepReport
-from app.kernel.lifecycle import StepStatus
+from app.kernel.facts import StepStatus
 from app.runs.event_log import EventLog, run_ended
 from app.runs.outcome import close, stopped
 from app.runs.plan import CASE_STEP, result_of

@@ -24,10 +24,10 @@ from app.control.stops import (
     StopKind,
 )
 from app.engine.cancellation import CancellationToken
+from app.engine.concurrency import StepSlots
 from app.engine.driver import GraphExecution
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.step_slots import StepSlots
 from app.engine.supervision import DetachedError, Supervisor
 from app.engine.timing import seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog

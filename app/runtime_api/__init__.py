@@ -12,19 +12,17 @@ from app.control.retry import ErrorPolicy
 from app.control.stops import CancelledError, Stop
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.cancellation import CancellationToken
+from app.engine.concurrency import DeadlockError, NodeLock
 from app.engine.context import ExecutionContext, FlowContext
-from app.engine.locks import DeadlockError, NodeLock
-from app.engine.node import Materializing, Node
+from app.engine.materializer import LinkCycleError
+from app.engine.node import ExecutionResult, Materializing, Node, NodeEvent
 from app.engine.prepared import BoundNode
 from app.engine.report import StepTimeoutError
-from app.engine.results import ExecutionResult, NodeEvent
-from app.engine.runtime import LinkCycleError
-from app.kernel.errors import GraphError
-from app.kernel.graph import Channel
+from app.kernel.graph import Channel, GraphError
 from app.nodes.function import FunctionNode
+from app.runtime_api.executing import GraphRun
 from app.runtime_api.graph import Graph
 from app.runtime_api.placing import Step
-from app.runtime_api.results import GraphRun
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
 from app.trace.step_trace import StepTrace

@@ -6,22 +6,19 @@ from typing import Any, Literal
 
 from app.control.budget import Budget
 from app.control.retry import ErrorPolicy
-from app.engine.context import ExecutionContext, FlowContext
+from app.engine.concurrency import NodeLock
+from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowContext
 from app.engine.driver import GraphExecution
-from app.engine.locks import NodeLock
 from app.engine.prepared import BoundNode, PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.run_context import DEFAULT_GRACE_SECONDS
-from app.kernel.errors import GraphError
-from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge
+from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
 from app.kernel.graph import Graph as Shape
 from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
 from app.nodes.function import Caller
-from app.runtime_api.executing import caller_of, execute
+from app.runtime_api.executing import GraphRun, caller_of, ended, execute, results_of
 from app.runtime_api.placing import Executable, Step, lock_of, prepared, type_of
-from app.runtime_api.results import GraphRun, ended, results_of
 from app.trace.execution_graph import ExecutionGraph
 
 

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from app.control.budget import Budget
 from app.control.retry import ErrorPolicy
+from app.engine.concurrency import NodeLock
 from app.engine.context import ExecutionContext
-from app.engine.locks import NodeLock
 from app.engine.prepared import BoundNode, PreparedStep
 from app.kernel.graph import Step as Placed
 from app.nodes.function import ContextNode

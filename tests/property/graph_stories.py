@@ -13,15 +13,14 @@ from app.control.stops import Stop
 from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.context import FlowContext
+from app.engine.concurrency import StepSlots
+from app.engine.context import FlowContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
-from app.engine.null_journal import NullJournal
+from app.engine.node import ExecutionResult
+from app.engine.ports import NullJournal
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
-from app.engine.results import ExecutionResult
-from app.engine.run_context import RunContext
-from app.engine.step_slots import StepSlots
 from app.engine.supervision import DetachedError, Supervisor
 from app.engine.timing import seconds_of
 from app.kernel.graph import Channel, Edge, Graph, Step

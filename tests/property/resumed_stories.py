@@ -16,7 +16,7 @@ from app.control.budget import Budget
 from app.control.retry import ErrorPolicy
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.runs.plan import RunGraphs
 from app.runs.run import NewRun, Run, RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of

@@ -15,8 +15,7 @@ from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import PriceUnknownError
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
-from app.nodes.tool_names import ToolNames
-from app.nodes.toolset import toolset_type
+from app.nodes.toolset import ToolNames, toolset_type
 from app.runs.artifact_reading import ArtifactReading
 from app.runs.artifacts import ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore

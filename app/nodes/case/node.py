@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from app.control.stops import Stop, StopKind
 from app.engine.context import FlowContext, Outputs
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import Tier

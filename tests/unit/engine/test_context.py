@@ -9,10 +9,9 @@ from app.control.stops import HandOver
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.context import ExecutionContext, FlowContext
+from app.engine.context import ExecutionContext, FlowContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.prepared import PreparedGraph
-from app.engine.run_context import RunContext
 from app.kernel.graph import Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from tests.unit.engine.gateway import MemoryJournal

@@ -10,12 +10,12 @@ from app.control import stops
 from app.control.budget import Budget, Dimension
 from app.control.retry import ErrorPolicy
 from app.control.usage import BudgetExceededError
+from app.engine.concurrency import StepSlots
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
+from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry
 from app.engine.report import RecordedFailureError, class_of
-from app.engine.results import ExecutionResult
-from app.engine.step_slots import StepSlots
 from app.kernel.graph import Graph
 from tests.unit.engine.driving import (
     OurError,

@@ -9,8 +9,8 @@ import pytest
 from app.control import stops
 from app.control.budget import Budget
 from app.control.usage import BudgetExceededError
+from app.engine.concurrency import StepSlots
 from app.engine.context import FlowContext
-from app.engine.step_slots import StepSlots
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
 from tests.unit.engine.gateway import now
 

@@ -11,11 +11,11 @@ from app.control.budget import Budget, Dimension
 from app.control.retry import ErrorPolicy
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
+from app.engine.concurrency import NodeLock
 from app.engine.context import FlowContext
-from app.engine.locks import NodeLock
+from app.engine.node import ExecutionResult
 from app.engine.prepared import BoundNode
 from app.engine.report import StepTimeoutError
-from app.engine.results import ExecutionResult
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, graph, statuses
 from tests.unit.engine.gateway import now
 

@@ -10,9 +10,8 @@ from typing import Any, cast
 from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
 from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.control.budget import Budget
-from app.engine.context import FlowContext
+from app.engine.context import FlowContext, RunContext
 from app.engine.ports import CallOutcome, Recorded
-from app.engine.run_context import RunContext
 from app.llm.gateway import Completion, ModelGateway, Tier, TierModel
 from app.llm.messages import Message
 from app.llm.pricing import FixedPrices, TokenPrice

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.engine.context import FlowContext
+from app.engine.node import ExecutionResult
 from app.engine.prepared import PreparedGraph
-from app.engine.results import ExecutionResult
 from app.kernel.validation import Handles
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import NodeType

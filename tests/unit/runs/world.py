@@ -12,7 +12,7 @@ from unittest.mock import patch
 from app.control.budget import Budget, Dimension
 from app.engine.call import Call, Reply, Spent
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.engine.supervision import Supervisor
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat
