@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from app.control.retry import RetryPolicy
 from app.control.usage import Charge
+from app.engine.step_path import StepPath
 from app.trace.charges import checked_usage
 
 
@@ -37,11 +38,11 @@ FREE = Spent()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallSpec:
     """What is about to be called."""
 
-    key: str
-    """The path of the call inside its run, the same whenever the run is executed again."""
+    key: StepPath
+    """Where the call stands inside its run, the same whenever the run is executed again."""
     kind: Literal["llm", "tool"]
     name: str
     model: str | None = None

@@ -23,8 +23,8 @@ from app.engine.call import (
     FREE,
     Attempt,
     AttemptError,
-    Call,
     CallFailedError,
+    CallSpec,
     OutcomeUnknownError,
     Reply,
     Spent,
@@ -58,7 +58,7 @@ class Calls:
         self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
 
-    async def perform(self, call: Call, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
+    async def perform(self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
 
         ``attempt`` makes one try; ``parent`` is the CallNode that the call belongs to.
@@ -78,9 +78,9 @@ class Calls:
         performance = _Performance(self, call, parent, scope, once=NOTHING if before else call.once)
         return await performance.run(attempt)
 
-    def _earlier_try_of(self, call: Call) -> Recorded | None:
+    def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
         """Return what an earlier execution left of this very request, if it began to make it."""
-        before = self.journal.recorded(call.key)
+        before = self.journal.recorded(call.key.text)
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             return None
         return before if before.request_hash == call.request_hash else None
@@ -90,7 +90,7 @@ class _Performance:
     """One call on its way through the gateway."""
 
     def __init__(
-        self, calls: Calls, call: Call, parent: str, scope: Scope, *, once: Charge
+        self, calls: Calls, call: CallSpec, parent: str, scope: Scope, *, once: Charge
     ) -> None:
         self._calls = calls
         self._call = call
@@ -98,7 +98,7 @@ class _Performance:
         self._scope = scope
         self._graph = calls.graph
         self._node = calls.graph.begin_node(
-            parent, call.kind, call.name, call.model, {"call_key": call.key, **call.metadata}
+            parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._attempts = AttemptLog(calls.graph, self._node)
         self._begun = 0
@@ -226,7 +226,7 @@ class _Performance:
         self._calls.journal.note(
             self._node,
             Entry(
-                call_key=call.key,
+                call_key=call.key.text,
                 request_hash=call.request_hash,
                 charge=_sum(self._charged, in_flight),
                 outcome=outcome,

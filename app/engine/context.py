@@ -12,6 +12,7 @@ from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.events import EventSink
 from app.engine.ports import Journal
+from app.engine.step_path import StepPath
 from app.kernel.graph import Channel, Edge, Step
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
@@ -91,7 +92,7 @@ class RunContext:
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """How long cancelled work may take to end before it is abandoned."""
-    begun: dict[str, str] = field(default_factory=dict)
+    begun: dict[StepPath, str] = field(default_factory=dict)
     """The steps of which a start was told and no end yet: their CallNodes by their paths."""
     over: Callable[[], None] = lambda: None
     """Called when work that was abandoned has come to its end."""
@@ -195,9 +196,8 @@ class FlowContext:
     view: GraphView
     node_id: str
     """The id of the step that is executed."""
-    path: str
-    """The step's place in its run: ``outer/inner`` in a nested graph, ``step~2`` in its second
-    attempt. It begins the keys of the calls that are made here."""
+    path: StepPath
+    """Where the step, or this attempt of it, stands in its run; the calls made here are in it."""
     trace_parent: str
     """The CallNode of the step; calls made by the step are its children."""
     scope: Scope

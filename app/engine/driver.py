@@ -37,7 +37,7 @@ class GraphExecution:
     def __init__(self, prepared: PreparedGraph, inputs: Outputs, run: RunContext) -> None:
         """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to."""
         self._begin(
-            prepared, inputs, run, StepRunner(run, run.root, run.scope, ""), run.grace_seconds
+            prepared, inputs, run, StepRunner(run, run.root, run.scope, None), run.grace_seconds
         )
 
     @classmethod
@@ -47,7 +47,7 @@ class GraphExecution:
         """Prepare to execute a graph inside a step, within its limits and on its lane."""
         nested = cls.__new__(cls)
         run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
-        step_runner = StepRunner(run, context.trace_parent, context.scope, f"{context.path}/")
+        step_runner = StepRunner(run, context.trace_parent, context.scope, context.path)
         nested._begin(prepared, inputs, run, step_runner, run.grace_seconds)
         return nested
 
@@ -60,7 +60,7 @@ class GraphExecution:
         grace_seconds: float,
     ) -> None:
         self._prepared, self._steps = prepared, prepared.steps
-        self._routing = Routing(prepared, inputs, step_runner.prefix)
+        self._routing = Routing(prepared, inputs, step_runner.within)
         self._run = run
         self._step_runner = step_runner
         # A step that is cut off gets less time to end than whatever waits for this graph.

@@ -107,7 +107,7 @@ class Materializer:
             run=consumer.run,
             view=_Linked(self, consumer, way),
             node_id=step_id,
-            path=f"{consumer.path}>{step_id}",
+            path=consumer.path.linked(step_id),
             trace_parent=node,
             scope=consumer.scope,
             keep=partial_ignored,

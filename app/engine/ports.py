@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from app.control.usage import NOTHING, Charge
 from app.engine.cancellation import CancellationToken
+from app.engine.step_path import StepPath
 
 
 class CallOutcome(StrEnum):
@@ -44,11 +45,11 @@ class Entry:
 
 
 def step_entry(
-    path: str, charge: Charge, outcome: CallOutcome | None = None, value: object = None
+    path: StepPath, charge: Charge, outcome: CallOutcome | None = None, value: object = None
 ) -> Entry:
     """Return what is journaled of a step."""
     return Entry(
-        call_key=f"step:{path}", request_hash="", charge=charge, outcome=outcome, value=value
+        call_key=path.record_key, request_hash="", charge=charge, outcome=outcome, value=value
     )
 
 
@@ -59,7 +60,7 @@ class Journal(Protocol):
         """Return what an earlier try of this call or step left, if there was one."""
         ...
 
-    def spent_below(self, path: str) -> Charge:
+    def spent_below(self, path: StepPath) -> Charge:
         """Return what earlier executions have charged for what happened inside a step."""
         ...
 
@@ -98,7 +99,7 @@ class NullJournal:
         """Return None: nothing was executed before."""
         return None
 
-    def spent_below(self, path: str) -> Charge:
+    def spent_below(self, path: StepPath) -> Charge:
         """Return nothing, for the same reason."""
         return NOTHING
 

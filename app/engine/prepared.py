@@ -9,6 +9,7 @@ from app.control.budget import Budget
 from app.control.retry import ErrorPolicy
 from app.engine.concurrency import NodeLock
 from app.engine.node import Node
+from app.engine.step_path import StepPath
 from app.kernel.graph import Edge, Graph, Step
 from app.kernel.topology import Topology
 from app.trace.json_copy import Metadata
@@ -38,6 +39,8 @@ class PreparedStep:
     fallback: BoundNode | None = None
     """Works in place of ``work`` where the policy says ``fallback``."""
     sub_budget: Budget | None = None
+    path: StepPath = field(init=False)
+    """Of the step in an outermost graph."""
     metadata: Metadata = field(init=False)
     """Of the step's CallNodes."""
     waits: bool = field(init=False)
@@ -45,6 +48,7 @@ class PreparedStep:
 
     def __post_init__(self) -> None:
         limited = self.policy is not None and self.policy.timeout_ms is not None
+        object.__setattr__(self, "path", StepPath(self.step.id))
         object.__setattr__(self, "waits", limited or self.work.lock is not None)
         object.__setattr__(self, "metadata", Metadata({"step_type": self.step.type}))
 

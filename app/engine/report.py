@@ -9,6 +9,7 @@ from app.control.usage import Charge
 from app.engine.context import Outputs, RunContext
 from app.engine.events import STEP_CANCELLED, Event
 from app.engine.ports import CallOutcome, Recorded
+from app.engine.step_path import Area, StepPath
 from app.kernel.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from app.observability.redaction import redact_text
 
@@ -179,14 +180,14 @@ def class_of(error: Exception) -> str:
 ABANDONED = "The step ignored its cancellation and was abandoned."
 
 
-def emit_end(run: RunContext, kind: str, path: str, data: Mapping[str, Any]) -> None:
+def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:
     """Tell the end of a step, unless it never began or its end was told before."""
     node = run.begun.pop(path, None)
     if node is not None and run.events is not None:
-        run.events.emit(Event(type=kind, step_id=path, node_id=node, data=data))
+        run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data))
 
 
-def emit_cut_off(run: RunContext, path: str, reason: str) -> None:
+def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
     """Tell that a step was cut off; one that goes on in another process has not ended."""
     if isinstance(run.token.stop, HandOver):
         run.begun.pop(path, None)
@@ -194,8 +195,8 @@ def emit_cut_off(run: RunContext, path: str, reason: str) -> None:
         emit_end(run, STEP_CANCELLED, path, {"reason": reason})
 
 
-def detach_inside(run: RunContext, inside: tuple[str, ...]) -> None:
-    """End the steps whose paths begin so: what executed them ignored its cancellation."""
-    for path in [begun for begun in run.begun if begun.startswith(inside)]:
+def detach_inside(run: RunContext, area: Area) -> None:
+    """End the steps in an area: what executed them ignored its cancellation."""
+    for path in [begun for begun in run.begun if begun in area]:
         run.trace.mark_halt(run.begun[path], ABANDONED)
         emit_cut_off(run, path, ABANDONED)

@@ -9,6 +9,7 @@ from typing import Any, overload
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
 from app.engine.report import StepReport, message_of_error
+from app.engine.step_path import StepPath
 from app.kernel.facts import RUNNING
 from app.kernel.graph import DEFAULT_HANDLE
 from app.trace.step_trace import StepRecord
@@ -17,19 +18,22 @@ from app.trace.step_trace import StepRecord
 class Routing:
     """How the steps of a graph stand, and which values are routed to them."""
 
-    __slots__ = ("_incoming", "_inputs", "_prefix", "_prepared", "reports")
+    __slots__ = ("_incoming", "_inputs", "_prepared", "_within", "reports")
 
-    def __init__(self, prepared: PreparedGraph, inputs: Outputs, prefix: str) -> None:
+    def __init__(self, prepared: PreparedGraph, inputs: Outputs, within: StepPath | None) -> None:
         """Route ``inputs`` to the steps that no flow edge leads to.
 
-        ``prefix`` begins the paths of the steps.
+        ``within`` is the step that executes the graph; None: it is the outermost one.
         """
         self._prepared = prepared
         self._inputs = inputs
-        self._prefix = prefix
+        self._within = within
         self._incoming = prepared.topology.incoming
         self.reports = {step_id: StepReport() for step_id in prepared.topology.active}
         """By step, in the order of the graph."""
+
+    def _path_of(self, step_id: str) -> StepPath:
+        return StepPath(step_id) if self._within is None else self._within.step(step_id)
 
     def inputs_of(self, step_id: str) -> Outputs:
         """Return the values that were routed to a step, by handle.
@@ -73,7 +77,7 @@ class Routing:
         """Return the record of a step that has ended."""
         step, report = self._prepared.steps[step_id], self.reports[step_id]
         return StepRecord(
-            self._prefix + step_id,
+            self._path_of(step_id).text,
             report.node,
             step.work.node_id or step_id,
             step.step.type,

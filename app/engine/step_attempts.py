@@ -29,7 +29,6 @@ from app.engine.report import (
     failure_of,
     message_of_error,
 )
-from app.engine.supervision import inside_attempt
 from app.engine.timing import OutOfTimeError, within
 from app.kernel.graph import DEFAULT_HANDLE
 
@@ -189,7 +188,7 @@ def _pass_on(item: Any, context: FlowContext) -> None:
         context.run.events.emit(
             Event(
                 type=item.type,
-                step_id=context.path,
+                step_id=context.path.text,
                 node_id=context.trace_parent,
                 data=item.data,
             )
@@ -249,7 +248,7 @@ class _Attempt:
 
     def __init__(self, context: FlowContext, out_of_time: Callable[[], None]) -> None:
         self._context = context
-        self._inside = inside_attempt(context.path)
+        self._inside = context.path.inside_attempt()
         self.out_of_time = out_of_time
 
     def cut_off(self) -> None:
@@ -262,7 +261,7 @@ class _Attempt:
         context = self._context
         if context.run.events is not None:
             context.run.events.emit(
-                Event(type=LATE_RESULT, step_id=context.path, node_id=context.trace_parent)
+                Event(type=LATE_RESULT, step_id=context.path.text, node_id=context.trace_parent)
             )
 
     def over(self) -> None:
@@ -322,7 +321,7 @@ class _Recovery:
         """Make an attempt after the first."""
         self._number = number
         self._context.run.trace.increment_retries(self._context.trace_parent)
-        context = replace(self._context, path=f"{self._context.path}~{number}")
+        context = replace(self._context, path=self._context.path.attempt(number))
         return await self._make(self._step.work, context)
 
     async def _make(self, work: BoundNode, context: FlowContext) -> Outputs:
@@ -358,7 +357,7 @@ class _Recovery:
                 raise error
 
     async def _fall_back(self, fallback: BoundNode, error: Exception) -> Outputs:
-        context = replace(self._context, path=f"{self._context.path}~fallback")
+        context = replace(self._context, path=self._context.path.fallback())
         try:
             return await self._make(fallback, context)
         except Exception as failed:

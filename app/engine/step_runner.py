@@ -36,7 +36,7 @@ from app.engine.report import (
     message_of_error,
 )
 from app.engine.step_attempts import begin
-from app.engine.supervision import inside_step
+from app.engine.step_path import StepPath
 from app.engine.timing import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
 
@@ -57,19 +57,18 @@ class StepRunner:
         "_scope",
         "_token",
         "_trace",
-        "prefix",
+        "within",
     )
 
-    def __init__(self, run: RunContext, parent: str, scope: Scope, prefix: str) -> None:
-        """Execute steps below the CallNode ``parent``; ``prefix`` begins their paths."""
+    def __init__(self, run: RunContext, parent: str, scope: Scope, within: StepPath | None) -> None:
+        """Execute steps below the CallNode ``parent``; ``within`` is the step around, if any."""
         self._run = run
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
         self._detached = run.calls.detached
         self._parent = parent
         self._scope = scope
-        self.prefix = prefix
-        """How the paths of the steps begin."""
+        self.within = within
 
     def execute(
         self,
@@ -89,10 +88,10 @@ class StepRunner:
         """
         if self._journal is not None and resumed is None:
             return self._journaled(self._journal, step, report, inputs, view)
-        path = self.prefix + step.step.id
+        path = step.path if self.within is None else self.within.step(step.step.id)
         if self._token.stop is not None:
             self._token.check()
-        if self._detached.prefixes:
+        if self._detached.areas:
             self._detached.check(path)
         try:
             context = self._begun(step, report, path, view, resumed)
@@ -116,7 +115,7 @@ class StepRunner:
         self,
         step: PreparedStep,
         report: StepReport,
-        path: str,
+        path: StepPath,
         view: GraphView,
         resumed: bool | None,
     ) -> FlowContext:
@@ -124,14 +123,14 @@ class StepRunner:
         if not resumed:
             self._scope.charge(ONE_STEP)
             report.charge = ONE_STEP
-        report.node = node = self._trace.begin_step(self._parent, path, step.metadata)
+        report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
             entry = step_entry(path, report.charge, value=report.failed_before)
             self._journal.note(node, entry)
         if self._events is not None:
             kind = STEP_RESUMED if resumed else STEP_STARTED
-            self._events.emit(Event(type=kind, step_id=path, node_id=node))
+            self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
@@ -144,8 +143,8 @@ class StepRunner:
         view: GraphView,
     ) -> None:
         """Execute a step, or take its outputs from the journal."""
-        path = self.prefix + step.step.id
-        recorded = journal.recorded(f"step:{path}")
+        path = self._path_of(step.step.id)
+        recorded = journal.recorded(path.record_key)
         if recorded is not None and report.recall(recorded):
             return
         self._token.check()
@@ -171,7 +170,7 @@ class StepRunner:
         work: Coroutine[Any, Any, Outputs],
         step: PreparedStep,
         report: StepReport,
-        path: str,
+        path: StepPath,
     ) -> None:
         """Await what a step has begun, and end it."""
         try:
@@ -184,16 +183,21 @@ class StepRunner:
         if self._token.stop is not None:
             self._token.check()
 
+    def _path_of(self, step_id: str) -> StepPath:
+        return StepPath(step_id) if self.within is None else self.within.step(step_id)
+
     def recorded(self, step_id: str) -> Recorded | None:
         """Return what an earlier execution of the run has recorded of a step."""
         if self._journal is None:
             return None
-        return self._journal.recorded(f"step:{self.prefix}{step_id}")
+        return self._journal.recorded(self._path_of(step_id).record_key)
 
-    def _node_of(self, step: PreparedStep, report: StepReport, path: str) -> str:
+    def _node_of(self, step: PreparedStep, report: StepReport, path: StepPath) -> str:
         """Return the CallNode of a step; one that was refused gets it now, to show the reason."""
         if not report.node:
-            report.node = self._trace.begin_node(self._parent, "system", path, None, step.metadata)
+            report.node = self._trace.begin_node(
+                self._parent, "system", path.text, None, step.metadata
+            )
         return report.node
 
     async def _in_budget(
@@ -209,13 +213,13 @@ class StepRunner:
         if self._journal is not None:
             scope.restore(self._journal.spent_below(context.path))
         context.scope = scope
-        inside = f"{context.path}/"
-        with seconds_of(scope, self._token, matter=lambda: not self._detached.covers(inside)):
+        path = context.path
+        with seconds_of(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
             self._token.check()
             work = begin(step, inputs, context, report)
             return work.outputs if isinstance(work, ExecutionResult) else await work
 
-    def _completed(self, report: StepReport, path: str, outputs: Outputs) -> None:
+    def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
         if self._journal is not None:
             self._journal.note(node, _ended_well(report, path, outputs))
@@ -239,7 +243,9 @@ class StepRunner:
         if self._journal is not None:
             self._journal.touch()
 
-    def _failed(self, step: PreparedStep, report: StepReport, path: str, error: Exception) -> None:
+    def _failed(
+        self, step: PreparedStep, report: StepReport, path: StepPath, error: Exception
+    ) -> None:
         said, kind = message_of_error(error), class_of(error)
         node, outputs = self._node_of(step, report, path), report.so_far()
         if self._journal is not None and report.status is StepStatus.RUNNING:
@@ -251,7 +257,7 @@ class StepRunner:
         emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
 
     def _cut_off(
-        self, step: PreparedStep, report: StepReport, path: str, stop: BaseException
+        self, step: PreparedStep, report: StepReport, path: StepPath, stop: BaseException
     ) -> None:
         """End a step that a stop, or the failure of a sibling, has cut off.
 
@@ -268,7 +274,7 @@ class StepRunner:
         self._end_badly(report, StepStatus.CANCELLED, outputs)
         emit_cut_off(self._run, path, reason)
 
-    def _note_stop(self, node: str, report: StepReport, path: str, stop: Stop) -> None:
+    def _note_stop(self, node: str, report: StepReport, path: StepPath, stop: Stop) -> None:
         """Journal what ends the run: if its worker is lost now, nobody goes on with it."""
         if self._journal is not None and StepStatus.CANCELLED in NEXT[report.status]:
             value = {"stop": stop.cause.to_dict(), "outputs": dict(report.so_far())}
@@ -276,33 +282,33 @@ class StepRunner:
 
     def cut_off(self, step_id: str) -> None:
         """Let nothing more begin inside a step, which is cancelled now."""
-        self._detached.begin(inside_step(self.prefix + step_id))
+        self._detached.begin(self._path_of(step_id).inside())
 
     def abandon(self, step: PreparedStep, report: StepReport) -> None:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
-        path = self.prefix + step.step.id
+        path = self._path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
         self._end_badly(report, StepStatus.CANCELLED, report.so_far())
-        detach_inside(self._run, inside_step(path))
+        detach_inside(self._run, path.inside())
         emit_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
         """Report a step that every path to is dead."""
         if self._events is not None:
-            self._events.emit(Event(type=STEP_SKIPPED, step_id=self.prefix + step_id))
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=self._path_of(step_id).text))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Record that an abandoned step came to an end after all."""
         if self._events is not None:
-            path, node = self.prefix + step_id, report.node or None
-            self._events.emit(Event(type=LATE_RESULT, step_id=path, node_id=node))
+            path, node = self._path_of(step_id), report.node or None
+            self._events.emit(Event(type=LATE_RESULT, step_id=path.text, node_id=node))
 
     def over(self, step_id: str) -> None:
         """Take notice that a step that was cut off has come to its end, in whatever way."""
-        self._detached.end(inside_step(self.prefix + step_id))
+        self._detached.end(self._path_of(step_id).inside())
 
 
-def _ended_well(report: StepReport, path: str, outputs: Outputs) -> Entry:
+def _ended_well(report: StepReport, path: StepPath, outputs: Outputs) -> Entry:
     """Return what is journaled of a step that has outputs; its policy may have seen to that."""
     if report.recovered_by is None or report.error is None:
         return step_entry(path, report.charge, CallOutcome.RESULT, dict(outputs))

@@ -6,53 +6,42 @@ from typing import Any, TypeVar
 
 from app.control.stops import Stop
 from app.engine.cancellation import CancellationToken
+from app.engine.step_path import Area, StepPath
 
-
-def inside_attempt(path: str) -> tuple[str, ...]:
-    """Return how the paths begin of everything inside one attempt of a step."""
-    return (f"{path}/", f"{path}>")
-
-
-def inside_step(path: str) -> tuple[str, ...]:
-    """Return how the paths begin of everything inside a step, whichever attempt it is at."""
-    return (*inside_attempt(path), f"{path}~")
+Result = TypeVar("Result")
 
 
 class DetachedWork:
-    """What was cut off in a run and may still go on."""
+    """Work of a run that was cut off although it may go on: it begins nothing more."""
 
-    __slots__ = ("prefixes",)
+    __slots__ = ("areas",)
 
     def __init__(self) -> None:
-        self.prefixes: tuple[str, ...] = ()
-        """How the paths begin of what was cut off; hardly ever is there any."""
+        self.areas: tuple[Area, ...] = ()
+        """What was cut off; hardly ever is there any."""
 
-    def begin(self, inside: tuple[str, ...]) -> None:
-        """Cut off everything whose path begins so."""
-        self.prefixes += inside
+    def begin(self, area: Area) -> None:
+        """Cut off everything in an area."""
+        self.areas += (area,)
 
-    def end(self, inside: tuple[str, ...]) -> None:
-        """Forget what was cut off and has come to its end; as often as it was begun."""
-        left = list(self.prefixes)
-        for prefix in inside:
-            left.remove(prefix)
-        self.prefixes = tuple(left)
+    def end(self, area: Area) -> None:
+        """Forget an area that has come to its end; as often as it was begun."""
+        left = list(self.areas)
+        left.remove(area)
+        self.areas = tuple(left)
 
-    def covers(self, path: str) -> bool:
-        """Tell whether a path is inside of what was cut off."""
-        return bool(self.prefixes) and path.startswith(self.prefixes)
+    def covers_inside(self, path: StepPath) -> bool:
+        """Tell whether everything inside a path was cut off."""
+        return any(path == area.path or path in area for area in self.areas)
 
-    def check(self, path: str) -> None:
+    def check(self, path: StepPath) -> None:
         """Keep a step or a call from beginning inside of what was cut off.
 
         Raises:
             asyncio.CancelledError: it is inside; it had been cancelled, and went on.
         """
-        if self.prefixes and path.startswith(self.prefixes):
+        if any(path in area for area in self.areas):
             raise asyncio.CancelledError("The work around it was cut off.")
-
-
-Result = TypeVar("Result")
 
 
 class DetachedError(Exception):

@@ -11,8 +11,9 @@ from typing import Any
 from app.control.budget import Amount, Dimension
 from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
-from app.engine.call import AttemptError, Call, Reply, Spent
+from app.engine.call import AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
+from app.engine.step_path import StepPath
 from app.llm.forms import ReplyForm, read_json
 from app.llm.messages import ModelReply, ModelRequest, RequestOrigin, TokenUsage
 from app.llm.ports import ModelError
@@ -29,7 +30,7 @@ class Exchange:
     request: ModelRequest
     name: str
     """What the trace calls it."""
-    key: str
+    key: StepPath
     """Its path in the run, the same whenever the run is executed again."""
     metadata: Mapping[str, Any]
     wants_json: bool = False
@@ -98,9 +99,9 @@ class Exchanges:
         once: Mapping[Dimension, Amount],
         estimate: Spent,
         refusal: Stop | None,
-    ) -> Call:
+    ) -> CallSpec:
         """Return the call; one that is refused charges nothing and reaches nobody."""
-        return Call(
+        return CallSpec(
             key=exchange.key,
             kind="llm",
             name=exchange.name,

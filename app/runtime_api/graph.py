@@ -11,6 +11,7 @@ from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowCont
 from app.engine.driver import GraphExecution
 from app.engine.prepared import BoundNode, PreparedGraph
 from app.engine.report import GraphOutcome
+from app.engine.step_path import check_step_id
 from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
 from app.kernel.graph import Graph as Shape
 from app.kernel.graph import Step as Placed
@@ -75,8 +76,10 @@ class Graph:
 
         Raises:
             GraphError: the graph has a step of that id already.
+            ValueError: the id is empty or holds a character that paths of steps are made with.
             TypeError: ``node`` can do neither, or is persistent and has no lock.
         """
+        check_step_id(step_id)
         if step_id in self._steps:
             raise GraphError(f"The graph has a step {step_id!r} already.")
         if not callable(getattr(node, "execute", None)) and not isinstance(node, BoundNode):

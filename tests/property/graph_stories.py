@@ -98,10 +98,10 @@ class World:
     async def execute(
         self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        path = context.path.split("~")[0]
+        path = context.path.text.split("~")[0]
         attempt = self.attempts[path] = self.attempts.get(path, 0) + 1
         self.inputs[path] = inputs
-        self.begun.append((asyncio.get_running_loop().time(), context.path))
+        self.begun.append((asyncio.get_running_loop().time(), context.path.text))
         if data.tokens:
             context.scope.charge({Dimension.TOKENS: data.tokens})
         if data.inner is not None:
@@ -114,19 +114,19 @@ class World:
         return ExecutionResult(dict.fromkeys(data.produces, path))
 
     async def _work(self, data: Doing, context: FlowContext) -> None:
-        self.working.add(context.path)
+        self.working.add(context.path.text)
         self.most_working = max(self.most_working, len(self.working))
         try:
             await asyncio.sleep(data.seconds)
         except asyncio.CancelledError:
-            self.working.discard(context.path)  # its lane may be another's from now on
+            self.working.discard(context.path.text)  # its lane may be another's from now on
             if data.stubborn_seconds:
                 await asyncio.sleep(data.stubborn_seconds)
             if data.stubborn_seconds > GRACE_SECONDS:
                 return  # it never noticed
             raise
         finally:
-            self.working.discard(context.path)
+            self.working.discard(context.path.text)
 
     async def play(self) -> None:
         loop = asyncio.get_running_loop()

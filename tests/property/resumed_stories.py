@@ -55,7 +55,7 @@ class Tale:
         self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
         number = context.state.setdefault("process", len(self.processes))
-        self.begun.append((context.path, number))
+        self.begun.append((context.path.text, number))
         if data.inner is not None:
             nested = GraphExecution.inside(context, data.inner.prepared(self), {})  # type: ignore[arg-type]
             context.keep(lambda: {"default": "so far"})
@@ -63,9 +63,9 @@ class Tale:
             outputs: dict[str, Any] = {handle: dict(inner) for handle in data.produces}
         else:
             await self._work(data, context, number)
-            outputs = dict.fromkeys(data.produces, context.path.split("~")[0])
-        if _attempt(context.path) <= data.fails_first:
-            raise StepFailedError(context.path)
+            outputs = dict.fromkeys(data.produces, context.path.text.split("~")[0])
+        if _attempt(context.path.text) <= data.fails_first:
+            raise StepFailedError(context.path.text)
         return ExecutionResult(outputs)
 
     async def _work(self, data: Doing, context: FlowContext, number: int) -> None:

@@ -12,6 +12,7 @@ from app.engine.cancellation import CancellationToken
 from app.engine.context import ExecutionContext, FlowContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.prepared import PreparedGraph
+from app.engine.step_path import StepPath
 from app.kernel.graph import Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from tests.unit.engine.gateway import MemoryJournal
@@ -114,7 +115,9 @@ def flow_context(**services: object) -> FlowContext:
     )
     shape = Graph(id="g", steps=(Step(id="step", type="any"),))
     view = GraphExecution(PreparedGraph(shape, {}), {}, run)
-    return FlowContext(run, view, "step", "step", run.root, run.scope, lambda source: None)
+    return FlowContext(
+        run, view, "step", StepPath("step"), run.root, run.scope, lambda source: None
+    )
 
 
 @pytest.mark.req("004/context")

@@ -215,7 +215,7 @@ def test_a_failing_sibling_drains_a_nested_graph_too() -> None:
             await asyncio.sleep(100)
         finally:
             await asyncio.sleep(0.1)
-            cleaned.append(context.path)
+            cleaned.append(context.path.text)
         return {}
 
     node = Scripted(A=fails, x=cleans_up, y=cleans_up)

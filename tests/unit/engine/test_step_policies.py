@@ -34,7 +34,7 @@ class Fallback:
         self.seen: list[tuple[Any, Inputs, str]] = []
 
     async def execute(self, data: Any, inputs: Inputs, context: FlowContext) -> ExecutionResult:
-        self.seen.append((data, inputs, context.path))
+        self.seen.append((data, inputs, context.path.text))
         await asyncio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
@@ -53,7 +53,7 @@ class Failing(Scripted):
 
     async def work(self, context: FlowContext, inputs: Inputs) -> Inputs:
         self.began.append(now() - 1)
-        self.paths.append(context.path)
+        self.paths.append(context.path.text)
         if len(self.began) <= self.times:
             raise self.error
         return {"default": "at last"}

@@ -12,6 +12,7 @@ from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.control.budget import Budget
 from app.engine.context import FlowContext, RunContext
 from app.engine.ports import CallOutcome, Recorded
+from app.engine.step_path import StepPath
 from app.llm.gateway import Completion, ModelGateway, Tier, TierModel
 from app.llm.messages import Message
 from app.llm.pricing import FixedPrices, TokenPrice
@@ -94,7 +95,7 @@ class Asking:
             run=shared,
             view=cast(Any, SimpleNamespace()),
             node_id="step",
-            path="step",
+            path=StepPath("step"),
             trace_parent=self.run.root,
             scope=self.run.scope,
             keep=lambda _: None,

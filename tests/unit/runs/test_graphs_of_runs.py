@@ -35,7 +35,7 @@ class Works:
     async def execute(
         self, data: Any, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        self.begun.append(context.path)
+        self.begun.append(context.path.text)
         work = self.works.get(context.node_id)
         return ExecutionResult({"default": "done" if work is None else await work(context)})
 

@@ -18,6 +18,7 @@ from app.engine.context import RunContext
 from app.engine.driver import GraphExecution
 from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.report import GraphOutcome
+from app.engine.step_path import StepPath
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.messages import ModelReply, ModelRequest, TokenUsage
 from app.llm.ports import ModelError
@@ -119,7 +120,7 @@ class Journal:
     def note(self, node_id: str, entry: Entry) -> None:
         self._entries[entry.call_key] = node_id, entry
 
-    def spent_below(self, path: str) -> Charge:
+    def spent_below(self, path: StepPath) -> Charge:
         return NOTHING
 
     def touch(self) -> None:
