@@ -164,11 +164,9 @@ class GraphExecution:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
                 report = self._reports[step_id]
-                rest = self._step_runner.execute(
+                await self._step_runner.execute(
                     self._steps[step_id], report, self._routing.inputs_of(step_id), self
                 )
-                if rest is not None:
-                    await rest
                 self._take(self._tell(step_id, report))
                 if clock() >= turn_ends:
                     await _give_way()
@@ -225,9 +223,7 @@ class GraphExecution:
     async def _execute_apart(self, step_id: str) -> None:
         try:
             step, report = self._steps[step_id], self._reports[step_id]
-            rest = self._step_runner.execute(step, report, self._routing.inputs_of(step_id), self)
-            if rest is not None:
-                await rest
+            await self._step_runner.execute(step, report, self._routing.inputs_of(step_id), self)
         finally:
             self._ended.append(step_id)
             self._wake()

@@ -43,13 +43,9 @@ class PreparedStep:
     """Of the step in an outermost graph."""
     metadata: Metadata = field(init=False)
     """Of the step's CallNodes."""
-    waits: bool = field(init=False)
-    """Whether an attempt cannot begin at once: it takes a lock, or a limited time."""
 
     def __post_init__(self) -> None:
-        limited = self.policy is not None and self.policy.timeout_ms is not None
         object.__setattr__(self, "path", StepPath(self.step.id))
-        object.__setattr__(self, "waits", limited or self.work.lock is not None)
         object.__setattr__(self, "metadata", Metadata({"step_type": self.step.type}))
 
 

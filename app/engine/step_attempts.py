@@ -17,7 +17,7 @@ from app.engine.attempts import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
-from app.engine.node import Execution, ExecutionResult, NodeEvent
+from app.engine.node import ExecutionResult, NodeEvent
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
 from app.engine.report import (
@@ -33,54 +33,36 @@ from app.engine.timing import OutOfTimeError, within
 from app.kernel.graph import DEFAULT_HANDLE
 
 
-def begin(
+def outputs_of(
     step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
-) -> ExecutionResult | Coroutine[Any, Any, Outputs]:
-    """Let a step's node begin, under its policy; return its result, or what is to be awaited.
+) -> Coroutine[Any, Any, Outputs]:
+    """Return the work of a step, to be awaited for what it produces, by handle.
 
-    Most steps wait for nothing, and are over when they have begun.
-
-    Raises:
-        Exception: what failed it.
-        Stop: it met one.
+    Awaiting it raises what failed the step in the end, or the stop that it met.
     """
-    policy = step.policy
-    if policy is not None and report.failed_before is not None:
-        before = RecordedFailureError.of(report.failed_before)
-        return _Recovery(step, policy, inputs, context, report, before).outputs()
-    if step.waits:
-        rest = _first_attempt(step, inputs, context, report)
-    else:
-        try:
-            execution = step.work.node.execute(step.work.data, inputs, context)
-        except BaseException as error:
-            if policy is None:
-                raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
-            failed = _Recovery(step, policy, inputs, context, report, _failure_in(error))
-            return failed.outputs()
-        if type(execution) is ExecutionResult:
-            return execution
-        rest = _end_of(execution, context)
-    return rest if policy is None else _policed(rest, step, policy, inputs, context, report)
+    if step.policy is None:
+        return _once(step.work, inputs, context)
+    return _under_policy(step.policy, step, inputs, context, report)
 
 
-async def _policed(
-    first: Coroutine[Any, Any, Outputs],
-    step: PreparedStep,
+async def _under_policy(
     policy: ErrorPolicy,
+    step: PreparedStep,
     inputs: Outputs,
     context: FlowContext,
     report: StepReport,
 ) -> Outputs:
-    """Await the first attempt of a step, and what its policy makes of a failure.
-
-    Raises:
-        Exception: what failed it in the end.
-    """
-    try:
-        return await first
-    except Exception as error:
-        return await _Recovery(step, policy, inputs, context, report, error).outputs()
+    if report.failed_before is None:
+        try:
+            failed = partial(_note_failed, context, report, 1)
+            return await _in_time(step.work, policy, inputs, context, failed)
+        except Exception as error:
+            failure = error
+    else:
+        failure = RecordedFailureError.of(report.failed_before)
+    recovery = _Recovery(step, policy, inputs, context, report, failure)
+    del failure  # its traceback holds this frame, which must not keep it alive
+    return await recovery.outputs()
 
 
 async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
@@ -94,44 +76,17 @@ async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outpu
             return await _once(BoundNode(work.node, work.data), inputs, context)
     try:
         execution = work.node.execute(work.data, inputs, context)
-    except BaseException as error:
-        raise _meant_by(error)  # noqa: B904
-    if type(execution) is ExecutionResult:
-        return execution.outputs
-    return await _end_of(execution, context)
-
-
-async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
-    """Wait for what a node has begun.
-
-    Raises:
-        StepBrokenError: it did not end as a node must.
-    """
-    try:
+        if type(execution) is ExecutionResult:
+            return execution.outputs
         if hasattr(execution, "__aiter__"):
             result = await _last_of(execution, context)
         else:
             result = await execution  # type: ignore[misc]
     except BaseException as error:
-        raise _meant_by(error)  # noqa: B904
+        raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
     if type(result) is not ExecutionResult:
         raise StepBrokenError("The step's node returned no ExecutionResult.")
     return result.outputs
-
-
-def _failure_in(error: BaseException) -> Exception:
-    """Return the failure that it means when a node ends with an error.
-
-    Raises:
-        BaseException: it means none: a stop, a cancel of ours or the end of the process.
-    """
-    meant = _meant_by(error)
-    if isinstance(meant, Exception):
-        return meant
-    try:
-        raise meant
-    finally:
-        del error, meant  # this frame is a part of it now, and must not keep it alive
 
 
 def _meant_by(error: BaseException) -> BaseException:
@@ -193,16 +148,6 @@ def _pass_on(item: Any, context: FlowContext) -> None:
                 data=item.data,
             )
         )
-
-
-async def _first_attempt(
-    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
-) -> Outputs:
-    """Make the first attempt of a step that takes a lock, or a limited time."""
-    if step.policy is None:
-        return await _once(step.work, inputs, context)
-    failed = partial(_note_failed, context, report, 1)
-    return await _in_time(step.work, step.policy, inputs, context, failed)
 
 
 def _note_failed(context: FlowContext, report: StepReport, number: int, error: Exception) -> None:

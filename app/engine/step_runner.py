@@ -4,9 +4,7 @@ A step that an earlier execution of the run has finished is not executed again: 
 from the journal. One that was cut off is executed again and counts as the same step.
 """
 
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
@@ -22,7 +20,6 @@ from app.engine.events import (
     STEP_STARTED,
     Event,
 )
-from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
 from app.engine.report import (
@@ -35,7 +32,7 @@ from app.engine.report import (
     failure_of,
     message_of_error,
 )
-from app.engine.step_attempts import begin
+from app.engine.step_attempts import outputs_of
 from app.engine.step_path import StepPath
 from app.engine.timing import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
@@ -70,38 +67,36 @@ class StepRunner:
         self._scope = scope
         self.within = within
 
-    def execute(
-        self,
-        step: PreparedStep,
-        report: StepReport,
-        inputs: Outputs,
-        view: GraphView,
-        resumed: bool | None = None,
-    ) -> Coroutine[Any, Any, None] | None:
-        """Execute a step; return what is left to await, unless it waits for nothing and is over.
+    async def execute(
+        self, step: PreparedStep, report: StepReport, inputs: Outputs, view: GraphView
+    ) -> None:
+        """Execute a step, or take its outputs from the journal; how it ended is in ``report``.
 
-        How it ended stands in ``report``. A stop before or after it counts. ``resumed`` says of a
-        step that the journal was asked about whether an earlier execution has begun it.
+        A stop before or after it counts.
 
         Raises:
-            Stop: a limit or somebody's wish keeps it from being executed, or ended it.
+            Stop: a limit or a cancel request keeps it from being executed, or ended it.
         """
-        if self._journal is not None and resumed is None:
-            return self._journaled(self._journal, step, report, inputs, view)
         path = step.path if self.within is None else self.within.step(step.step.id)
+        journal, recorded = self._journal, None
+        if journal is not None:
+            recorded = journal.recorded(path.record_key)
+            if recorded is not None and report.recall(recorded):
+                return
         if self._token.stop is not None:
             self._token.check()
         if self._detached.areas:
             self._detached.check(path)
         try:
-            context = self._begun(step, report, path, view, resumed)
+            if journal is not None:
+                await journal.barrier(external=False)  # asks for cancels that were not delivered
+                self._token.check()
+            context = self._begun(step, report, path, view, recorded)
             if step.sub_budget is None:
-                work = begin(step, inputs, context, report)
+                outputs = await outputs_of(step, inputs, context, report)
             else:
-                work = self._in_budget(step.sub_budget, step, report, inputs, context)
-            if type(work) is not ExecutionResult:
-                return self._awaited(work, step, report, path)
-            self._completed(report, path, work.outputs)
+                outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)
+            self._completed(report, path, outputs)
         except Exception as error:
             self._failed(step, report, path, error)
         except BaseException as stop:
@@ -109,7 +104,6 @@ class StepRunner:
             raise
         if self._token.stop is not None:
             self._token.check()
-        return None
 
     def _begun(
         self,
@@ -117,71 +111,24 @@ class StepRunner:
         report: StepReport,
         path: StepPath,
         view: GraphView,
-        resumed: bool | None,
+        recorded: Recorded | None,
     ) -> FlowContext:
-        """Charge a step, and tell that it begins."""
-        if not resumed:
+        """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
+        if recorded is None:
             self._scope.charge(ONE_STEP)
             report.charge = ONE_STEP
+        elif recorded.value is not None:
+            report.failed_before = recorded.value
         report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
             entry = step_entry(path, report.charge, value=report.failed_before)
             self._journal.note(node, entry)
         if self._events is not None:
-            kind = STEP_RESUMED if resumed else STEP_STARTED
+            kind = STEP_STARTED if recorded is None else STEP_RESUMED
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
-
-    async def _journaled(
-        self,
-        journal: Journal,
-        step: PreparedStep,
-        report: StepReport,
-        inputs: Outputs,
-        view: GraphView,
-    ) -> None:
-        """Execute a step, or take its outputs from the journal."""
-        path = self._path_of(step.step.id)
-        recorded = journal.recorded(path.record_key)
-        if recorded is not None and report.recall(recorded):
-            return
-        self._token.check()
-        self._detached.check(path)
-        try:
-            await journal.barrier(external=False)  # a wish to stop that nobody could tell us of
-            self._token.check()
-        except Exception as error:
-            self._failed(step, report, path, error)
-            self._token.check()
-            return
-        except BaseException as stop:
-            self._cut_off(step, report, path, stop)
-            raise
-        if recorded is not None and recorded.value is not None:
-            report.failed_before = recorded.value
-        rest = self.execute(step, report, inputs, view, resumed=recorded is not None)
-        if rest is not None:
-            await rest
-
-    async def _awaited(
-        self,
-        work: Coroutine[Any, Any, Outputs],
-        step: PreparedStep,
-        report: StepReport,
-        path: StepPath,
-    ) -> None:
-        """Await what a step has begun, and end it."""
-        try:
-            self._completed(report, path, await work)
-        except Exception as error:
-            self._failed(step, report, path, error)
-        except BaseException as stop:
-            self._cut_off(step, report, path, stop)
-            raise
-        if self._token.stop is not None:
-            self._token.check()
 
     def _path_of(self, step_id: str) -> StepPath:
         return StepPath(step_id) if self.within is None else self.within.step(step_id)
@@ -216,8 +163,7 @@ class StepRunner:
         path = context.path
         with seconds_of(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
             self._token.check()
-            work = begin(step, inputs, context, report)
-            return work.outputs if isinstance(work, ExecutionResult) else await work
+            return await outputs_of(step, inputs, context, report)
 
     def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
