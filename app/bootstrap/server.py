@@ -155,14 +155,4 @@ def _limits(settings: Settings) -> ApiLimits:
 
 
 def _budget(limits: LimitSettings) -> Budget:
-    return Budget(
-        max_tokens=limits.max_tokens,
-        max_time_seconds=limits.max_seconds,
-        max_steps=limits.max_steps,
-        max_api_calls=limits.max_api_calls,
-        max_cost_dollars=limits.max_cost_usd,
-        max_llm_calls_small=limits.max_llm_calls_small,
-        max_llm_calls_big=limits.max_llm_calls_big,
-        max_tool_calls=limits.max_tool_calls,
-        max_turns=limits.max_turns,
-    )
+    return Budget(**{name: getattr(limits, name) for name in LimitSettings.model_fields})

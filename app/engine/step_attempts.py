@@ -81,7 +81,7 @@ async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outpu
         if hasattr(execution, "__aiter__"):
             result = await _last_of(execution, context)
         else:
-            result = await execution  # type: ignore[misc]
+            result = await execution
     except BaseException as error:
         raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
     if type(result) is not ExecutionResult:
