@@ -1,7 +1,7 @@
 """Reasons to end that no policy may override.
 
 A stop travels as a ``BaseException``: an ``except Exception`` of a node, a tool or a library can
-neither swallow it nor mistake it for a failure that could be retried (spec, section 4). Who
+neither swallow it nor mistake it for a failure that could be retried. Who
 settles the run turns it into a :class:`StopCause`, which is what callers see as ``stop``.
 """
 
@@ -68,7 +68,7 @@ class StopCause:
 
 
 class Stop(BaseException):
-    """A reason to end, on its way from where it arose to whoever settles the run."""
+    """A reason to end, on its way from where it arose to what finishes the run."""
 
     def __init__(self, cause: StopCause) -> None:
         super().__init__(cause.reason or cause.kind.value)
@@ -78,7 +78,7 @@ class Stop(BaseException):
 
 
 class CancelledError(Stop):
-    """Someone asked the run to stop (seed 000, REQ-C2).
+    """Someone asked the run to stop.
 
     Not asyncio's class of that name: import it through its module to tell the two apart.
     """

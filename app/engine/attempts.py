@@ -103,7 +103,7 @@ class AttemptLog:
         """Record attempts below ``call_node``.
 
         ``failures`` are those after which there may be another attempt; ``said`` is what may be
-        told of one.
+        shown of one.
         """
         self._graph = graph
         self._call_node = call_node

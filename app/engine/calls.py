@@ -49,7 +49,7 @@ class Calls:
     ) -> None:
         """Open the gateway.
 
-        ``jitter`` draws from [-1, 1]; ``deadline_in`` tells the seconds until the run's deadline,
+        ``jitter`` draws from [-1, 1]; ``deadline_in`` returns the seconds until the run's deadline,
         if it has one.
         """
         self.graph = graph
@@ -66,7 +66,7 @@ class Calls:
         Raises:
             CallFailedError: it failed, and its retries are used up or would not help.
             OutcomeUnknownError: an earlier try may have taken effect and cannot be repeated.
-            Stop: a limit or somebody's wish keeps it from being made, or ended it.
+            Stop: a limit or a cancel request keeps it from being made, or ended it.
         """
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
@@ -193,7 +193,7 @@ class _Performance:
         self._ended(self._graph.mark_failure(self._node, error_class, reason, **self._usage()))
 
     def _break(self, error: Exception) -> None:
-        """End with an error that no call should raise; what came of it, nobody can tell."""
+        """End with an error that no call should raise; its outcome is unknown."""
         self._note(None if self._begun else CallOutcome.NOT_MADE)
         self._ended(
             self._graph.mark_failure(self._node, type(error).__name__, BROKEN, **self._usage())

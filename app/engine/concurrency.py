@@ -19,7 +19,7 @@ DEFAULT_CEILING = 64
 
 
 class StepSlots:
-    """The lanes of one run beyond the first."""
+    """The step slots of one run beyond the first."""
 
     __slots__ = ("_ceiling", "_extra", "_taken", "_waiting")
 
@@ -30,7 +30,7 @@ class StepSlots:
             ValueError: the ceiling is below 1.
         """
         if ceiling < 1:
-            raise ValueError("A run needs at least one lane.")
+            raise ValueError("A run needs at least one step slot.")
         self._ceiling = ceiling
         self._extra = 0
         self._taken = 0
@@ -41,7 +41,7 @@ class StepSlots:
         self._extra = max(self._extra, min(max_parallel, self._ceiling) - 1)
 
     def take(self, wake: Callable[[], None]) -> bool:
-        """Take a lane; False if none is free, and ``wake`` is then called once one may be."""
+        """Take a slot; False if none is free, and ``wake`` is then called once one may be."""
         if self._taken < self._extra:
             self._taken += 1
             return True
@@ -49,7 +49,7 @@ class StepSlots:
         return False
 
     def give(self) -> None:
-        """Give a lane back."""
+        """Give a slot back."""
         self._taken -= 1
         waiting, self._waiting = self._waiting, {}
         for wake in waiting:

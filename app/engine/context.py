@@ -87,13 +87,13 @@ class RunContext:
     events: EventSink | None = None
     services: Mapping[type, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    """What the steps of the run tell one another; it does not outlive its execution."""
+    """What the steps of the run share with one another; it does not outlive its execution."""
     chat_id: str | None = None
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """How long cancelled work may take to end before it is abandoned."""
     begun: dict[StepPath, str] = field(default_factory=dict)
-    """The steps of which a start was told and no end yet: their CallNodes by their paths."""
+    """The CallNodes, by path, of the steps whose start was emitted and whose end was not."""
     over: Callable[[], None] = lambda: None
     """Called when work that was abandoned has come to its end."""
     traced: list[Any] | None = None
@@ -108,7 +108,7 @@ Outputs = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ExecutionContext:
-    """The context of seed 000, for nodes and callers that know no service around them."""
+    """The context of a node in Python, which knows no service around it."""
 
     session: Any = None
     """Whatever the caller wants its nodes to see; passed through untouched."""
@@ -119,7 +119,7 @@ class ExecutionContext:
     usage: ResourceUsage = field(default_factory=ResourceUsage)
     cancellation: CancellationToken | None = None
     trace: ExecutionTrace | None = None
-    """Pass one to get the details of every step (seed 000, D12)."""
+    """Pass one to get the details of every step."""
     scope: Scope | None = None
     """The scope that ``budget`` and ``usage`` belong to, and through it those around it. Reserve in
     it what several nodes could otherwise spend twice."""
@@ -127,7 +127,7 @@ class ExecutionContext:
     """Where the step stands in its run; None outside of one."""
 
     def check_budget(self) -> None:
-        """Ask before a further charge whether anything is left, here and above (REQ-B4).
+        """Ask before a further charge whether anything is left, here and above.
 
         Raises:
             BudgetExceededError: a limit is used up.
@@ -149,7 +149,7 @@ class ExecutionContext:
         if self.cancellation is not None:
             self.cancellation.check()
 
-    def with_input(self, input: Any) -> "ExecutionContext":  # noqa: A002 - seed 000's name
+    def with_input(self, input: Any) -> "ExecutionContext":  # noqa: A002 - the public name
         """Return a context with another input that shares everything else."""
         return replace(self, input=input)
 
@@ -158,7 +158,7 @@ class ExecutionContext:
         return replace(self, upstream={**self.upstream, **upstream})
 
     def with_sub_budget(self, sub_budget: Budget) -> "ExecutionContext":
-        """Return a context whose spending counts here and in everything around it (REQ-B5).
+        """Return a context whose spending counts here and in everything around it.
 
         Whichever limit is reached first stops it.
         """
@@ -186,7 +186,7 @@ class GraphView(Protocol):
 
 @dataclass(slots=True)
 class FlowContext:
-    """Where a step stands inside its run (seed 004).
+    """Where a step stands inside its run.
 
     Domain dependencies come in ``services``, by their type; the engine never looks at them.
     """

@@ -4,7 +4,7 @@ The driver never raises for what happens inside a graph. It returns how the grap
 whatever its steps produced until then.
 
 Where one step alone can work, it works inline, in the driver's own task. Where several can, each
-gets a task, as far as there are lanes. The first failure or stop cancels the others and waits for
+gets a task, as far as there are slots. The first failure or stop cancels the others and waits for
 them; what ignores that for its grace period is abandoned, and its result is dropped.
 """
 
@@ -44,7 +44,7 @@ class GraphExecution:
     def inside(
         cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
     ) -> "GraphExecution":
-        """Prepare to execute a graph inside a step, within its limits and on its lane."""
+        """Prepare to execute a graph inside a step, within its limits and in its slot."""
         nested = cls.__new__(cls)
         run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
         step_runner = StepRunner(run, context.trace_parent, context.scope, context.path)
@@ -96,7 +96,7 @@ class GraphExecution:
 
         Raises:
             Exception: what made one of its steps fail.
-            Stop: a limit or somebody's wish ended it.
+            Stop: a limit or a cancel request ended it.
         """
         outcome = await self.run()
         if outcome.stop is not None:
@@ -178,7 +178,7 @@ class GraphExecution:
             raise GraphError("Some steps wait for one another.")
 
     def _ended_before(self) -> bool:
-        """Tell whether a step had failed, or a stop was met, when the run's worker was lost.
+        """Return whether a step had failed, or a stop was met, when the run's worker was lost.
 
         The graph is over then. What was cut off at the time is not begun again.
         """
@@ -194,7 +194,7 @@ class GraphExecution:
         return True
 
     async def _work_side_by_side(self) -> None:
-        """Start what there are lanes for, then go on once something has ended."""
+        """Start what there are slots for, then go on once something has ended."""
         try:
             self._start_ready()
             await self._something_ended()
@@ -241,7 +241,7 @@ class GraphExecution:
             self._woken.set_result(None)
 
     def _take_slot(self) -> bool:
-        """Use the graph's own lane first, then one from the run's pool."""
+        """Use the graph's own slot first, then one from the run's pool."""
         if self._slots_used and not self._run.slots.take(self._wake):
             return False
         self._slots_used += 1
@@ -266,7 +266,7 @@ class GraphExecution:
                     self._free_slot()
                     _forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:
-            return  # those that are left are drained, and the limit is what is told
+            return  # those that are left are drained, and the limit is what is reported
 
     async def _drain(self) -> asyncio.CancelledError | None:
         """Cancel the steps that still work, and wait for them; abandon what will not end.
@@ -311,7 +311,7 @@ class GraphExecution:
                 self._step_runner.skipped(order.step_id)
 
     def _tell(self, step_id: str, report: StepReport) -> list[Order]:
-        """Tell the scheduler how a step has ended."""
+        """Report the end of a step to the scheduler; return its orders."""
         if report.status is FAILED:
             if self._outcome.error is None:
                 self._outcome.error = report.error

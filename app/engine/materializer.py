@@ -1,6 +1,6 @@
-"""Materialises what steps are linked to (seed 004).
+"""Materialises what steps are linked to.
 
-An output is made once in an execution of its graph. Whoever needs it while it is being made waits
+An output is made once in an execution of its graph. What needs it while it is being made waits
 for it; before anybody waits, the chain of those who wait for one another is followed, so that a
 cycle is named instead of waited for, also if several steps walk into it at once.
 """

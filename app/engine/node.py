@@ -20,7 +20,7 @@ class ExecutionResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """Progress that a node tells of while it works (seed 004).
+    """Progress that a node reports while it works.
 
     Lifecycle events (``step.started`` and so on) come from the engine alone.
     """
@@ -37,7 +37,7 @@ Execution = (
 
 
 class Node(Protocol):
-    """Executes the steps of one type (seed 004)."""
+    """Executes the steps of one type."""
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
         """Do the step's work: at once, as a coroutine or as an async generator.
@@ -50,7 +50,7 @@ class Node(Protocol):
 
 @runtime_checkable
 class Materializing(Protocol):
-    """A node that can be linked: it makes what other steps depend on (seed 004)."""
+    """A node that can be linked: it makes what other steps depend on."""
 
     async def materialize(self, data: Any, output_handle: str, context: FlowContext) -> Any:
         """Return what a consumer at the other end of a link gets; nothing here looks into it.

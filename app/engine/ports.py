@@ -1,4 +1,4 @@
-"""What the engine needs of whoever runs it."""
+"""What the engine needs from outside: a journal."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +15,7 @@ class CallOutcome(StrEnum):
     RESULT = "result"
     FAILURE = "failure"
     UNKNOWN = "unknown"
-    """It was allowed to begin, and nobody can tell what came of it: its worker was lost."""
+    """It was allowed to begin, and its outcome is unknown: its worker was lost."""
     NOT_MADE = "not_made"
     """It was refused before it began, by a limit or a stop."""
 

@@ -21,7 +21,7 @@ class StepBrokenError(Exception):
 
 
 class RecordedFailureError(Exception):
-    """A step had failed for good when the worker of its run was lost."""
+    """A step had already failed when the worker of its run was lost."""
 
     def __init__(self, message: str, *, error_class: str) -> None:
         super().__init__(message)
@@ -157,7 +157,7 @@ def stop_in(recorded: Recorded) -> Stop | None:
 
 
 def failure_in(recorded: Recorded) -> Exception | None:
-    """Return what a step had failed with for good; None if it had not."""
+    """Return what a step had failed with; None if it had not."""
     if recorded.outcome is not CallOutcome.FAILURE or "recovered_by" in recorded.value:
         return None
     return RecordedFailureError.of(recorded.value)
@@ -181,14 +181,14 @@ ABANDONED = "The step ignored its cancellation and was abandoned."
 
 
 def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:
-    """Tell the end of a step, unless it never began or its end was told before."""
+    """Emit the end of a step, unless it never began or its end was emitted before."""
     node = run.begun.pop(path, None)
     if node is not None and run.events is not None:
         run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data))
 
 
 def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
-    """Tell that a step was cut off; one that goes on in another process has not ended."""
+    """Emit that a step was cut off; one that goes on in another process has not ended."""
     if isinstance(run.token.stop, HandOver):
         run.begun.pop(path, None)
     else:

@@ -29,7 +29,7 @@ from app.engine.report import (
     failure_of,
     message_of_error,
 )
-from app.engine.timing import OutOfTimeError, within
+from app.engine.supervision import detach, until_done
 from app.kernel.graph import DEFAULT_HANDLE
 
 
@@ -167,49 +167,89 @@ async def _in_time(
 ) -> Outputs:
     """Let a node work once, for as long as the policy allows.
 
-    If that is not long enough, ``failed`` is told before anything is cut off.
+    If that is not long enough, ``failed`` is called before anything is cut off.
 
     Raises:
         StepTimeoutError: it was not.
     """
-    timeout_ms = policy.timeout_ms
-    if timeout_ms is None:
+    if policy.timeout_ms is None:
         return await _once(work, inputs, context)
-    late = StepTimeoutError(f"No result within {timeout_ms} ms.")
-    try:
-        return await within(
-            timeout_ms / 1000,
-            _once(work, inputs, context),
-            name=f"step {context.path}",
-            grace_seconds=context.run.grace_seconds,
-            watcher=_Attempt(context, partial(failed, late)),
-        )
-    except OutOfTimeError:
-        raise late from None
+    late = StepTimeoutError(f"No result within {policy.timeout_ms} ms.")
+    attempt = asyncio.create_task(_once(work, inputs, context), name=f"step {context.path}")
+    return await _TimedAttempt(context, attempt).result(
+        policy.timeout_ms / 1000, late, partial(failed, late)
+    )
 
 
-class _Attempt:
-    """What becomes of an attempt that is cut off."""
+class _TimedAttempt:
+    """An attempt in a task of its own, which is cut off when its time is up.
 
-    def __init__(self, context: FlowContext, out_of_time: Callable[[], None]) -> None:
+    What ignores its cancellation for the grace period is abandoned; what it returns after its time
+    is dropped.
+    """
+
+    def __init__(self, context: FlowContext, task: "asyncio.Task[Outputs]") -> None:
         self._context = context
+        self._task = task
         self._inside = context.path.inside_attempt()
-        self.out_of_time = out_of_time
 
-    def cut_off(self) -> None:
-        self._context.calls.detached.begin(self._inside)
+    async def result(
+        self, seconds: float, late: StepTimeoutError, out_of_time: Callable[[], None]
+    ) -> Outputs:
+        """Return what the attempt produces; ``out_of_time`` is called before it is cut off.
 
-    def abandoned(self) -> None:
-        detach_inside(self._context.run, self._inside)
+        Raises:
+            StepTimeoutError: ``late``; a TimeoutError of the node's own is another one.
+            Stop: it met one, even if its time was up by then.
+        """
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
 
-    def late(self, result: object) -> None:
+        def end(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        self._task.add_done_callback(end)
+        timer = loop.call_later(seconds, end)
+        try:
+            await over
+        except asyncio.CancelledError:
+            await self._cut_off()
+            raise
+        finally:
+            timer.cancel()
+        if self._task.done():
+            return self._task.result()
+        out_of_time()
+        cancelled = await self._cut_off()
+        raise late if cancelled is None else cancelled
+
+    async def _cut_off(self) -> asyncio.CancelledError | None:
+        """Cancel the task and drop what it comes to; return a cancel that came meanwhile.
+
+        Raises:
+            Stop: the task met one.
+        """
+        task, run = self._task, self._context.run
+        run.calls.detached.begin(self._inside)
+        task.cancel()
+        cancelled = await until_done((task,), run.grace_seconds)
+        if not task.done():
+            detach_inside(run, self._inside)
+        detach(task, self._late, over=self._over)
+        error = None if not task.done() or task.cancelled() else task.exception()
+        if isinstance(error, Stop):
+            raise error
+        return cancelled
+
+    def _late(self, result: object) -> None:
         context = self._context
         if context.run.events is not None:
             context.run.events.emit(
                 Event(type=LATE_RESULT, step_id=context.path.text, node_id=context.trace_parent)
             )
 
-    def over(self) -> None:
+    def _over(self) -> None:
         self._context.calls.detached.end(self._inside)
         self._context.run.over()
 

@@ -87,7 +87,7 @@ class Area:
 
 
 def check_step_id(step_id: str) -> None:
-    """Refuse an id that could not be told apart inside a path.
+    """Refuse an id that would be ambiguous inside a path.
 
     Raises:
         ValueError: it is empty or holds a character that joins the parts of a path.

@@ -1,4 +1,4 @@
-"""Executes one step: replay or begin, charge, work, end — each told to the trace and the journal.
+"""Executes one step: replay or begin, charge, work, end, with its trace and its journal.
 
 A step that an earlier execution of the run has finished is not executed again: its outputs come
 from the journal. One that was cut off is executed again and counts as the same step.
@@ -34,7 +34,7 @@ from app.engine.report import (
 )
 from app.engine.step_attempts import outputs_of
 from app.engine.step_path import StepPath
-from app.engine.timing import seconds_of
+from app.engine.supervision import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}

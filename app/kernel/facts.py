@@ -1,4 +1,4 @@
-"""What the scheduler is told, what it orders, and the life of a step in one execution."""
+"""The facts that the scheduler takes, the orders that it gives, and the life of a step."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet

@@ -12,7 +12,7 @@ class GraphError(ValueError):
 
 
 class Channel(StrEnum):
-    """What travels on an edge; every edge says it (seed 004)."""
+    """What travels on an edge; every edge says it."""
 
     FLOW = "flow"
     """Values, from a finished step to the next one."""

@@ -14,7 +14,7 @@ def shape_problems(
 ) -> Iterator[Problem]:
     """Yield what is wrong with steps, edges, entry and limit; ``traits`` are those of the steps.
 
-    Steps of one id have the traits of the first of them. ``types`` are named to whoever used one
+    Steps of one id have the traits of the first of them. ``types`` are named where a step uses one
     that does not exist.
     """
     known: dict[str, Traits | None] = {}

@@ -3,10 +3,10 @@
 What is broken wherever it stands (an id twice, an edge to nowhere) is always an error. What only
 matters when it is executed (cycles, a persistent node used by two steps in parallel) is an error
 inside the subgraph that will be executed, and a warning outside it, where it does no harm
-(seed 004). What cannot be told because another problem hides it is told once that one is mended.
+(seed 004). A problem that another one hides is reported once that one is mended.
 
-A channel other than flow and link should not get this far: whoever reads a graph from JSON refuses
-it there. It is refused here all the same.
+A channel other than flow and link should not get this far: graphs read from JSON are refused
+with it. It is refused here all the same.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -160,7 +160,7 @@ def _sharing_problems(whole: _Whole) -> Iterator[Problem]:
 
 
 def _left_out(whole: _Whole) -> Iterator[Problem]:
-    """Steps that take no part; not told while entries are missing, which would explain them."""
+    """Steps that take no part; not reported while entries are missing, which would explain them."""
     topology, entry = whole.topology, whole.graph.entry
     if not topology.active or entry != whole.sound.entry:
         return

@@ -1,4 +1,4 @@
-"""The JSON form of a graph (spec, section 6), part by part.
+"""The JSON form of a graph, part by part.
 
 The parts are read one by one and not as one document, so that a mistake in one of them does not
 hide those in the others.
@@ -40,7 +40,7 @@ class WorkSpec(StepData):
 
 
 class PolicySpec(StepData):
-    """What happens when a step fails (seed 000, REQ-E1); ranges are the policy's own business."""
+    """What happens when a step fails; ranges are the policy's own business."""
 
     on_error: Literal["fail", "retry", "skip", "fallback"] = "fail"
     """Once the attempts are used up."""
@@ -87,7 +87,7 @@ class StepSpec(StepData):
 
 
 class EdgeData(StepData):
-    """What an edge must say; there is no default (seed 004)."""
+    """What an edge must say; there is no default."""
 
     channel: Literal["flow", "link"]
     """``flow`` routes values, ``link`` materialises dependencies."""

@@ -62,7 +62,7 @@ class LlmNode:
             MissingValueError: the prompt has a place for which there is no value.
             UnfitReplyError: the answer does not follow its schema, also when it was asked again.
             CallFailedError: the provider failed, its retries included.
-            Stop: a limit or somebody's wish keeps it from being asked, or ended it.
+            Stop: a limit or a cancel request keeps it from being asked, or ended it.
         """
         messages, schema = data.messages(inputs), data.output_schema
         reply = await _ask(data, context, messages, _ANSWER)

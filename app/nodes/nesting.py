@@ -1,7 +1,7 @@
 """Graphs and steps that stand in the data of other steps.
 
-They are read with the data they stand in, by whoever reads that data; it comes along as the context
-of the validation.
+They are read with the data they stand in, by the reader of that data, which comes along as the
+context of the validation.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 
 from app.engine.prepared import BoundNode, PreparedGraph
 from app.kernel.validation import Traits
-from app.nodes.reading import told
+from app.nodes.reading import reported
 
 MAX_NESTING = 8
 """How many graphs may stand in one another, the outermost included; the step of a map is one."""
@@ -54,10 +54,10 @@ class InnerStep:
 
 
 class InnerReader(Protocol):
-    """Reads what stands inside the data of a step, and tells what is wrong with it."""
+    """Reads what stands inside the data of a step, and reports what is wrong with it."""
 
     def graph(self, value: Any, field: str) -> InnerGraph | None:
-        """Read the graph at a field of the data; None if it has errors, which are told."""
+        """Read the graph at a field of the data; None if it has errors, which are reported."""
         ...
 
     def step(self, value: Any, field: str) -> InnerStep | None:
@@ -71,7 +71,7 @@ def _read_by(
     def read(value: Any, info: ValidationInfo) -> Inner:
         found = reading(cast(InnerReader, info.context))(value, info.field_name or "")
         if found is None:
-            raise told()
+            raise reported()
         return found
 
     return GetPydanticSchema(lambda *_: core_schema.with_info_plain_validator_function(read))
@@ -121,7 +121,7 @@ class GraphReference:
 
 
 def is_reference(graph: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Tell whether this stands for a graph and is none: it has a name and no steps."""
+    """Return whether this stands for a graph and is none: it has a name and no steps."""
     return isinstance(graph, Mapping) and "name" in graph and "steps" not in graph
 
 

@@ -26,8 +26,8 @@ from app.nodes.templates import JsonTemplate, TemplateError, TextTemplate
 
 OWN: Final = "caseworker"
 """The type of errors whose messages are ours."""
-TOLD: Final = "caseworker_told"
-"""The type of errors that only say that something was told elsewhere."""
+REPORTED: Final = "caseworker_reported"
+"""The type of errors that only say that a problem was reported elsewhere."""
 
 _MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
@@ -83,15 +83,15 @@ def refusal(message: str) -> PydanticCustomError:
     return PydanticCustomError(OWN, template, {"message": message})
 
 
-def told() -> PydanticCustomError:
-    """Return the error of a validator that has told its problems itself."""
-    return PydanticCustomError(TOLD, "told")
+def reported() -> PydanticCustomError:
+    """Return the error of a validator that has reported its problems itself."""
+    return PydanticCustomError(REPORTED, "reported")
 
 
 def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
     """Yield what is wrong with something that stands at ``place``."""
     for one in error.errors(include_url=False, include_input=False):
-        if one["type"] != TOLD:
+        if one["type"] != REPORTED:
             yield Problem(joined(place, shown(one["loc"])), _message(one))
 
 

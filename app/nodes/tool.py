@@ -58,7 +58,7 @@ class ToolNode:
         Raises:
             MissingValueError: an argument has no value.
             ToolFailedError: the tool returned an error, and no flow edge leaves from ``error``.
-            Stop: a limit or somebody's wish keeps it from being used, or ended it.
+            Stop: a limit or a cancel request keeps it from being used, or ended it.
         """
         args = dict(inputs) if data.args is None else data.args.render(inputs)
         result = await self._tools.run(

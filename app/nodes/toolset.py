@@ -1,4 +1,4 @@
-"""Tools that a step may use, as a value on links (seed 004: composition)."""
+"""Tools that a step may use, as a value on links."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class ToolNames:
-    """The names of the tools that may be used here; a denied tool is not told from none."""
+    """The tools that may be used here; a denied one looks like one that does not exist."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)

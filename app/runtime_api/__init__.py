@@ -1,4 +1,4 @@
-"""The graph runtime in Python, with the names of seed 000. It needs no database.
+"""The graph runtime in Python. It needs no database.
 
 graph = Graph("report", max_parallel=2)
 graph.add_step(FunctionNode("fetch", fetch), "fetch", input="https://example.org")

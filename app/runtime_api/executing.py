@@ -16,8 +16,7 @@ from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, message_of_error
 from app.engine.routing import StepRecords
-from app.engine.supervision import DetachedError, Supervisor
-from app.engine.timing import seconds_of
+from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.function import BlockingPool, Caller
@@ -39,13 +38,13 @@ class GraphRun:
     error: Exception | None
     """What failed it."""
     stop: Stop | None
-    """The limit, or the wish, that ended it."""
+    """The limit, or the cancel request, that ended it."""
     calls: ExecutionGraph
-    """Everything that was executed and called, as document 001 has it."""
+    """Everything that was executed and called."""
 
 
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return results as seed 000 has them: the one value of a step, or its values by handle."""
+    """Return results as callers in Python get them: the one value of a step, or its values by handle."""
     return {
         step_id: values[DEFAULT_HANDLE]
         if len(values) == 1 and DEFAULT_HANDLE in values
@@ -151,7 +150,7 @@ async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcom
 
 
 def _close(run: RunContext, ran: GraphRun, context: ExecutionContext) -> None:
-    """End the trace with the graph; a limit counts as a failure there (spec, section 2)."""
+    """End the trace with the graph; a limit counts as a failure there."""
     reason = _reason(ran)
     run.trace.close_open(reason or ran.status)
     if ran.stop is not None:

@@ -1,4 +1,4 @@
-"""Graphs in Python, with the names of seed 000."""
+"""Graphs in Python."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +31,7 @@ class Graph:
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - seed 000's name
+        id: str,  # noqa: A002 - the public name
         max_parallel: int = 1,
         *,
         grace_seconds: float = DEFAULT_GRACE_SECONDS,
@@ -63,7 +63,7 @@ class Graph:
         node: Executable | BoundNode,
         step_id: str,
         *,
-        input: Any = None,  # noqa: A002 - seed 000's name
+        input: Any = None,  # noqa: A002 - the public name
         depends_on: Iterable[str] = (),
         error_policy: ErrorPolicy | None = None,
         sub_budget: Budget | None = None,
@@ -71,7 +71,7 @@ class Graph:
         """Place a node.
 
         It is executed after all steps in ``depends_on``, whose results it finds in
-        ``context.upstream``. A node of the graph runtime itself (seed 004) is placed as a
+        ``context.upstream``. A node of the graph runtime itself is placed as a
         ``BoundNode`` with its data.
 
         Raises:
@@ -106,7 +106,7 @@ class Graph:
         target_handle: str = DEFAULT_HANDLE,
         channel: Channel | Literal["flow", "link"] = Channel.FLOW,
     ) -> None:
-        """Join an output handle of a step to an input handle of another (seed 004)."""
+        """Join an output handle of a step to an input handle of another."""
         self._edges.append(
             Edge(
                 source=source,
@@ -144,7 +144,7 @@ class Graph:
         Raises:
             GraphError: the graph is not valid; nothing was executed.
             Exception: what failed a step, as its node raised it.
-            Stop: a limit (``BudgetExceededError``) or a wish (``CancelledError``) ended it; its
+            Stop: a limit (``BudgetExceededError``) or a cancel request (``CancelledError``) ended it; its
                 ``partial_results`` are what the steps had produced. :meth:`run` returns them also
                 after a failure.
         """

@@ -13,7 +13,7 @@ from app.nodes.function import ContextNode
 
 
 class Executable(Protocol):
-    """What a step can execute: a node of seed 000, such as a FunctionNode or a whole Graph."""
+    """What a step can execute, such as a FunctionNode or a whole Graph."""
 
     @property
     def id(self) -> str:

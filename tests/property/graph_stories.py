@@ -21,8 +21,7 @@ from app.engine.node import ExecutionResult
 from app.engine.ports import NullJournal
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
-from app.engine.supervision import DetachedError, Supervisor
-from app.engine.timing import seconds_of
+from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.graph import Channel, Edge, Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.seeded_loop import Story, run
