@@ -19,8 +19,6 @@ from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.process import Process, collect_garbage_seldom
 from app.client import CaseworkerClient
-from app.control.budget import Budget
-from app.settings.cases import LimitSettings
 from app.settings.schema import Settings
 
 T = TypeVar("T")
@@ -149,10 +147,6 @@ def _limits(settings: Settings) -> ApiLimits:
         default_mode=settings.flags.mode,
         default_timezone=settings.flags.zone_name,
         default_seed=settings.flags.seed,
-        default_budget=_budget(settings.budget),
-        budget_ceiling=_budget(settings.admission),
+        default_budget=settings.budget.limits,
+        budget_ceiling=settings.admission.limits,
     )
-
-
-def _budget(limits: LimitSettings) -> Budget:
-    return Budget(**{name: getattr(limits, name) for name in LimitSettings.model_fields})

@@ -2,8 +2,8 @@
 
 What is broken wherever it stands (an id twice, an edge to nowhere) is always an error. What only
 matters when it is executed (cycles, a persistent node used by two steps in parallel) is an error
-inside the subgraph that will be executed, and a warning outside it, where it does no harm
-(seed 004). A problem that another one hides is reported once that one is mended.
+inside the subgraph that will be executed, and a warning outside it, where it does no harm.
+A problem that another one hides is reported once that one is mended.
 
 A channel other than flow and link should not get this far: graphs read from JSON are refused
 with it. It is refused here all the same.

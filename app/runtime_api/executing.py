@@ -44,7 +44,7 @@ class GraphRun:
 
 
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return results as callers in Python get them: the one value of a step, or its values by handle."""
+    """Return results by step: the one value of a step, or its values by handle."""
     return {
         step_id: values[DEFAULT_HANDLE]
         if len(values) == 1 and DEFAULT_HANDLE in values

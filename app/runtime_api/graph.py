@@ -144,9 +144,9 @@ class Graph:
         Raises:
             GraphError: the graph is not valid; nothing was executed.
             Exception: what failed a step, as its node raised it.
-            Stop: a limit (``BudgetExceededError``) or a cancel request (``CancelledError``) ended it; its
-                ``partial_results`` are what the steps had produced. :meth:`run` returns them also
-                after a failure.
+            Stop: a limit (``BudgetExceededError``) or a cancel request (``CancelledError``) ended
+                it; its ``partial_results`` are what the steps had produced. :meth:`run` returns
+                them also after a failure.
         """
         context = context or ExecutionContext()
         if context.flow is not None:

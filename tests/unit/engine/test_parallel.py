@@ -252,7 +252,7 @@ def test_the_widest_graph_of_a_run_says_how_many_lanes_there_are() -> None:
     assert woken == ["now"]
 
 
-def test_a_run_needs_a_lane() -> None:
+def test_a_run_needs_a_step_slot() -> None:
     """None at all would wait for ever."""
-    with pytest.raises(ValueError, match="lane"):
+    with pytest.raises(ValueError, match="step slot"):
         StepSlots(0)
