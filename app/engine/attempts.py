@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.control.ledger import Scope
 from app.control.retry import RetryPolicy, verdict
@@ -81,14 +81,6 @@ class Retries:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failed:
-    start_ts_ms: int
-    end_ts_ms: int
-    error_class: str
-    reason: str
-
-
 class AttemptLog:
     """Records the attempts of one call."""
 
@@ -102,15 +94,15 @@ class AttemptLog:
     ) -> None:
         """Record attempts below ``call_node``.
 
-        ``failures`` are those after which there may be another attempt; ``said`` is what may be
-        shown of one.
+        ``failures`` are those after which there may be another attempt; ``said`` returns what
+        may be shown of one.
         """
         self._graph = graph
         self._call_node = call_node
         self._failures = failures
         self._said = said
         self._number = 0
-        self._first: _Failed | None = None
+        self._first: dict[str, Any] | None = None
 
     async def make(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Make one attempt and record it."""
@@ -142,23 +134,21 @@ class AttemptLog:
         try:
             return await attempt()
         except self._failures as failure:
-            self._first = _Failed(
-                start_ts_ms=started,
-                end_ts_ms=self._graph.now_ms(),
-                error_class=_class_of(failure),
-                reason=self._said(failure),
-            )
+            self._keep_first(failure, started)
             raise
 
     def first_failed(self, failure: Exception) -> None:
         """Say that the first attempt was made, from the call's begin until now, and failed."""
         self._number = 1
-        self._first = _Failed(
-            start_ts_ms=self._graph.node(self._call_node)["start_ts_ms"],
-            end_ts_ms=self._graph.now_ms(),
-            error_class=_class_of(failure),
-            reason=self._said(failure),
-        )
+        self._keep_first(failure, self._graph.node(self._call_node)["start_ts_ms"])
+
+    def _keep_first(self, failure: Exception, started_ms: int) -> None:
+        self._first = {
+            "start_ts_ms": started_ms,
+            "end_ts_ms": self._graph.now_ms(),
+            "error_class": _class_of(failure),
+            "stop_reason": self._said(failure),
+        }
 
     def went_before(self, count: int) -> None:
         """Say that so many attempts were made, and recorded, by an earlier execution."""
@@ -170,15 +160,7 @@ class AttemptLog:
         if first is None:
             return
         self._graph.add_ended(
-            self._call_node,
-            "system",
-            "attempt",
-            status="fail",
-            start_ts_ms=first.start_ts_ms,
-            end_ts_ms=first.end_ts_ms,
-            error_class=first.error_class,
-            stop_reason=first.reason,
-            metadata={"attempt": 1},
+            self._call_node, "system", "attempt", status="fail", metadata={"attempt": 1}, **first
         )
 
 

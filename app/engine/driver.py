@@ -34,37 +34,27 @@ TURN_SECONDS = 0.005
 class GraphExecution:
     """One execution of one graph."""
 
-    def __init__(self, prepared: PreparedGraph, inputs: Outputs, run: RunContext) -> None:
-        """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to."""
-        self._begin(
-            prepared, inputs, run, StepRunner(run, run.root, run.scope, None), run.grace_seconds
-        )
-
-    @classmethod
-    def inside(
-        cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
-    ) -> "GraphExecution":
-        """Prepare to execute a graph inside a step, within its limits and in its slot."""
-        nested = cls.__new__(cls)
-        run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
-        step_runner = StepRunner(run, context.trace_parent, context.scope, context.path)
-        nested._begin(prepared, inputs, run, step_runner, run.grace_seconds)
-        return nested
-
-    def _begin(
+    def __init__(
         self,
         prepared: PreparedGraph,
         inputs: Outputs,
         run: RunContext,
-        step_runner: StepRunner,
-        grace_seconds: float,
+        around: FlowContext | None = None,
     ) -> None:
+        """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to.
+
+        ``around`` is the step that executes the graph; None: it is the outermost one.
+        """
+        if around is None:
+            step_runner = StepRunner(run, run.root, run.scope, None)
+        else:
+            step_runner = StepRunner(run, around.trace_parent, around.scope, around.path)
         self._prepared, self._steps = prepared, prepared.steps
         self._routing = Routing(prepared, inputs, step_runner.within)
         self._run = run
         self._step_runner = step_runner
         # A step that is cut off gets less time to end than whatever waits for this graph.
-        self._grace_seconds = grace_seconds / 2
+        self._grace_seconds = run.grace_seconds / 2
         self._reports = self._routing.reports
         self._incoming = prepared.topology.incoming
         self._outcome = GraphOutcome(self._reports)
@@ -77,6 +67,14 @@ class GraphExecution:
         self._woken: asyncio.Future[None] | None = None
         if run.traced is not None:
             run.traced.append(self._routing)
+
+    @classmethod
+    def inside(
+        cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
+    ) -> "GraphExecution":
+        """Prepare to execute a graph inside a step, within its limits and in its slot."""
+        run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
+        return cls(prepared, inputs, run, context)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed, or never was."""

@@ -21,8 +21,7 @@ from app.engine.report import StepTimeoutError
 from app.kernel.graph import Channel, GraphError
 from app.nodes.function import FunctionNode
 from app.runtime_api.executing import GraphRun
-from app.runtime_api.graph import Graph
-from app.runtime_api.placing import Step
+from app.runtime_api.graph import Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
 from app.trace.step_trace import StepTrace

@@ -1,7 +1,7 @@
-"""Graphs in Python."""
+"""Graphs in Python: nodes placed as steps, joined, checked and executed."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.control.budget import Budget
@@ -9,7 +9,7 @@ from app.control.retry import ErrorPolicy
 from app.engine.concurrency import NodeLock
 from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowContext
 from app.engine.driver import GraphExecution
-from app.engine.prepared import BoundNode, PreparedGraph
+from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
 from app.engine.step_path import check_step_id
 from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
@@ -17,10 +17,64 @@ from app.kernel.graph import Graph as Shape
 from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
-from app.nodes.function import Caller
+from app.nodes.function import Caller, ContextNode, ContextualNode
 from app.runtime_api.executing import GraphRun, caller_of, ended, execute, results_of
-from app.runtime_api.placing import Executable, Step, lock_of, prepared, type_of
 from app.trace.execution_graph import ExecutionGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A node placed in a graph."""
+
+    id: str
+    node: ContextualNode | BoundNode
+    input: Any = None
+    """What the node finds as ``context.input``; None: what the graph itself was given."""
+    depends_on: tuple[str, ...] = ()
+    error_policy: ErrorPolicy | None = None
+    sub_budget: Budget | None = None
+
+
+def prepared(step: Step) -> PreparedStep:
+    """Return a step as the engine executes it."""
+    policy = step.error_policy
+    fallback = None if policy is None else policy.fallback_node
+    return PreparedStep(
+        step=Placed(id=step.id, type=type_of(step.node)),
+        work=_bound(step.node, step.input),
+        policy=policy,
+        fallback=None if fallback is None else _bound(fallback, step.input),
+        sub_budget=step.sub_budget,
+    )
+
+
+def _bound(node: ContextualNode | BoundNode, step_input: Any) -> BoundNode:
+    if isinstance(node, BoundNode):
+        return node
+    return BoundNode(ContextNode(node, step_input), step_input, lock_of(node), node.id)
+
+
+def type_of(node: ContextualNode | BoundNode) -> str:
+    """Return what traces call the kind of a node."""
+    return type(node.node if isinstance(node, BoundNode) else node).__name__
+
+
+def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
+    """Return the lock that a node takes while it works.
+
+    Raises:
+        TypeError: it is persistent and has none.
+    """
+    if isinstance(node, BoundNode):
+        return node.lock
+    if not getattr(node, "persistent", False):
+        return None
+    lock = getattr(node, "lock", None)
+    if not isinstance(lock, NodeLock):
+        raise TypeError(
+            f"Persistent node {node.id!r} has no lock: give it an attribute lock = NodeLock(id)."
+        )
+    return lock
 
 
 class Graph:
@@ -60,7 +114,7 @@ class Graph:
 
     def add_step(
         self,
-        node: Executable | BoundNode,
+        node: ContextualNode | BoundNode,
         step_id: str,
         *,
         input: Any = None,  # noqa: A002 - the public name
@@ -217,7 +271,7 @@ class Graph:
         return Traits(holds=frozenset(_locks_in(self._steps[step_id].node)))
 
 
-def _locks_in(node: Executable | BoundNode) -> Iterator[NodeLock]:
+def _locks_in(node: ContextualNode | BoundNode) -> Iterator[NodeLock]:
     """Yield the locks that a node takes, also those inside a nested graph."""
     if isinstance(node, Graph):
         for step in node.steps.values():
