@@ -43,8 +43,12 @@ class PreparedStep:
     """Of the step in an outermost graph."""
     metadata: Metadata = field(init=False)
     """Of the step's CallNodes."""
+    plain: bool = field(init=False)
+    """Whether nothing but the run's own limits stands between the step and its node."""
 
     def __post_init__(self) -> None:
+        limits = (self.policy, self.sub_budget, self.work.lock)
+        object.__setattr__(self, "plain", limits == (None, None, None))
         object.__setattr__(self, "path", StepPath(self.step.id))
         object.__setattr__(self, "metadata", Metadata({"step_type": self.step.type}))
 

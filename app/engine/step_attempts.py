@@ -17,7 +17,7 @@ from app.engine.attempts import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
-from app.engine.node import ExecutionResult, NodeEvent
+from app.engine.node import Execution, ExecutionResult, NodeEvent
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
 from app.engine.report import (
@@ -74,16 +74,33 @@ async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outpu
     if work.lock is not None:
         async with work.lock.held():
             return await _once(BoundNode(work.node, work.data), inputs, context)
+    execution = begin(work, inputs, context)
+    if type(execution) is ExecutionResult:
+        return execution.outputs
+    return await end_of(execution, context)
+
+
+def begin(work: BoundNode, inputs: Outputs, context: FlowContext) -> Execution:
+    """Let a node begin to work; most nodes have their result then."""
     try:
-        execution = work.node.execute(work.data, inputs, context)
-        if type(execution) is ExecutionResult:
-            return execution.outputs
+        return work.node.execute(work.data, inputs, context)
+    except BaseException as error:
+        raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
+
+
+async def end_of(execution: Execution, context: FlowContext) -> Outputs:
+    """Wait for what a node has begun.
+
+    Raises:
+        StepBrokenError: it did not end as a node must.
+    """
+    try:
         if hasattr(execution, "__aiter__"):
             result = await _last_of(execution, context)
         else:
-            result = await execution
+            result = await execution  # type: ignore[misc]
     except BaseException as error:
-        raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
+        raise _meant_by(error)  # noqa: B904
     if type(result) is not ExecutionResult:
         raise StepBrokenError("The step's node returned no ExecutionResult.")
     return result.outputs

@@ -20,6 +20,7 @@ from app.engine.events import (
     STEP_STARTED,
     Event,
 )
+from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
 from app.engine.report import (
@@ -32,7 +33,7 @@ from app.engine.report import (
     failure_of,
     message_of_error,
 )
-from app.engine.step_attempts import outputs_of
+from app.engine.step_attempts import begin, end_of, outputs_of
 from app.engine.step_path import StepPath
 from app.engine.supervision import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
@@ -92,7 +93,13 @@ class StepRunner:
                 await journal.barrier(external=False)  # asks for cancels that were not delivered
                 self._token.check()
             context = self._begun(step, report, path, view, recorded)
-            if step.sub_budget is None:
+            if step.plain:  # a coroutine less, which is felt at every step
+                execution = begin(step.work, inputs, context)
+                if type(execution) is ExecutionResult:
+                    outputs = execution.outputs
+                else:
+                    outputs = await end_of(execution, context)
+            elif step.sub_budget is None:
                 outputs = await outputs_of(step, inputs, context, report)
             else:
                 outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)

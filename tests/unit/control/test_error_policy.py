@@ -1,4 +1,4 @@
-"""The ruling of a step's policy; the engine obeys it."""
+"""What a step's policy accepts, and how the verdict on a failed step follows from it."""
 
 import math
 from typing import Any
