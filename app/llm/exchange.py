@@ -76,7 +76,9 @@ class Exchanges:
         async def attempt() -> Reply:
             if refusal is not None:
                 raise refusal
-            origin = RequestOrigin(run_id=context.run_id, call=exchange.key, attempt=next(numbers))
+            origin = RequestOrigin(
+                run_id=context.run_id, call=exchange.key.text, attempt=next(numbers)
+            )
             return await self._attempt(exchange, replace(exchange.request, origin=origin), estimate)
 
         value = await context.calls.perform(
