@@ -50,7 +50,7 @@ class TimeShareView:
     @classmethod
     def of(cls, share: TimeShare) -> Self:
         """Return the view of a share."""
-        return cls(**share.call._asdict(), count=share.count, own_ms=share.own_ms)
+        return cls(**asdict(share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from app.engine.locks import NodeLock
 from app.engine.node import Node
 from app.kernel.graph import Edge, Graph, Step
 from app.kernel.topology import Topology
-from app.trace.json_copy import Metadata
+from app.trace.json_values import Metadata
 
 
 @dataclass(frozen=True, slots=True)

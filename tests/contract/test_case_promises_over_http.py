@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from app.trace.invariants import violations
 from tests.support.configured_cases import (
     FAILING,
     QUESTION,
@@ -15,6 +14,7 @@ from tests.support.configured_cases import (
     plan,
 )
 from tests.support.fake_provider.script import Step
+from tests.support.graph_invariants import violations
 from tests.support.service import finished
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

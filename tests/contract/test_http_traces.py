@@ -206,7 +206,7 @@ async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work
         "Stopped at case (n000002) after 200 ms: cancelled: enough",
         "└─ llm plan (big-model)",
         "Where the time went",
-        "What the end waited for",
+        "Critical path",
         "What each model cost",
         "big-model, big tier",
     ):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.json_copy import MAX_DEPTH, copy_object
+from app.trace.json_values import MAX_DEPTH, copy_object
 
 JSON = st.recursive(
     st.none()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.json_copy import Metadata
+from app.trace.json_values import Metadata
 from app.trace.node import FIELDS, Node
 from tests.support.manual_clock import ManualClock
 

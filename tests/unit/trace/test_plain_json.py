@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.trace.json_copy import MAX_DEPTH
-from app.trace.plain_json import MAX_VALUES, as_json
+from app.trace.json_values import MAX_DEPTH, MAX_VALUES, as_json
 
 
 class Colour(StrEnum):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.trace.aggregates import Aggregates
+from app.trace.call_tree import Aggregates
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import assert_sound
 
