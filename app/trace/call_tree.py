@@ -207,7 +207,9 @@ class CallTree:
         record["tokens_in"] = _sum(record["tokens_in"], tokens_in)
         record["tokens_out"] = _sum(record["tokens_out"], tokens_out)
         self.late[node_id] = record
-        self._count_usage(cost, tokens_in, tokens_out)
+        self.cost_usd += cost
+        self.totals["total_tokens_in"] += tokens_in or 0
+        self.totals["total_tokens_out"] += tokens_out or 0
         self.changes.append(record)
 
     def adopt(self, node: Node) -> None:
@@ -263,15 +265,12 @@ class CallTree:
                 totals["total_tool_calls"] += 1
         if retries := node["retries_used"]:
             totals["total_retries"] += retries
-        self._count_usage(cost, node["tokens_in"], node["tokens_out"])
-
-    def _count_usage(self, cost: Decimal, tokens_in: int | None, tokens_out: int | None) -> None:
         if cost:
             self.cost_usd += cost
-        if tokens_in:
-            self.totals["total_tokens_in"] += tokens_in
-        if tokens_out:
-            self.totals["total_tokens_out"] += tokens_out
+        if tokens_in := node["tokens_in"]:
+            totals["total_tokens_in"] += tokens_in
+        if tokens_out := node["tokens_out"]:
+            totals["total_tokens_out"] += tokens_out
 
     def _is_below(self, node_id: str, top_id: str) -> bool:
         if top_id == self.root_id:

@@ -17,8 +17,8 @@ from app.runs.ports import (
     RunFilter,
 )
 from app.runs.run import CancelRequest, RunKey, RunStatus
-from tests.support.limits import store_limits
 from tests.support.graph_invariants import violations
+from tests.support.limits import store_limits
 from tests.support.ports import KEY, Open, Ports
 from tests.support.stores import (
     CANCEL_REQUEST,

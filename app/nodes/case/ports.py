@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from app.engine.context import FlowContext
 from app.llm.gateway import Completion, Tier, TierModel
-from app.llm.messages import Message
+from app.llm.ports import Message
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 
 Clock = Callable[[], datetime]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.llm.messages import Message
+from app.llm.ports import Message
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.offer import ToolOffer

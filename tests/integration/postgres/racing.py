@@ -27,8 +27,8 @@ from tests.integration.postgres.interleaving import (
     Trial,
     Work,
 )
-from tests.support.limits import store_limits
 from tests.support.graph_invariants import violations
+from tests.support.limits import store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,

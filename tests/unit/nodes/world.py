@@ -15,7 +15,7 @@ from app.engine.events import Event
 from app.engine.report import GraphOutcome
 from app.engine.run_context import RunContext
 from app.llm.gateway import ModelGateway, Tier
-from app.llm.pricing import FixedPrices
+from app.llm.pricing import no_list_price
 from app.nodes.blocking import BlockingPool
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.recomputation import DeterministicTools
@@ -115,7 +115,7 @@ class World:
         models = {Tier.SMALL: self.small, Tier.BIG: self.big}
         self.gateway = ModelGateway(
             {tier: tier_model(provider=model, model=tier.value) for tier, model in models.items()},
-            FixedPrices(),
+            no_list_price,
             retry_policy(max_retries=0),
         )
         self.catalog = self._catalog(registry)

@@ -18,8 +18,7 @@ from app.adapters.providers.pydantic_ai.translation import (
     reply_of,
     settings_of,
 )
-from app.llm.messages import ModelReply, ModelRequest
-from app.llm.ports import ModelError
+from app.llm.ports import ModelError, ModelReply, ModelRequest
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 """The limit of an attempt whose request sets none."""

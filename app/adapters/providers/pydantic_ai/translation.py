@@ -11,7 +11,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from app.llm.messages import Message, ModelReply, ModelRequest, TokenUsage
+from app.llm.ports import Message, ModelReply, ModelRequest, TokenUsage
 
 Schema = Mapping[str, Any]
 StructuredOutput = Callable[[Schema, ModelProfile], ModelRequestParameters]

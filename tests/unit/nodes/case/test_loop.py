@@ -6,8 +6,7 @@ from decimal import Decimal
 import pytest
 
 from app.control.budget import Budget
-from app.llm.messages import TokenUsage
-from app.llm.ports import ModelError
+from app.llm.ports import ModelError, TokenUsage
 from tests.unit.nodes.case.world import (
     PRICE,
     BrokenTool,

@@ -19,9 +19,8 @@ from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.report import GraphOutcome
 from app.engine.run_context import RunContext
 from app.llm.gateway import ModelGateway, Tier, TierModel
-from app.llm.messages import ModelReply, ModelRequest, TokenUsage
-from app.llm.ports import ModelError
-from app.llm.pricing import FixedPrices, TokenPrice
+from app.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
+from app.llm.pricing import TokenPrice, no_list_price
 from app.nodes.case.case import CaseDefaults
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.recomputation import DeterministicTools
@@ -293,7 +292,7 @@ class World:
         small = replace(model(self.small, "small"), fallbacks=stand_ins)
         return ModelGateway(
             {Tier.SMALL: small, Tier.BIG: model(self.big, "big")},
-            FixedPrices(),
+            no_list_price,
             retry_policy(max_retries=0),
         )
 

@@ -7,8 +7,7 @@ import pytest
 
 from app.adapters.providers.offline.provider import OfflineProvider
 from app.llm.gateway import Tier
-from app.llm.messages import Message, ModelRequest, Role
-from app.llm.ports import ModelProvider
+from app.llm.ports import Message, ModelProvider, ModelRequest, Role
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.offer import ToolOffer
 from app.nodes.case.prompt import prompt
