@@ -18,7 +18,7 @@ from app.llm.ports import ModelEndpoint, ModelProvider
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.function import FunctionNode
 from app.nodes.llm import llm_type

@@ -190,7 +190,7 @@ async def test_every_action_stands_in_the_evidence_the_log_and_the_trace(
     assert "division_by_zero" in acted[0]["output_summary"]
     assert [entry["tool"] for entry in said(run, "unknown_tool")] == ["abacus"]
     rulings = [entry["reason"] for entry in result["logs"] if "decision" in entry]
-    assert rulings == ["room_left", "room_left", "passed"]
+    assert rulings == ["within_limits", "within_limits", "passed"]
 
 
 @pytest.mark.req("002/14.3", "002/14.5")

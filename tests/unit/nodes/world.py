@@ -18,7 +18,7 @@ from app.llm.gateway import ModelGateway, Tier
 from app.llm.pricing import no_list_price
 from app.nodes.blocking import BlockingPool
 from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.function import Function, FunctionNode
 from app.nodes.llm import llm_type

@@ -8,13 +8,13 @@ from pydantic import ValidationError
 
 from app.nodes.case.case import (
     Case,
+    CaseData,
     CaseDataError,
     CaseDefaults,
     EscalateWhen,
     FinishReason,
     Mode,
 )
-from app.nodes.case.data import CaseData
 from app.nodes.run_facts import RunFacts
 from tests.support.limits import act_limits, case_defaults
 

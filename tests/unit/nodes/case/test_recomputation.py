@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.case.verifier import DeterministicTools
 from app.tools.calculator import Calculator
 from app.tools.ports import ToolContext
 from tests.unit.nodes.case.world import BrokenTool, calculate, plan, result_of, world

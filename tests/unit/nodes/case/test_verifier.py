@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.llm.gateway import Tier
-from app.nodes.case.answer import compose, finding
-from app.nodes.case.comparison import Comparison
+from app.nodes.case.evidence import compose, finding
+from app.nodes.case.verifier import Comparison
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.verifier import Check, Verdict, verify
 from app.tools.dates.reader import DateReader

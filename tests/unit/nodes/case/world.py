@@ -23,7 +23,7 @@ from app.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import TokenPrice, no_list_price
 from app.nodes.case.case import CaseDefaults
 from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.run_facts import RunFacts
 from app.nodes.templates import escaped
