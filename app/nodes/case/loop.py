@@ -116,15 +116,14 @@ class CaseLoop:
         return decided
 
     async def _run(self) -> GateDecision:
-        while True:
-            decided = self._decide()
-            match decided.decision:
-                case Decision.STOP:
-                    return decided
-                case Decision.ESCALATE:
-                    self._escalate(decided)
-                case Decision.CONTINUE:
-                    await self._pass()
+        work = self._work
+        while (decided := self._decide()).decision is not Decision.STOP:
+            if decided.decision is Decision.CONTINUE:
+                await self._pass()
+            else:
+                work.state.escalate()
+                work.log.add("gate", event="escalate_to_big", reason=decided.reason.value)
+        return decided
 
     async def _pass(self) -> None:
         state, case = self._work.state, self._work.case
@@ -160,7 +159,3 @@ class CaseLoop:
             act_steps=state.act_steps,
         )
         return decided
-
-    def _escalate(self, decided: GateDecision) -> None:
-        self._work.state.escalate()
-        self._work.log.add("gate", event="escalate_to_big", reason=decided.reason.value)

@@ -16,7 +16,7 @@ from app.nodes.case.loop import CaseLoop
 from app.nodes.case.prompt import ToolOffer
 from app.nodes.case.state import CaseState, ModelName, result_of
 from app.nodes.case.verifier import Comparison, DeterministicTools, Verification
-from app.nodes.case.work import CaseLog, CaseWork, Clock
+from app.nodes.case.work import CaseLog, CaseWork, Clock, tightest_limits
 from app.nodes.node_type import NONE, NodeType
 from app.nodes.run_facts import RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
@@ -92,6 +92,7 @@ class CaseNode:
             case=case,
             state=state,
             context=context,
+            limits=tightest_limits(context.scope),
             log=CaseLog(context.run_id, state, self._clock),
             models=self._models,
             wrap_up_reserve=self._defaults.wrap_up_reserve,
@@ -170,12 +171,8 @@ def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | N
 
 def _halt(decided: GateDecision, work: CaseWork) -> Stop:
     """Return the stop that names the limit which the gate found exhausted."""
-    if decided.dimension is None or decided.dimension == ACT_STEPS:
-        return _out_of_steps(work)
-    return _out_of(Dimension(decided.dimension), work)
-
-
-def _out_of_steps(work: CaseWork) -> Stop:
+    if decided.dimension is not None and decided.dimension != ACT_STEPS:
+        return _out_of(Dimension(decided.dimension), work)
     limit, used = work.case.act.max_steps_in(work.case.mode), work.state.act_steps
     return Stop(
         StopCause(

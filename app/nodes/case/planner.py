@@ -9,7 +9,7 @@ from app.nodes.case.evidence import UNKNOWN_TOOL
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import PLAN_SCHEMA, Action, Cannot, Plan, PlanSchemaError, parse_plan
 from app.nodes.case.prompt import prompt
-from app.nodes.case.state import ModelName, PlanFailure
+from app.nodes.case.state import ModelName, PlanFailure, token_usage
 from app.nodes.case.work import CALLS_OF, CaseWork, summary
 from app.observability.redaction import redact_text
 from app.tools.ports import failure
@@ -80,18 +80,11 @@ class Planner:
         return self._draft(purpose, completion)
 
     def _draft(self, purpose: str, completion: Completion) -> _Draft:
-        usage = {
-            "input": completion.tokens_in,
-            "output": completion.tokens_out,
-            "cached_input": completion.tokens_cached,
-            "reasoning": completion.tokens_reasoning,
-            "cost_usd": float(completion.cost_usd),
-        }
         self._work.log.add(
             "plan",
             purpose=purpose,
             model=completion.model,
-            token_usage=usage,
+            token_usage=token_usage(completion),
             output_summary=summary(completion.text),
         )
         try:

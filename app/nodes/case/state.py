@@ -1,7 +1,6 @@
 """The state of a case while it is worked on, and the result that is made of it."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -156,36 +155,37 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         "artifacts": list(state.artifacts),
         "counters": _counters(state),
         "models": {
-            tier.value: {**asdict(named), "used": _used(state.usage[tier])}
+            tier.value: {
+                **asdict(named),
+                "used": [
+                    {**asdict(model), "calls": calls}
+                    for model, calls in state.usage[tier].answers.items()
+                ],
+            }
             for tier, named in state.models.items()
         },
     }
     return result if answer is None else {"answer": answer, **result}
 
 
-def _used(usage: TierUsage) -> list[dict[str, Any]]:
-    """Return the models that have answered for a tier, fallbacks included."""
-    return [{**asdict(model), "calls": calls} for model, calls in usage.answers.items()]
-
-
 def _counters(state: CaseState) -> dict[str, Any]:
     usage = state.usage
+    tokens = {tier.value: token_usage(usage[tier]) for tier in Tier}
     return {
         "llm_calls_small": usage[Tier.SMALL].calls,
         "llm_calls_big": usage[Tier.BIG].calls,
         "tool_calls": state.tool_calls,
         "act_steps": state.act_steps,
-        "tokens": {tier.value: _tokens([usage[tier]]) for tier in Tier}
-        | {"total": _tokens(usage.values())},
+        "tokens": {**tokens, "total": token_usage(*usage.values())},
     }
 
 
-def _tokens(usages: Iterable[TierUsage]) -> dict[str, int | float]:
-    counted = list(usages)
+def token_usage(*used: TierUsage | Completion) -> dict[str, int | float]:
+    """Return the sums of tokens and cost, as results and logs show them."""
     return {
-        "input": sum(usage.tokens_in for usage in counted),
-        "output": sum(usage.tokens_out for usage in counted),
-        "cached_input": sum(usage.tokens_cached for usage in counted),
-        "reasoning": sum(usage.tokens_reasoning for usage in counted),
-        "cost_usd": float(sum(usage.cost_usd for usage in counted)),
+        "input": sum(each.tokens_in for each in used),
+        "output": sum(each.tokens_out for each in used),
+        "cached_input": sum(each.tokens_cached for each in used),
+        "reasoning": sum(each.tokens_reasoning for each in used),
+        "cost_usd": float(sum(each.cost_usd for each in used)),
     }

@@ -56,7 +56,6 @@ class Check(StrEnum):
 class Verdict:
     """What the verifier found."""
 
-    answer: str | None
     checks: Mapping[Check, bool]
     failure: str
     """What is wrong, for the planner; does not reveal the gold answer."""
@@ -91,12 +90,7 @@ def verify(
     if case.gold_answer is not None:
         checks[Check.GOLD] = answer is not None and same(answer.text, case.gold_answer)
     failure = " ".join(_complaints(checks, evidence, missing))
-    return Verdict(
-        answer=answer.text if answer else None,
-        checks=checks,
-        failure=failure,
-        pass_metric=case.pass_metric,
-    )
+    return Verdict(checks=checks, failure=failure, pass_metric=case.pass_metric)
 
 
 def _recomputed(
@@ -254,7 +248,13 @@ class Verification:
         state.verified = verdict.passed
         state.failure = verdict.failure or None
         state.measure(verdict.metric, min_improvement=case.act.min_improvement)
-        self._log(verdict)
+        self._work.log.add(
+            "verify",
+            metric=round(verdict.metric, 4),
+            passed=verdict.passed,
+            checks={check.value: holds for check, holds in verdict.checks.items()},
+            stalled_rounds=state.stalled_rounds,
+        )
 
     async def _repeat(self) -> None:
         """Repeat the actions that were not repeated yet, unless they made files."""
@@ -264,12 +264,3 @@ class Verification:
             self._again[found.number] = await self._recomputation.again(
                 found.tool, found.args, self._work.tool_context
             )
-
-    def _log(self, verdict: Verdict) -> None:
-        self._work.log.add(
-            "verify",
-            metric=round(verdict.metric, 4),
-            passed=verdict.passed,
-            checks={check.value: holds for check, holds in verdict.checks.items()},
-            stalled_rounds=self._work.state.stalled_rounds,
-        )

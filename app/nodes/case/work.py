@@ -1,8 +1,9 @@
 """One case at work: its state, its limits, its log, and the calls of its models."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -53,10 +54,8 @@ class CaseWork:
     tool_context: ToolContext
     wrap_up_reserve: int
     """Calls of the small tier that are kept for the final answer, where one is needed."""
-    limits: dict[Dimension, Amount] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "limits", _limits(self.context.scope))
+    limits: Mapping[Dimension, Amount]
+    """The tightest limit of every dimension, of the step and everything around it."""
 
     def calls_left(self, tier: Tier) -> int | None:
         """Return how often a tier may still be asked; None is unlimited."""
@@ -77,11 +76,10 @@ class CaseWork:
         Zero unless the end of planning would be the end of the case, its evidence is no answer by
         itself, and the limit is 2 or more.
         """
-        limit = self.limits.get(CALLS_OF[Tier.SMALL])
+        limit = self.limits.get(CALLS_OF[Tier.SMALL], 0)
         escalates = self.case.act.escalate_when is EscalateWhen.FAIL_OR_BUDGET
-        if limit is None or limit < 2 or (escalates and self.calls_left(Tier.BIG) != 0):
-            return 0
-        return self.wrap_up_reserve if self.wants_wrap_up else 0
+        is_end = not (escalates and self.calls_left(Tier.BIG) != 0)
+        return self.wrap_up_reserve if limit >= 2 and is_end and self.wants_wrap_up else 0
 
     @property
     def wants_wrap_up(self) -> bool:
@@ -100,14 +98,10 @@ class CaseWork:
             Dimension.TOOL_CALLS: self.state.tool_calls,
             Dimension.TOKENS: sum(tier.tokens for tier in usage),
         }
-        cost = sum(tier.cost_usd for tier in usage)
-        if cost:
+        if cost := sum(tier.cost_usd for tier in usage):
             used[Dimension.COST_USD] = cost
-        reached = (
-            dimension
-            for dimension, amount in used.items()
-            if dimension in self.limits and amount >= self.limits[dimension]
-        )
+        limits = self.limits
+        reached = (name for name, amount in used.items() if amount >= limits.get(name, math.inf))
         return next(reached, None)
 
     async def ask(
@@ -147,8 +141,8 @@ class CaseWork:
         return completion
 
 
-def _limits(scope: Scope) -> dict[Dimension, Amount]:
-    """Return the tightest limit of every dimension, here and above."""
+def tightest_limits(scope: Scope) -> dict[Dimension, Amount]:
+    """Return the tightest limit of every dimension, of a scope and its ancestors."""
     tightest: dict[Dimension, Amount] = {}
     for view in scope.lineage():
         for dimension, limit in view.budget.limits().items():
