@@ -114,7 +114,7 @@ class AnalysisView:
     __pydantic_config__ = _DOCUMENTED
 
     critical_path: Sequence[SegmentView]
-    """What the end of the run waited for, from its beginning to its end."""
+    """Which calls determined the end of the run, from its beginning to its end."""
     time: Sequence[TimeShareView]
     """The longest first."""
     cost_by_model: Sequence[ModelCostView]

@@ -11,7 +11,7 @@ are all that a journal has to write.
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final, TypedDict
+from typing import Final, TypedDict, cast
 
 from app.trace.json_values import copy_object
 from app.trace.node import (
@@ -54,15 +54,7 @@ class Aggregates(TypedDict):
 
 
 def _zero() -> Aggregates:
-    return {
-        "total_cost_usd": 0.0,
-        "total_llm_calls": 0,
-        "total_tool_calls": 0,
-        "total_retries": 0,
-        "total_tokens_in": 0,
-        "total_tokens_out": 0,
-        "max_depth": 0,
-    }
+    return cast("Aggregates", dict.fromkeys(Aggregates.__annotations__, 0))
 
 
 @dataclass(slots=True, eq=False)

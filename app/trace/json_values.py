@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from math import isfinite
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any, Final, cast
 
 from app.trace.node import Json, JsonObject
@@ -185,27 +185,23 @@ def _name(kind: type) -> str:
     return _text(kind.__name__)[:_MAX_NAME_CHARS]
 
 
-_ATOMS: Final[Mapping[type, Callable[[Any], Json]]] = MappingProxyType(
-    {
-        str: _text,
-        NoneType: lambda value: None,
-        bool: lambda value: bool(value),
-        int: _integer,
-        float: _number,
-        Decimal: _decimal,
-        datetime: _instant,
-        date: date.isoformat,
-    }
-)
+_ATOMS: Final[Mapping[type, Callable[[Any], Json]]] = {
+    str: _text,
+    NoneType: lambda value: None,
+    bool: lambda value: bool(value),
+    int: _integer,
+    float: _number,
+    Decimal: _decimal,
+    datetime: _instant,
+    date: date.isoformat,
+}
 """In this order: a bool is an int too, and a datetime a date."""
 
-_ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = MappingProxyType(
-    {
-        dict: dict.items,
-        list: list.__iter__,
-        tuple: tuple.__iter__,
-        set: set.__iter__,
-        frozenset: frozenset.__iter__,
-    }
-)
+_ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
+    dict: dict.items,
+    list: list.__iter__,
+    tuple: tuple.__iter__,
+    set: set.__iter__,
+    frozenset: frozenset.__iter__,
+}
 """By type and not by the value, whose own class may do anything when it is iterated."""

@@ -108,26 +108,16 @@ class StepSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedSteps:
     """The step records of an execution, and the ExecutionGraph that holds their calls."""
 
-    __slots__ = ("graph", "records", "started_at", "started_ns")
-
-    def __init__(
-        self,
-        graph: ExecutionGraph,
-        records: Sequence[StepRecord],
-        started_at: datetime,
-        started_ns: int,
-    ) -> None:
-        """Combine ``records``, which may still grow, with the graph of their CallNodes.
-
-        ``started_at`` (with a zone) and ``started_ns`` are one moment on two clocks.
-        """
-        self.graph = graph
-        self.records = records
-        self.started_at = started_at.astimezone(UTC)
-        self.started_ns = started_ns
+    graph: ExecutionGraph
+    records: Sequence[StepRecord]
+    """May still grow."""
+    started_at: datetime
+    """With a zone; the same moment as ``started_ns`` on the other clock."""
+    started_ns: int
 
     @property
     def revision(self) -> int:
@@ -140,7 +130,8 @@ class RecordedSteps:
 
     def instant(self, reading_ns: int) -> datetime:
         """Return when the clock of the records showed a reading."""
-        return self.started_at + timedelta(microseconds=(reading_ns - self.started_ns) // 1000)
+        since = timedelta(microseconds=(reading_ns - self.started_ns) // 1000)
+        return self.started_at.astimezone(UTC) + since
 
 
 def step_traces_of(sources: Iterable[StepSource]) -> list[StepTrace]:

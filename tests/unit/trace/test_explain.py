@@ -138,6 +138,20 @@ def test_the_first_line_tells_the_outcome(
     assert explain(graph.snapshot()).splitlines()[0] == headline
 
 
+def test_what_a_cancel_ended_is_called_cancelled(graph: ExecutionGraph, root: str) -> None:
+    """A call that a limit had halted before stays halted."""
+    graph.mark_halt(graph.begin_node(root, "llm", "refused"), "cost ceiling exceeded")
+    graph.begin_node(root, "llm", "plan")
+    graph.close_open("Cancelled by alice.")
+    graph.mark_halt(root, "Cancelled by alice.")
+
+    lines = explain(graph.snapshot(), cancelled=True).splitlines()
+    words = {line.split()[0]: line.split()[-3] for line in lines if line.startswith("n0000")}
+
+    assert lines[0] == "Run chain-1 was cancelled after 0 ms."
+    assert words == {"n000001": "cancelled", "n000002": "halt", "n000003": "cancelled"}
+
+
 def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:
     """Before and after its root was created, also if it was cancelled at once."""
     assert explain(graph.snapshot()) == "Run chain-1 has not begun yet.\n"

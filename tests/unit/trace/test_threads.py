@@ -1,4 +1,4 @@
-"""One graph, many threads (document 001, 3.5)."""
+"""One graph, many threads."""
 
 import random
 import sys

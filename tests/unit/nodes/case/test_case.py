@@ -66,6 +66,11 @@ def test_what_the_data_says_comes_before_the_run_and_the_run_before_the_defaults
     assert own.act == act_limits(max_steps=9, min_improvement=1.0, escalate_when=EscalateWhen.FAIL)
 
 
+def test_the_default_mode_has_a_short_name() -> None:
+    """Both mean the same."""
+    assert case({**DATA, "mode": "escalate"}).mode is Mode.HRM_SMALL_THEN_ESCALATE
+
+
 @pytest.mark.req("002/17.2", "002/17.3", "002/24.1")
 @pytest.mark.parametrize(
     ("wrong", "named"),
