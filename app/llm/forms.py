@@ -92,7 +92,7 @@ def is_prose(reply: str) -> bool:
 
 
 def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Message, ...]:
-    """Put an instruction into the system message; many local models allow only one."""
+    """Add an instruction to the system message; many local models allow only one."""
     if messages and messages[0].role == "system":
         content = f"{messages[0].content}\n{instruction}\n"
         return (Message(role="system", content=content), *messages[1:])

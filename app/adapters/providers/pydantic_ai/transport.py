@@ -75,11 +75,6 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
         self._calls_per_pool = calls_per_pool
         self._pools = [_Pool(open_pool())]
 
-    @property
-    def pools(self) -> int:
-        """How many pools are open."""
-        return len(self._pools)
-
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; the place in the pool is held until the reply is closed."""
         pool = self._pool_with_room()
