@@ -11,7 +11,7 @@ are all that a journal has to write.
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final, TypedDict, cast
+from typing import Final, TypedDict
 
 from app.trace.json_values import copy_object
 from app.trace.node import (
@@ -53,8 +53,46 @@ class Aggregates(TypedDict):
     """Depth of the deepest node; the root's is 0."""
 
 
-def _zero() -> Aggregates:
-    return cast("Aggregates", dict.fromkeys(Aggregates.__annotations__, 0))
+@dataclass(slots=True)
+class Totals:
+    """Running sums, so that the graph is never scanned. Slots are faster than a dict here."""
+
+    cost_usd: Decimal = FREE
+    llm_calls: int = 0
+    tool_calls: int = 0
+    retries: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    max_depth: int = 0
+
+    def add_ended(self, node: NodeFields, cost: Decimal) -> None:
+        """Count a node that has just reached a terminal status, and what it used."""
+        if node["status"] == "success":
+            kind = node["kind"]
+            if kind == "llm":
+                self.llm_calls += 1
+            elif kind == "tool":
+                self.tool_calls += 1
+        if retries := node["retries_used"]:
+            self.retries += retries
+        if cost:
+            self.cost_usd += cost
+        if tokens_in := node["tokens_in"]:
+            self.tokens_in += tokens_in
+        if tokens_out := node["tokens_out"]:
+            self.tokens_out += tokens_out
+
+    def as_aggregates(self) -> Aggregates:
+        """Return the totals in the form of a snapshot."""
+        return {
+            "total_cost_usd": float(self.cost_usd),
+            "total_llm_calls": self.llm_calls,
+            "total_tool_calls": self.tool_calls,
+            "total_retries": self.retries,
+            "total_tokens_in": self.tokens_in,
+            "total_tokens_out": self.tokens_out,
+            "max_depth": self.max_depth,
+        }
 
 
 @dataclass(slots=True, eq=False)
@@ -74,9 +112,7 @@ class CallTree:
     """Kept apart, so that records hold no container and the garbage collector skips them."""
     depths: dict[str, int] = field(default_factory=dict)
     changes: list[NodeFields] = field(default_factory=list)
-    cost_usd: Decimal = FREE
-    totals: Aggregates = field(default_factory=_zero)
-    """Running sums, so that the graph is never scanned; money stands exact in ``cost_usd``."""
+    totals: Totals = field(default_factory=Totals)
 
     def begin(
         self,
@@ -109,8 +145,8 @@ class CallTree:
             record["model"] = model
         if metadata:
             self.metadata[node_id] = metadata
-        if depth > self.totals["max_depth"]:
-            self.totals["max_depth"] = depth
+        if depth > self.totals.max_depth:
+            self.totals.max_depth = depth
         self.depths[node_id] = depth
         self.open[node_id] = record
         self.records.append(record)
@@ -168,7 +204,7 @@ class CallTree:
             record["tokens_in"] = tokens_in
             record["tokens_out"] = tokens_out
         if not free or record["kind"] != "system" or record["retries_used"]:
-            self._count_ended(record, cost)
+            self.totals.add_ended(record, cost)
         self.changes.append(record)
         return True
 
@@ -199,9 +235,9 @@ class CallTree:
         record["tokens_in"] = _sum(record["tokens_in"], tokens_in)
         record["tokens_out"] = _sum(record["tokens_out"], tokens_out)
         self.late[node_id] = record
-        self.cost_usd += cost
-        self.totals["total_tokens_in"] += tokens_in or 0
-        self.totals["total_tokens_out"] += tokens_out or 0
+        self.totals.cost_usd += cost
+        self.totals.tokens_in += tokens_in or 0
+        self.totals.tokens_out += tokens_out or 0
         self.changes.append(record)
 
     def adopt(self, node: Node) -> None:
@@ -222,7 +258,7 @@ class CallTree:
         record["cost_usd"] = float(node["cost_usd"])  # JSON may have made 0.0 a 0
         if ended:
             del self.open[node_id]
-            self._count_ended(record, checked_usage(record["cost_usd"], None, None))
+            self.totals.add_ended(record, checked_usage(record["cost_usd"], None, None))
         if node["parent_id"] is None:
             self.root_id, self.root_ended = node_id, ended
 
@@ -241,28 +277,6 @@ class CallTree:
         """
         if node_id not in self.depths:
             raise KeyError(f"no node {node_id!r}")
-
-    def aggregates(self) -> Aggregates:
-        """Return the totals in the form of a snapshot."""
-        return {**self.totals, "total_cost_usd": float(self.cost_usd)}
-
-    def _count_ended(self, node: NodeFields, cost: Decimal) -> None:
-        """Count a node that has just reached a terminal status, and what it used."""
-        totals = self.totals
-        if node["status"] == "success":
-            kind = node["kind"]
-            if kind == "llm":
-                totals["total_llm_calls"] += 1
-            elif kind == "tool":
-                totals["total_tool_calls"] += 1
-        if retries := node["retries_used"]:
-            totals["total_retries"] += retries
-        if cost:
-            self.cost_usd += cost
-        if tokens_in := node["tokens_in"]:
-            totals["total_tokens_in"] += tokens_in
-        if tokens_out := node["tokens_out"]:
-            totals["total_tokens_out"] += tokens_out
 
     def _is_below(self, node_id: str, top_id: str) -> bool:
         if top_id == self.root_id:

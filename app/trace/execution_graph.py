@@ -331,7 +331,7 @@ class ExecutionGraph:
             return GraphCapture(
                 chain_id=self.chain_id,
                 root_id=tree.root_id,
-                aggregates=tree.aggregates(),
+                aggregates=tree.totals.as_aggregates(),
                 snapshot_ts_ms=self.now_ms(),
                 revision=len(tree.changes),
                 records=tree.records,
