@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from pydantic import ConfigDict
 
+from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
-from app.llm.tiers import TierModel
 from app.tools.ports import ToolSpec
 
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)

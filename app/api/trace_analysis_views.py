@@ -50,7 +50,7 @@ class TimeShareView:
     @classmethod
     def of(cls, share: TimeShare) -> Self:
         """Return the view of a share."""
-        return cls(**share.call._asdict(), count=share.count, own_ms=share.own_ms)
+        return cls(**asdict(share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class AnalysisView:
     __pydantic_config__ = _DOCUMENTED
 
     critical_path: Sequence[SegmentView]
-    """What the end of the run waited for, from its beginning to its end."""
+    """Which calls determined the end of the run, from its beginning to its end."""
     time: Sequence[TimeShareView]
     """The longest first."""
     cost_by_model: Sequence[ModelCostView]

@@ -14,7 +14,7 @@ from app.runs.service import Trace
 from app.trace.analysis import duration_ms
 from app.trace.node import Node, number_of
 from app.trace.snapshot import Snapshot
-from app.trace.step_use import StepUse, add_nested, uses_of
+from app.trace.step_trace import StepUse, add_nested, uses_of
 
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 

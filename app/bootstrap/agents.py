@@ -15,10 +15,10 @@ from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.ports import ModelEndpoint, ModelProvider
-from app.llm.pricing import FixedPrices, Prices, TokenPrice
+from app.llm.pricing import ListPrice, TokenPrice, no_list_price
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.function import FunctionNode
 from app.nodes.llm import llm_type
@@ -75,7 +75,7 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
         tier: replace(model(chosen), fallbacks=tuple(map(model, chosen.fallbacks)))
         for tier, chosen in _tiers(settings).items()
     }
-    return ModelGateway(tiers, _prices(_chosen(settings)), _retry(settings.retry))
+    return ModelGateway(tiers, _list_price(_chosen(settings)), _retry(settings.retry))
 
 
 def check_providers(settings: Settings) -> Providers:
@@ -221,11 +221,10 @@ def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) ->
     return Recorder(path, header)
 
 
-def _prices(models: tuple[ModelSettings, ...]) -> Prices:
-    """Return what the models cost for which the configuration states no price."""
-    fixed = FixedPrices(free_providers={"offline"})
+def _list_price(models: tuple[ModelSettings, ...]) -> ListPrice:
+    """Return where to look up the models for which the configuration states no price."""
     if all(model.chosen_provider == "offline" for model in models):
-        return fixed
-    from app.adapters.providers.prices import ListPrices
+        return no_list_price
+    from app.adapters.providers.prices import list_price
 
-    return ListPrices(fixed)
+    return list_price

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from app.control.retry import RetryPolicy
 from app.control.usage import Charge
 from app.engine.step_path import StepPath
-from app.trace.charges import checked_usage
+from app.trace.node import checked_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

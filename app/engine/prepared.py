@@ -12,7 +12,7 @@ from app.engine.node import Node
 from app.engine.step_path import StepPath
 from app.kernel.graph import Edge, Graph, Step
 from app.kernel.topology import Topology
-from app.trace.json_copy import Metadata
+from app.trace.json_values import Metadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from enum import StrEnum
 from itertools import count
 from typing import Any
 
@@ -14,31 +15,83 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.llm.forms import ReplyForm, read_json
-from app.llm.messages import ModelReply, ModelRequest, RequestOrigin, TokenUsage
-from app.llm.ports import ModelError
-from app.llm.pricing import Prices, PriceUnknownError, estimate_tokens
-from app.llm.tiers import Completion, TierModel
+from app.llm.forms import StructuredOutput, read_json
+from app.llm.ports import (
+    ModelError,
+    ModelProvider,
+    ModelReply,
+    ModelRequest,
+    RequestOrigin,
+    TokenUsage,
+)
+from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice, estimate_tokens
+
+
+class Tier(StrEnum):
+    """Which of the two configured tiers is asked."""
+
+    SMALL = "small"
+    BIG = "big"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierModel:
+    """A model of a tier and how it is asked."""
+
+    provider: ModelProvider
+    model: str
+    max_output_tokens: int
+    timeout_seconds: float
+    structured_output: StructuredOutput
+    """How it is asked for JSON."""
+    temperature: float | None = None
+    price: TokenPrice | None = None
+    """The stated price; None leaves that to the list of prices."""
+    fallbacks: tuple["TierModel", ...] = ()
+    """Models that are asked, in this order, when this one cannot answer."""
+
+    @property
+    def chain(self) -> tuple["TierModel", ...]:
+        """This model and its fallbacks."""
+        return (self, *self.fallbacks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What a model answered and what that cost; it may be replayed from the journal."""
+
+    text: str
+    """Where JSON was asked for, the JSON alone if there is any."""
+    provider: str
+    """The provider of the model that answered, which may be a fallback."""
+    model: str
+    """The model that answered, as its provider names it."""
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int = 0
+    """The part of ``tokens_in`` that the provider read from its cache."""
+    tokens_reasoning: int = 0
+    """The part of ``tokens_out`` that was spent on reasoning."""
+    cost_usd: Decimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What is asked of whom."""
+    """One request to one model in one form."""
 
     model: TierModel
-    form: ReplyForm
     request: ModelRequest
     name: str
-    """What the trace calls it."""
+    """Its name in the trace."""
     key: StepPath
     """Its path in the run, the same whenever the run is executed again."""
     metadata: Mapping[str, Any]
     wants_json: bool = False
-    """Whether the reply is to be JSON, in whatever form it is asked for."""
+    """Whether the reply must be JSON, in whatever form it is asked for."""
 
     @property
     def request_hash(self) -> str:
-        """Tells this request from every other; a recorded reply to another is not replayed."""
+        """Identifies the request; a recorded reply to another request is not replayed."""
         request = self.request
         asked = {
             "provider": self.model.provider.name,
@@ -51,22 +104,25 @@ class Exchange:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
+_TOKENS = ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning")
+
+
 class Exchanges:
     """Performs exchanges through the run's gateway, metered and priced."""
 
-    def __init__(self, prices: Prices, retry: RetryPolicy) -> None:
-        self._prices = prices
+    def __init__(self, list_price: ListPrice, retry: RetryPolicy) -> None:
+        self._list_price = list_price
         self._retry = retry
 
     async def perform(
         self, exchange: Exchange, context: FlowContext, *, once: Mapping[Dimension, Amount]
     ) -> Completion:
-        """Ask; ``once`` is charged beside the attempts, as soon as the first one begins.
+        """Ask; ``once`` is charged in addition to the attempts, as soon as the first one begins.
 
         Raises:
             CallFailedError: the model failed, its retries included; its class is a ``ModelFault``
                 or ``TimeoutError``.
-            Stop: a limit or somebody's wish keeps it from being asked, or ended it.
+            Stop: a limit or a cancel request prevented or ended the call.
         """
         estimate, refusal = self._estimate(exchange, context)
         call = self._call(exchange, once, estimate, refusal)
@@ -84,15 +140,13 @@ class Exchanges:
         value = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
+        text = value["text"]
         return Completion(
-            text=_read(value["text"], exchange),
+            text=read_json(text) if exchange.wants_json else text,
             provider=exchange.model.provider.name,
             model=value["model"],
-            tokens_in=value["tokens_in"],
-            tokens_out=value["tokens_out"],
-            tokens_cached=value.get("tokens_cached", 0),
-            tokens_reasoning=value.get("tokens_reasoning", 0),
             cost_usd=Decimal(value["cost_usd"]),
+            **{name: value[name] for name in _TOKENS},
         )
 
     def _call(
@@ -102,7 +156,7 @@ class Exchanges:
         estimate: Spent,
         refusal: Stop | None,
     ) -> CallSpec:
-        """Return the call; one that is refused charges nothing and reaches nobody."""
+        """Return the call; one that is refused charges nothing and is not sent."""
         return CallSpec(
             key=exchange.key,
             kind="llm",
@@ -161,25 +215,14 @@ class Exchanges:
     def _price(self, chosen: TierModel, usage: TokenUsage) -> Decimal:
         if chosen.price is not None:
             return chosen.price.cost_usd(usage)
-        return self._prices.cost_usd(chosen.provider.name, chosen.model, usage)
-
-
-def _read(reply: str, exchange: Exchange) -> str:
-    return read_json(reply) if exchange.wants_json else reply
+        return self._list_price(chosen.provider.name, chosen.model, usage)
 
 
 def _value(reply: ModelReply, spent: Spent) -> dict[str, Any]:
-    """Return what the journal keeps of a reply."""
-    usage = reply.usage
-    return {
-        "text": reply.text,
-        "model": reply.model,
-        "tokens_in": spent.tokens_in,
-        "tokens_out": spent.tokens_out,
-        "tokens_cached": usage.tokens_cached if usage else 0,
-        "tokens_reasoning": usage.tokens_reasoning if usage else 0,
-        "cost_usd": str(spent.cost_usd),
-    }
+    """Return a reply as the journal stores it."""
+    usage = reply.usage or TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out)
+    tokens = {name: getattr(usage, name) for name in _TOKENS}
+    return {"text": reply.text, "model": reply.model, "cost_usd": str(spent.cost_usd), **tokens}
 
 
 def _unpriced(unknown: PriceUnknownError, context: FlowContext) -> Stop:

@@ -1,20 +1,27 @@
-"""How a model is made to reply with JSON: by a schema, by JSON mode, or by words alone.
+"""How a model is asked for JSON: by a schema, by JSON mode, or by the prompt alone.
 
 Not every endpoint has all three. The best form is tried first; an endpoint that refuses its
 parameter is asked again in the next simpler one, and from then on starts there. So does one that
-takes the parameter and replies with prose all the same, from the next question on. What a form does
-not enforce is said in the prompt, and what may stand around the JSON in a reply is cut off.
+accepts the parameter and still replies with prose, from the next question on. What a form does not
+enforce is stated in the prompt, and text around the JSON of a reply is cut off.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from app.llm.json_text import json_part
-from app.llm.messages import Message, ModelRequest
+from app.llm.ports import Message, ModelRequest
 
+MAX_REPLY_CHARS = 1_000_000
+"""A longer reply is not searched for JSON."""
+
+_FENCED = re.compile(
+    r"^ {0,3}```[A-Za-z0-9]*[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
+)
+_DECODER = json.JSONDecoder()
 _INSTRUCTION = (
     "Your whole reply must be one JSON value that follows this JSON Schema, without prose and"
     " without a code fence: {schema}"
@@ -22,23 +29,23 @@ _INSTRUCTION = (
 
 
 class ReplyForm(StrEnum):
-    """One way to ask for JSON."""
+    """One way to ask for JSON, from the strictest to the simplest."""
 
     SCHEMA = "schema"
-    """The protocol's own parameter holds the model to the schema."""
+    """The protocol's own parameter carries the schema."""
     JSON = "json"
-    """JSON mode: the protocol promises an object; the prompt describes it."""
+    """JSON mode: the protocol guarantees an object; the prompt describes it."""
     TEXT = "text"
     """The prompt alone asks for it."""
 
     @property
     def simplicity(self) -> int:
-        """How little the endpoint must know, from 0."""
+        """The position in the order of the members, from 0."""
         return list(ReplyForm).index(self)
 
 
 class StructuredOutput(StrEnum):
-    """What is configured: one of the forms, or the best that the endpoint has."""
+    """The configured form, or the best that the endpoint has."""
 
     AUTO = "auto"
     SCHEMA = "schema"
@@ -49,7 +56,7 @@ class StructuredOutput(StrEnum):
 def forms_for(configured: StructuredOutput, schema: Mapping[str, Any]) -> tuple[ReplyForm, ...]:
     """Return the forms in which a reply can be asked for, the best one first.
 
-    JSON mode knows objects alone, so any other document is asked for in words.
+    JSON mode yields objects only, so any other document is asked for by the prompt.
     """
     is_object = schema.get("type") == "object"
     if configured is StructuredOutput.AUTO:
@@ -73,20 +80,64 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
 
 
 def read_json(reply: str) -> str:
-    """Return the JSON in a reply, or the reply itself where there is none to be told apart."""
+    """Return the JSON in a reply, or the reply itself where there is none."""
     found = json_part(reply)
     return reply if found is None else found
 
 
 def is_prose(reply: str) -> bool:
-    """Tell whether a reply does not even try to be JSON; one that breaks off has tried."""
+    """Return whether a reply holds no JSON at all, not even one that breaks off."""
     begun = any(mark in reply for mark in "{[")
     return bool(reply.strip()) and not begun and json_part(reply) is None
 
 
 def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Message, ...]:
-    """Put an instruction into the system message; many local models allow only one."""
+    """Add an instruction to the system message; many local models allow only one."""
     if messages and messages[0].role == "system":
-        told = Message(role="system", content=f"{messages[0].content}\n{instruction}\n")
-        return (told, *messages[1:])
+        content = f"{messages[0].content}\n{instruction}\n"
+        return (Message(role="system", content=content), *messages[1:])
     return (Message(role="system", content=instruction), *messages)
+
+
+def json_part(reply: str) -> str | None:
+    """Return the JSON in a reply that may have words around it; None if there is none.
+
+    It is the whole reply, or the first fenced block that is JSON, or the first complete JSON
+    object. A reply that breaks off inside an object has none, whatever complete objects stand
+    within it. Nothing is repaired.
+    """
+    if len(reply) > MAX_REPLY_CHARS:
+        return None
+    if _is_json(reply):
+        return reply.strip()
+    fenced = (block[1].strip() for block in _FENCED.finditer(reply))
+    return next(filter(_is_json, fenced), None) or _first_object(reply)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _first_object(text: str) -> str | None:
+    start = text.find("{")
+    while start >= 0:
+        try:
+            _, end = _DECODER.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            if _breaks_off(text, error):
+                return None
+            start = text.find("{", max(start + 1, error.pos))
+        except (ValueError, RecursionError):
+            return None
+        else:
+            return text[start:end]
+    return None
+
+
+def _breaks_off(text: str, error: json.JSONDecodeError) -> bool:
+    """Return whether the reply ends inside the value that it began."""
+    return error.msg.startswith("Unterminated string") or not text[error.pos :].strip()

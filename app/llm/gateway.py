@@ -1,11 +1,11 @@
 """How agents ask models: by tier, through the run's call gateway, metered.
 
 A *logical call* is one question to a tier and counts once. It may take several exchanges: a model
-that does not know how to be held to JSON is asked again in a simpler form, and when a model cannot
-answer at all, the next one of its tier is asked. Each exchange is a call of its own, with its own
-retries, estimate and price, so the trace shows who was asked and what that cost. What the process
-has learned about a model never changes what a journal holds: a run that is executed again begins
-where its own record ends.
+that does not support a form of structured output is asked again in a simpler one, and when a model
+cannot answer at all, the next one of its tier is asked. Each exchange is a call of its own, with
+its own retries, estimate and price, so the trace shows which models were asked and what that cost.
+What the process has learned about an endpoint never contradicts a journal: a run that is executed
+again starts with the form that its own journal holds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,10 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
-from app.llm.exchange import Exchange, Exchanges
+from app.llm.exchange import Completion, Exchange, Exchanges, Tier, TierModel
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
-from app.llm.messages import Message, ModelRequest
-from app.llm.ports import ModelFault
-from app.llm.pricing import Prices
-from app.llm.tiers import Completion, Tier, TierModel
+from app.llm.ports import Message, ModelFault, ModelRequest
+from app.llm.pricing import ListPrice
 
 __all__ = ["Completion", "ModelGateway", "Tier", "TierModel"]
 
@@ -39,7 +37,7 @@ _EXHAUSTED = _SIMPLER_FORM | {ModelFault.UNAVAILABLE, ModelFault.MISCONFIGURED, 
 
 @dataclass(slots=True, kw_only=True)
 class _LogicalCall:
-    """One question to a tier, and how far it has come."""
+    """One question to a tier and its progress."""
 
     context: FlowContext
     tier: Tier
@@ -75,7 +73,6 @@ class _LogicalCall:
             metadata["structured_output"] = form.value
         return Exchange(
             model=chosen,
-            form=form,
             request=in_form(request, form),
             name=self.name,
             key=self.key_of(number, form),
@@ -87,14 +84,16 @@ class _LogicalCall:
 class ModelGateway:
     """Asks the models of both tiers."""
 
-    def __init__(self, tiers: Mapping[Tier, TierModel], prices: Prices, retry: RetryPolicy) -> None:
+    def __init__(
+        self, tiers: Mapping[Tier, TierModel], list_price: ListPrice, retry: RetryPolicy
+    ) -> None:
         self._tiers = tiers
-        self._exchanges = Exchanges(prices, retry)
+        self._exchanges = Exchanges(list_price, retry)
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The best form that an endpoint was found to have, by provider and model."""
 
     def model_of(self, tier: Tier) -> TierModel:
-        """Return the first model of a tier; it names those that stand in for it."""
+        """Return the first model of a tier, with its fallbacks."""
         return self._tiers[tier]
 
     async def aclose(self) -> None:
@@ -121,9 +120,9 @@ class ModelGateway:
         the run is executed again.
 
         Raises:
-            CallFailedError: no model of the tier has answered, retries included; it tells of the
-                last failure and of all attempts.
-            Stop: a limit or somebody's wish keeps it from being asked, or ended it.
+            CallFailedError: no model of the tier has answered, retries included; it holds the last
+                failure and the number of all attempts.
+            Stop: a limit or a cancel request prevented or ended the call.
         """
         asked = _LogicalCall(
             context=context,
@@ -158,7 +157,7 @@ class ModelGateway:
         return await self._ask(asked, last[1], last[0])
 
     async def _ask(self, asked: _LogicalCall, chosen: TierModel, number: int) -> Completion:
-        """Ask one model, in a simpler form where it does not know a better one."""
+        """Ask one model, in a simpler form where it does not support a better one."""
         *better, simplest = self._forms_for(asked, chosen, number)
         for form, simpler in pairwise((*better, simplest)):
             exchange = asked.exchange(chosen, number, form)
@@ -186,7 +185,7 @@ class ModelGateway:
     def _forms_for(
         self, asked: _LogicalCall, chosen: TierModel, number: int
     ) -> Sequence[ReplyForm]:
-        """Return how a model can be asked, from where its run or this process has come to."""
+        """Return the forms to try, starting with the one that the run or the process arrived at."""
         if asked.json_schema is None:
             return (ReplyForm.SCHEMA,)
         forms = forms_for(chosen.structured_output, asked.json_schema)
@@ -200,7 +199,7 @@ class ModelGateway:
     def _began_before(
         self, asked: _LogicalCall, chosen: TierModel, number: int, form: ReplyForm
     ) -> bool:
-        """Tell whether an earlier execution of the run has asked this already."""
+        """Return whether an earlier execution of the run has asked this already."""
         before = asked.context.calls.journal.recorded(asked.key_of(number, form).text)
         return (
             before is not None

@@ -1,25 +1,87 @@
-"""What the service needs of a model provider."""
+"""The port of model providers: what is sent, what comes back, and how an attempt fails."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
-from app.llm.messages import ModelReply, ModelRequest
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a prompt."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOrigin:
+    """Which call of which run makes a request. It is not sent; recordings are keyed by it."""
+
+    run_id: str
+    call: str
+    """The path of the call in its run, such as ``case/small/1/plan``: the same whenever the same
+    run is executed again."""
+    attempt: int = 1
+    """From 1; every retry is another attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """What one provider attempt sends."""
+
+    messages: tuple[Message, ...]
+    json_schema: Mapping[str, Any] | None = None
+    """The JSON Schema that the reply must follow; None asks for text."""
+    json_object: bool = False
+    """Ask for the provider's JSON mode, which takes no schema."""
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    timeout_seconds: float | None = None
+    """Limit of this attempt."""
+    origin: RequestOrigin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUsage:
+    """Tokens of one provider attempt, as the provider counts them."""
+
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int = 0
+    """The part of ``tokens_in`` that the provider read from its cache."""
+    tokens_reasoning: int = 0
+    """The part of ``tokens_out`` that was spent on reasoning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReply:
+    """What a provider answered."""
+
+    text: str
+    model: str
+    """The model that answered, as the provider names it."""
+    usage: TokenUsage | None
+    """None if the provider sent no counts; the call is then charged at its estimate."""
+    finish_reason: str | None = None
 
 
 class ModelFault(StrEnum):
-    """What is the matter with an attempt that failed; the value is its class in traces."""
+    """The class of a failed attempt, as traces show it."""
 
     UNAVAILABLE = "ModelUnavailable"
-    """The network, the time or the provider failed; the same attempt may succeed later."""
+    """Network, timeout or provider failure; the same attempt may succeed later."""
     MISCONFIGURED = "ModelMisconfigured"
-    """The key, the account, the model or the endpoint is not what the configuration says."""
+    """The configured key, account, model or endpoint is not accepted."""
     FORM_UNSUPPORTED = "StructuredOutputUnsupported"
     """The endpoint does not know the parameter that asks for JSON."""
     SCHEMA_REFUSED = "SchemaRefused"
     """The endpoint knows the parameter and refuses this schema."""
     REFUSED = "ModelRequestRefused"
-    """The request itself is at fault, and would be for every model."""
+    """The request itself is invalid, and would be for every model."""
 
 
 _MISCONFIGURED = frozenset({401, 402, 403, 404, *range(300, 400)})
@@ -41,7 +103,7 @@ class ModelError(Exception):
         retry_after_seconds: float | None = None,
         fault: ModelFault | None = None,
     ) -> None:
-        """Tell of a failure; ``fault`` follows from the rest unless it is given."""
+        """Describe a failure; ``fault`` follows from the rest unless it is given."""
         super().__init__(message)
         self.retryable = retryable
         """True for network errors, timeouts and HTTP 408, 409, 429 and 5xx."""
@@ -49,7 +111,7 @@ class ModelError(Exception):
         self.status = status
         """The HTTP status, where there was one."""
         self.retry_after_seconds = retry_after_seconds
-        """What the provider asked us to wait (``Retry-After``, seconds or HTTP date)."""
+        """The provider's ``Retry-After``."""
 
 
 def _fault(retryable: bool, status: int | None) -> ModelFault:

@@ -11,7 +11,7 @@ from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
-from app.llm.messages import Message
+from app.llm.ports import Message
 from app.nodes.node_type import NONE, NodeType
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError

@@ -1,44 +1,37 @@
-"""Questions a snapshot answers: where time and money went, and what stopped the run.
+"""Analysis of a snapshot: where time and money went, and what stopped the run.
 
-All functions are pure and expect a sound snapshot (see ``invariants.py``). A node that is still
+All functions are pure and expect a sound snapshot. A node that is still
 open counts as lasting until the snapshot was taken.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any
 
 from app.trace.call_tree import ROOT_ENDED
 from app.trace.node import ATTEMPT, Node, number_of
 from app.trace.snapshot import Snapshot
 
 
-class Call(NamedTuple):
-    """What makes calls comparable."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShare:
+    """How long calls of one kind, name and model took, without the time of the calls below them."""
 
     kind: str
     name: str
     model: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeShare:
-    """How long calls of one sort were at work themselves, not waiting for calls they had made."""
-
-    call: Call
     count: int
     own_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCost:
-    """What the calls of one model cost, failed and halted ones included."""
+class TierCost:
+    """What the calls of one tier cost, failed and halted ones included."""
 
-    model: str
     tier: str | None
-    """``small`` or ``big``, from ``metadata.tier``."""
+    """``small`` or ``big``, from ``metadata.tier``; None for models that belong to no tier."""
     count: int
     cost_usd: float
     tokens_in: int
@@ -46,15 +39,10 @@ class ModelCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierCost:
-    """What the calls of one tier cost, whatever its models."""
+class ModelCost(TierCost):
+    """What the calls of one model cost in one tier."""
 
-    tier: str | None
-    """None stands for models that belong to no tier."""
-    count: int
-    cost_usd: float
-    tokens_in: int
-    tokens_out: int
+    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,55 +57,37 @@ class Segment:
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
     """Return where the time went, the longest first; attempts count as part of their call."""
     children, ends = children_of(snapshot), _subtree_ends(snapshot)
-    totals = defaultdict[Call, list[int]](lambda: [0, 0])
+    own = defaultdict[tuple[str, str, str | None], list[int]](list)
     for node_id, node in snapshot["nodes"].items():
         if not is_attempt(node):
             own_ms = _end_ms(node, snapshot) - node["start_ts_ms"]
             if node_id in children:
                 own_ms -= _covered_ms(node, calls_of(children[node_id]), ends)
-            total = totals[Call(node["kind"], node["name"], node["model"])]
-            total[0] += 1
-            total[1] += max(own_ms, 0)
-    shares = [TimeShare(call=c, count=count, own_ms=ms) for c, (count, ms) in totals.items()]
+            own[node["kind"], node["name"], node["model"]].append(max(own_ms, 0))
+    shares = [
+        TimeShare(kind=kind, name=name, model=model, count=len(times), own_ms=sum(times))
+        for (kind, name, model), times in own.items()
+    ]
     return sorted(shares, key=lambda share: -share.own_ms)
 
 
 def costs_by_model(snapshot: Snapshot) -> list[ModelCost]:
-    """Return what each model cost in each tier, the dearest first."""
+    """Return what each model cost in each tier, the most expensive first."""
     groups = defaultdict[tuple[str, str | None], list[Node]](list)
     for node in snapshot["nodes"].values():
         if node["model"] is not None:
-            tier = node["metadata"].get("tier")
-            groups[node["model"], tier if isinstance(tier, str) else None].append(node)
-    costs = [
-        ModelCost(
-            model=model,
-            tier=tier,
-            count=len(nodes),
-            cost_usd=_dollars(node["cost_usd"] for node in nodes),
-            tokens_in=sum(node["tokens_in"] or 0 for node in nodes),
-            tokens_out=sum(node["tokens_out"] or 0 for node in nodes),
-        )
-        for (model, tier), nodes in groups.items()
-    ]
+            groups[node["model"], _tier_of(node)].append(node)
+    costs = [ModelCost(model=of[0], tier=of[1], **_sums(nodes)) for of, nodes in groups.items()]
     return sorted(costs, key=lambda cost: -cost.cost_usd)
 
 
 def costs_by_tier(snapshot: Snapshot) -> list[TierCost]:
-    """Return what each tier cost, the dearest first."""
-    groups = defaultdict[str | None, list[ModelCost]](list)
-    for cost in costs_by_model(snapshot):
-        groups[cost.tier].append(cost)
-    costs = [
-        TierCost(
-            tier=tier,
-            count=sum(cost.count for cost in of_models),
-            cost_usd=_dollars(cost.cost_usd for cost in of_models),
-            tokens_in=sum(cost.tokens_in for cost in of_models),
-            tokens_out=sum(cost.tokens_out for cost in of_models),
-        )
-        for tier, of_models in groups.items()
-    ]
+    """Return what each tier cost, the most expensive first."""
+    groups = defaultdict[str | None, list[Node]](list)
+    for node in snapshot["nodes"].values():
+        if node["model"] is not None:
+            groups[_tier_of(node)].append(node)
+    costs = [TierCost(tier=tier, **_sums(nodes)) for tier, nodes in groups.items()]
     return sorted(costs, key=lambda cost: -cost.cost_usd)
 
 
@@ -149,7 +119,7 @@ def _began_anew(node: Node, again: Node) -> bool:
 
 
 def critical_path(snapshot: Snapshot) -> list[Segment]:
-    """Return what the run's end waited for, from its start to its end.
+    """Return the critical path of the run, from its start to its end.
 
     Seen backwards from the end, the node that is on the path is the child that ended last; before
     that child began, its parent is, until another child ended, and so on.
@@ -235,19 +205,27 @@ def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> i
     """Return for how long of a node's time a child of it, or a call below one, was at work."""
     covered, reached = 0, node["start_ts_ms"]
     for child in sorted(children, key=lambda child: child["start_ts_ms"]):
-        end = (
-            ends[child["node_id"]]
-            if node["end_ts_ms"] is None
-            else min(ends[child["node_id"]], node["end_ts_ms"])
-        )
+        end = ends[child["node_id"]]
+        if node["end_ts_ms"] is not None:
+            end = min(end, node["end_ts_ms"])
         covered += max(end - max(child["start_ts_ms"], reached), 0)
         reached = max(reached, end)
     return covered
 
 
-def _dollars(costs: Iterable[float]) -> float:
-    """Add exactly, as the totals of the graph do."""
-    return float(sum(Decimal(str(cost)) for cost in costs if cost))
+def _tier_of(node: Node) -> str | None:
+    tier = node["metadata"].get("tier")
+    return tier if isinstance(tier, str) else None
+
+
+def _sums(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Count calls and add up what they used; money exactly, as the totals of the graph do."""
+    return {
+        "count": len(nodes),
+        "cost_usd": float(sum(Decimal(str(node["cost_usd"])) for node in nodes)),
+        "tokens_in": sum(node["tokens_in"] or 0 for node in nodes),
+        "tokens_out": sum(node["tokens_out"] or 0 for node in nodes),
+    }
 
 
 def _halt_order(node: Node) -> tuple[int, bool, int]:

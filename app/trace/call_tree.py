@@ -4,27 +4,28 @@ Until it ends, a node is an open record that is changed in place. From then on i
 immutable: usage that arrives later puts another record in its place. That is why a consistent cut
 through the tree is cheap (see ``snapshot.py``).
 
-Beside the records stands a log with one entry for every change. Its length is the revision, and
-what lies beyond a revision is all that a journal has to write.
+Every change is also appended to a log. Its length is the revision, and the entries after a revision
+are all that a journal has to write.
 """
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final
+from typing import Final, TypedDict
 
-from app.trace.aggregates import Totals
-from app.trace.charges import FREE, Cost, checked_usage
-from app.trace.json_copy import copy_object
+from app.trace.json_values import copy_object
 from app.trace.node import (
+    FREE,
     NEW_NODE,
     TERMINAL,
+    Cost,
     JsonObject,
     Node,
     NodeFields,
     NodeKind,
     NodeStatus,
     TerminalStatus,
-    fields_of,
+    checked_usage,
     number_of,
 )
 
@@ -32,41 +33,86 @@ _MANY: Final = 1_024
 _FIRST_IDS: Final = tuple(f"n{number:06}" for number in range(_MANY))
 """Made once and shared by all graphs: few have more nodes."""
 
-ROOT_ENDED = "the run ended"
+ROOT_ENDED: Final = "the run ended"
 """The stop reason of nodes that are still open when their root ends."""
 
 
+class Aggregates(TypedDict):
+    """The totals of a snapshot."""
+
+    total_cost_usd: float
+    total_llm_calls: int
+    """Nodes of kind ``llm`` that reached ``success``."""
+    total_tool_calls: int
+    """Nodes of kind ``tool`` that reached ``success``."""
+    total_retries: int
+    """``retries_used`` of the nodes that ended, whatever their status."""
+    total_tokens_in: int
+    total_tokens_out: int
+    max_depth: int
+    """Depth of the deepest node; the root's is 0."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Running sums, so that the graph is never scanned. Slots are faster than a dict here."""
+
+    cost_usd: Decimal = FREE
+    llm_calls: int = 0
+    tool_calls: int = 0
+    retries: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    max_depth: int = 0
+
+    def add_ended(self, node: NodeFields, cost: Decimal) -> None:
+        """Count a node that has just reached a terminal status, and what it used."""
+        if node["status"] == "success":
+            kind = node["kind"]
+            if kind == "llm":
+                self.llm_calls += 1
+            elif kind == "tool":
+                self.tool_calls += 1
+        if retries := node["retries_used"]:
+            self.retries += retries
+        if cost:
+            self.cost_usd += cost
+        if tokens_in := node["tokens_in"]:
+            self.tokens_in += tokens_in
+        if tokens_out := node["tokens_out"]:
+            self.tokens_out += tokens_out
+
+    def as_aggregates(self) -> Aggregates:
+        """Return the totals in the form of a snapshot."""
+        return {
+            "total_cost_usd": float(self.cost_usd),
+            "total_llm_calls": self.llm_calls,
+            "total_tool_calls": self.tool_calls,
+            "total_retries": self.retries,
+            "total_tokens_in": self.tokens_in,
+            "total_tokens_out": self.tokens_out,
+            "max_depth": self.max_depth,
+        }
+
+
+@dataclass(slots=True, eq=False)
 class CallTree:
     """Nodes below nodes, with running totals. Not thread-safe: the graph's lock guards it."""
 
-    __slots__ = (
-        "changes",
-        "depths",
-        "last_number",
-        "late",
-        "metadata",
-        "open",
-        "records",
-        "root_ended",
-        "root_id",
-        "totals",
-    )
-
-    def __init__(self) -> None:
-        self.root_id: str | None = None
-        self.root_ended = False
-        self.last_number = 0
-        self.records: list[NodeFields] = []
-        """In the order of creation; only ever appended to."""
-        self.open: dict[str, NodeFields] = {}
-        """The records that may still change."""
-        self.late: dict[str, NodeFields] = {}
-        """The records that stand in place of others, because usage arrived late."""
-        self.metadata: dict[str, JsonObject] = {}
-        """Apart, so that records hold no container and the garbage collector passes over them."""
-        self.depths: dict[str, int] = {}
-        self.changes: list[NodeFields] = []
-        self.totals = Totals()
+    root_id: str | None = None
+    root_ended: bool = False
+    last_number: int = 0
+    records: list[NodeFields] = field(default_factory=list)
+    """In the order of creation; only ever appended to."""
+    open: dict[str, NodeFields] = field(default_factory=dict)
+    """The records that may still change."""
+    late: dict[str, NodeFields] = field(default_factory=dict)
+    """The records that stand in place of others, because usage arrived late."""
+    metadata: dict[str, JsonObject] = field(default_factory=dict)
+    """Kept apart, so that records hold no container and the garbage collector skips them."""
+    depths: dict[str, int] = field(default_factory=dict)
+    changes: list[NodeFields] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
 
     def begin(
         self,
@@ -85,7 +131,7 @@ class CallTree:
         """
         depth = 0 if parent_id is None else self.depths[parent_id] + 1
         self.last_number = number = self.last_number + 1
-        # For others the text is made here: a call would be as dear, a format spec twice as much.
+        # Written out: a call would double the price, and a format spec as well.
         node_id = _FIRST_IDS[number] if number < _MANY else f"n{str(number).zfill(6)}"
         record = NEW_NODE.copy()
         record["node_id"] = node_id
@@ -189,7 +235,9 @@ class CallTree:
         record["tokens_in"] = _sum(record["tokens_in"], tokens_in)
         record["tokens_out"] = _sum(record["tokens_out"], tokens_out)
         self.late[node_id] = record
-        self.totals.add_usage(cost, tokens_in, tokens_out)
+        self.totals.cost_usd += cost
+        self.totals.tokens_in += tokens_in or 0
+        self.totals.tokens_out += tokens_out or 0
         self.changes.append(record)
 
     def adopt(self, node: Node) -> None:
@@ -205,7 +253,8 @@ class CallTree:
             node["start_ts_ms"],
         )
         record = self.open[node_id]
-        record.update(fields_of(node))
+        record.update(node)
+        del record["metadata"]  # type: ignore[typeddict-item]
         record["cost_usd"] = float(node["cost_usd"])  # JSON may have made 0.0 a 0
         if ended:
             del self.open[node_id]
@@ -214,7 +263,7 @@ class CallTree:
             self.root_id, self.root_ended = node_id, ended
 
     def record(self, node_id: str) -> NodeFields:
-        """Return the current record of a known node: late usage, or by place in number order."""
+        """Return the current record of a known node."""
         if node_id in self.late:
             return self.late[node_id]
         place = bisect_left(self.records, number_of(node_id), key=_number)

@@ -1,21 +1,21 @@
-"""The graph of everything a run called (document 001).
+"""The graph of everything a run called.
 
 Every LLM call, tool call and system operation is a node below the call that made it.
 """
 
 import threading
+import time
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Final, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Self
 
 from app.trace.call_tree import CallTree
-from app.trace.charges import Cost
-from app.trace.clock import NS_PER_MS, Clock, steady_ticks, ticks_of
 from app.trace.invariants import well_formed
-from app.trace.json_copy import Metadata, copy_object
+from app.trace.json_values import Metadata, copy_object
 from app.trace.node import (
     KINDS,
     TERMINAL,
+    Cost,
     JsonObject,
     Node,
     NodeKind,
@@ -24,7 +24,31 @@ from app.trace.node import (
 )
 from app.trace.snapshot import Changes, GraphCapture, Snapshot, whole
 
-ROOT_ENDED: Final = "the root has ended; nothing can begin below it"
+NOTHING_BELOW_ENDED_ROOT: Final = "the root has ended; nothing can begin below it"
+
+Clock = Callable[[], int]
+"""Returns UTC epoch milliseconds; called by any thread."""
+
+NS_PER_MS: Final = 1_000_000
+
+
+class Ticks(NamedTuple):
+    """A clock in two parts, so that its readings can be kept as they are."""
+
+    read_ns: Callable[[], int]
+    """Returns nanoseconds since an arbitrary moment."""
+    anchor_ns: int
+    """Added to a reading it gives UTC epoch nanoseconds."""
+
+
+def steady_ticks() -> Ticks:
+    """Return the monotonic clock, set to UTC once.
+
+    The time of day may be corrected at any moment; differences of two readings of this clock are
+    durations all the same.
+    """
+    monotonic_ns = time.monotonic_ns
+    return Ticks(monotonic_ns, time.time_ns() - monotonic_ns())
 
 
 class ExecutionGraph:
@@ -37,16 +61,17 @@ class ExecutionGraph:
     """
 
     # The hot methods call acquire and release, and read the clock themselves: on CPython 3.11
-    # ``with`` costs twice as much, and a call more is a twentieth of a node's whole life.
+    # ``with`` costs twice as much, and one more call is a twentieth of a node's whole life.
 
     __slots__ = ("_anchor_ns", "_lock", "_read_ns", "_tree", "chain_id", "readings")
 
     def __init__(self, chain_id: str | None = None, *, now_ms: Clock | None = None) -> None:
         self.chain_id = chain_id or str(uuid.uuid4())
-        self._read_ns, self._anchor_ns = steady_ticks() if now_ms is None else ticks_of(now_ms)
+        ticks = steady_ticks() if now_ms is None else Ticks(lambda: now_ms() * NS_PER_MS, 0)
+        self._read_ns, self._anchor_ns = ticks
         self.readings = [self._read_ns()]
-        """One reading: when the clock was last looked at, in nanoseconds of the monotonic clock or
-        of its caller's. Whoever wants to know a moment more finely need not look once more."""
+        """One item, the last reading of the clock in nanoseconds: the moment of the last change,
+        for callers that need it finer than milliseconds without another reading."""
         self._lock = threading.RLock()
         self._tree = CallTree()
 
@@ -109,7 +134,7 @@ class ExecutionGraph:
     ) -> str:
         """Create a node below ``parent_id`` with status ``created`` and return its id.
 
-        With ``running`` it is marked so in the same move.
+        With ``running`` its status is ``running`` from the start.
 
         Raises:
             KeyError: there is no such parent.
@@ -127,7 +152,7 @@ class ExecutionGraph:
         try:
             tree = self._tree
             if tree.root_ended:
-                raise RuntimeError(ROOT_ENDED)
+                raise RuntimeError(NOTHING_BELOW_ENDED_ROOT)
             status: NodeStatus = "running" if running else "created"
             self.readings[0] = reading_ns = self._read_ns()
             now_ms = (self._anchor_ns + reading_ns) // NS_PER_MS
@@ -147,7 +172,7 @@ class ExecutionGraph:
         try:
             tree = self._tree
             if tree.root_ended:
-                raise RuntimeError(ROOT_ENDED)
+                raise RuntimeError(NOTHING_BELOW_ENDED_ROOT)
             self.readings[0] = reading_ns = self._read_ns()
             now_ms = (self._anchor_ns + reading_ns) // NS_PER_MS
             return tree.begin(parent_id, "system", name, None, metadata.values, now_ms, "running")
@@ -245,7 +270,7 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> None:
-        """Add usage that became known after a node's end; its status stays (spec 7).
+        """Add usage that became known after a node's end; its status stays.
 
         Raises:
             RuntimeError: the node is still open; give its usage to the mark that ends it.
@@ -289,7 +314,7 @@ class ExecutionGraph:
         """Halt every open node below one (the root, by default), deepest first; return their ids.
 
         The node itself stays open. Ending the root does this first, so that no open node is ever
-        left under a closed root (spec 2).
+        left under a closed root.
         """
         with self._lock:
             top_id = self._tree.root_id if below is None else below

@@ -1,24 +1,26 @@
-"""The trace that a caller passes to an execution to learn, step by step, what happened."""
+"""The trace that a caller passes to an execution: what happened, step by step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Final, Literal
 
+from app.trace.explain import counted, money, plain
+from app.trace.json_values import as_json
 from app.trace.node import JsonObject
-from app.trace.plain_json import as_json
-from app.trace.step_summary import insights, step_lines
 from app.trace.step_trace import StepSource, StepTrace, step_traces_of
-from app.trace.wording import counted, money, plain
 
 EndStatus = Literal["completed", "failed", "cancelled"]
 TraceStatus = Literal["running", EndStatus]
 
+_MOST_NAMED: Final = 5
+"""How many steps are named where only the longest matter."""
+
 
 @dataclass
 class TraceFields:
-    """What an ExecutionTrace tells, in the order of seed 000 (REQ-O2)."""
+    """The fields of an ExecutionTrace."""
 
     graph_id: str
     start_time: datetime
@@ -32,12 +34,11 @@ class TraceFields:
 
 
 class ExecutionTrace(TraceFields):
-    """What an execution did, step by step (seed 000, REQ-O2, D12).
+    """What an execution did, step by step.
 
-    It records nothing itself. What executes steps is a source that the trace follows, and only when
-    somebody looks are ``steps``, ``total_tokens`` and ``total_cost`` made from its sources: so an
-    execution hardly pays for being traced. There may be several sources, one after another or one
-    inside another, and steps that are added by hand.
+    It records nothing itself: it follows sources (what executes steps), and reads ``steps``,
+    ``total_tokens`` and ``total_cost`` from them on access, so tracing costs an execution next to
+    nothing. There may be several sources, in sequence or nested, and steps added by hand.
 
     All its times are in UTC, unless ``start_time`` has no zone: then they are local times without
     one, so that they compare with it.
@@ -92,7 +93,7 @@ class ExecutionTrace(TraceFields):
         self._added_usd = Decimal(str(cost_usd)) - self._followed().cost_usd
 
     def follow(self, source: StepSource) -> None:
-        """Tell of the steps of ``source`` too, of those it has executed and those it will."""
+        """Include the steps of ``source``, past and future ones."""
         self._sources.append(source)
 
     def add_step(self, step: StepTrace) -> None:
@@ -104,19 +105,19 @@ class ExecutionTrace(TraceFields):
     def finish(
         self, status: EndStatus, error: str | None = None, *, at: datetime | None = None
     ) -> None:
-        """Say how the execution ended, and when: now, unless told otherwise. The engine does so."""
+        """Set how the execution ended, and when (default: now). The engine calls this."""
         self.status, self.error = status, error
         self.end_time = self._on_my_clock(at or datetime.now(UTC))
 
     def explain(self) -> str:
-        """Tell what happened in a text that a person reads at a glance (spec 7)."""
+        """Return a text that a person reads at a glance."""
         steps = self.steps
         lines = [
             f"Graph: {plain(self.graph_id)}",
             f"Status: {self.status}",
-            *step_lines(steps),
+            *_step_lines(steps),
             self._total_line(steps),
-            *insights(steps),
+            *_insights(steps),
         ]
         if self.error:
             lines.append(plain(f"Error: {self.error}"))
@@ -124,16 +125,12 @@ class ExecutionTrace(TraceFields):
 
     def to_dict(self) -> JsonObject:
         """Return everything as JSON, payloads as ``as_json`` shows them."""
-        told: JsonObject = {}
-        for each in fields(self):
-            if each.name == "steps":
-                told["steps"] = [_step_as_json(step) for step in self.steps]
-            else:
-                told[each.name] = as_json(getattr(self, each.name))
-        return told
+        names = [each.name for each in fields(self) if each.name != "steps"]
+        shown = {name: as_json(getattr(self, name)) for name in names}
+        return {**shown, "steps": [_step_as_json(step) for step in self.steps]}
 
     def _followed(self) -> "_Seen":
-        """Return what the sources tell; it is read anew only if something has changed."""
+        """Return the steps of all sources, read again only if something has changed."""
         revision = len(self._sources) + sum(source.revision for source in self._sources)
         if self._seen.revision != revision:
             steps = step_traces_of(self._sources)
@@ -181,3 +178,67 @@ def _cost_of(step: StepTrace) -> Decimal:
 
 def _step_as_json(step: StepTrace) -> JsonObject:
     return {each.name: as_json(getattr(step, each.name)) for each in fields(step)}
+
+
+def _step_lines(steps: Sequence[StepTrace]) -> Iterator[str]:
+    """Yield a line for each step, and below it what went wrong there."""
+    for step in steps:
+        yield plain(f"  {step.step_id} ({step.node_type}): {_ms(step.duration_ms)}")
+        if step.error:
+            yield plain(f"    Error: {step.error}")
+        if incidents := list(_incidents(step)):
+            yield plain(f"    {', '.join(incidents)}")
+
+
+def _insights(steps: Sequence[StepTrace]) -> Iterator[str]:
+    """Yield where the time went, the critical path, and what stopped the execution."""
+    outermost = [step for step in steps if "nested_in" not in step.metadata]
+    if len(outermost) > 1:
+        slowest = sorted(outermost, key=lambda step: -step.duration_ms)[:_MOST_NAMED]
+        yield f"Slowest: {_named(slowest, ', ')}"
+    path = _critical_path(outermost)
+    if len(path) < len(outermost):
+        longest = sorted(path, key=lambda step: -step.duration_ms)[: 2 * _MOST_NAMED]
+        yield f"Critical path: {_named(sorted(longest, key=_start), ' > ')}"
+    halted = [step for step in steps if step.metadata.get("status") == "halt"]
+    if halted:
+        first = min(halted, key=_end)
+        reason = first.metadata.get("stop_reason") or first.error or "no reason given"
+        yield plain(f"Stopped at: {first.step_id}: {reason}")
+
+
+def _critical_path(steps: Sequence[StepTrace]) -> list[StepTrace]:
+    """Return the steps on the critical path, in the order in which they began.
+
+    From the step that ended last it leads back to the last one that had ended when that began, and
+    so on.
+    """
+    path: list[StepTrace] = []
+    for step in sorted(steps, key=lambda step: (_end(step), _start(step)), reverse=True):
+        if not path or _end(step) <= _start(path[-1]):
+            path.append(step)
+    return path[::-1]
+
+
+def _incidents(step: StepTrace) -> Iterator[str]:
+    attempts = step.metadata.get("attempts")
+    if isinstance(attempts, int) and attempts > 1:
+        yield f"{attempts} attempts"
+    if recovered_by := step.metadata.get("recovered_by"):
+        yield f"recovered by {recovered_by}"
+
+
+def _named(steps: Sequence[StepTrace], separator: str) -> str:
+    return plain(separator.join(f"{step.step_id} {_ms(step.duration_ms)}" for step in steps))
+
+
+def _ms(duration_ms: float) -> str:
+    return f"{duration_ms:.0f}ms"
+
+
+def _start(step: StepTrace) -> datetime:
+    return step.start_time.astimezone(UTC)
+
+
+def _end(step: StepTrace) -> datetime:
+    return step.end_time.astimezone(UTC)

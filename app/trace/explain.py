@@ -1,7 +1,7 @@
 """A run as a text that a person reads at a glance."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Final
@@ -20,10 +20,10 @@ from app.trace.analysis import (
 )
 from app.trace.node import Node
 from app.trace.snapshot import Snapshot
-from app.trace.wording import counted, cut, duration, money, plain
 
 WIDTH: Final = 98
-_LABEL: Final = 44
+_CANCELLED: Final = "cancelled"
+_LABEL: Final = 42
 _TOP: Final = 5
 
 _OUTCOMES: Final = {
@@ -32,38 +32,46 @@ _OUTCOMES: Final = {
     "success": "completed in",
     "fail": "failed after",
     "halt": "was halted after",
+    _CANCELLED: "was cancelled after",
 }
 
 
-def explain(snapshot: Snapshot, *, max_nodes: int = 200) -> str:
+def explain(snapshot: Snapshot, *, cancelled: bool = False, max_nodes: int = 200) -> str:
     """Describe a sound snapshot in lines of at most ``WIDTH`` columns.
 
     Shown are the outcome and the totals, what stopped the run, the tree of calls (its first
-    ``max_nodes``), where the time went, what the run waited for, and the cost of each model.
-    Characters that could steer a terminal are shown as ``?``.
+    ``max_nodes``), where the time went, the critical path, and the cost of each model. Of a
+    ``cancelled`` run, the nodes that the cancel ended are shown as cancelled and not as halted.
+    Control characters are shown as ``?``.
     """
     if snapshot["root_id"] is None:
         return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
+    root = snapshot["nodes"][snapshot["root_id"]]
+
+    def status(node: Node) -> str:
+        halted = (node["status"], node["stop_reason"]) == ("halt", root["stop_reason"])
+        return _CANCELLED if cancelled and halted else node["status"]
+
     sections = (
-        _headline(snapshot, snapshot["nodes"][snapshot["root_id"]]),
-        _troubles(snapshot),
-        _tree(snapshot, max_nodes),
+        _headline(snapshot, root, status(root)),
+        _troubles(snapshot, root),
+        _tree(snapshot, root, max_nodes, status),
         _times(snapshot),
-        _waits(snapshot),
+        _critical_path(snapshot),
         _costs(snapshot),
     )
     texts = ("\n".join(cut(line, WIDTH) for line in section) for section in sections)
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
-def _headline(snapshot: Snapshot, root: Node) -> Iterator[str]:
+def _headline(snapshot: Snapshot, root: Node, status: str) -> Iterator[str]:
     totals = snapshot["aggregates"]
     nodes = snapshot["nodes"].values()
     kinds = Counter(node["kind"] for node in nodes if _was_made(node))
     retries = sum(node["retries_used"] for node in nodes)
     began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
     lasted = duration(duration_ms(root, snapshot))
-    yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[root['status']]} {lasted}."
+    yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[status]} {lasted}."
     yield (
         f"{money(totals['total_cost_usd'])} · {counted(kinds['llm'], 'LLM call')} · "
         f"{counted(kinds['tool'], 'tool call')} · "
@@ -75,12 +83,11 @@ def _headline(snapshot: Snapshot, root: Node) -> Iterator[str]:
 
 
 def _was_made(node: Node) -> bool:
-    """Tell a call that was made from one that was refused: that one begins and ends at once."""
+    """Return whether a call was made; one that was refused begins and ends at once."""
     return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]
 
 
-def _troubles(snapshot: Snapshot) -> Iterator[str]:
-    root = snapshot["nodes"][snapshot["root_id"] or ""]
+def _troubles(snapshot: Snapshot, root: Node) -> Iterator[str]:
     if halted := first_halted(snapshot):
         after = duration((halted["end_ts_ms"] or 0) - root["start_ts_ms"])
         yield f"Stopped at {_called(halted)} after {after}: {_reason(halted)}"
@@ -95,15 +102,17 @@ def _troubles(snapshot: Snapshot) -> Iterator[str]:
         yield f"… and {len(failed) - _TOP} more failures"
 
 
-def _tree(snapshot: Snapshot, max_nodes: int) -> Iterator[str]:
+def _tree(
+    snapshot: Snapshot, root: Node, max_nodes: int, status: Callable[[Node], str]
+) -> Iterator[str]:
     children = children_of(snapshot)
-    pending = [(snapshot["nodes"][snapshot["root_id"] or ""], "", "")]
+    pending = [(root, "", "")]
     shown = 0
     while pending and shown < max_nodes:
         node, prefix, indent = pending.pop()
         below = children[node["node_id"]]
         shown += 1
-        yield _row(node, prefix, snapshot)
+        yield _row(node, prefix, status(node), snapshot)
         if node["stop_reason"] or node["error_class"]:
             yield f"{'':8}{indent}{'│  ' if below else '   '}{_reason(node)}"
         for child in reversed(below):
@@ -114,20 +123,18 @@ def _tree(snapshot: Snapshot, max_nodes: int) -> Iterator[str]:
         yield f"… and {counted(hidden, 'more call')}, all of them in the snapshot"
 
 
-def _row(node: Node, prefix: str, snapshot: Snapshot) -> str:
+def _row(node: Node, prefix: str, status: str, snapshot: Snapshot) -> str:
     model = f" ({node['model']})" if node["model"] else ""
     retries = (
         f" +{counted(node['retries_used'], 'retry', 'retries')}" if node["retries_used"] else ""
     )
-    label = cut(prefix + plain(f"{_sort(node['kind'])}{node['name']}{model}{retries}"), _LABEL)
+    label = cut(prefix + plain(f"{_kind(node['kind'])}{node['name']}{model}{retries}"), _LABEL)
     tokens = ""
     if node["tokens_in"] or node["tokens_out"]:
         tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
     cost = money(node["cost_usd"]) if node["cost_usd"] else ""
     lasted = duration(duration_ms(node, snapshot))
-    row = (
-        f"{node['node_id']:8}{label:{_LABEL}} {node['status']:7} {lasted:>8} {tokens:>18} {cost:>9}"
-    )
+    row = f"{node['node_id']:8}{label:{_LABEL}} {status:9} {lasted:>8} {tokens:>18} {cost:>9}"
     return row.rstrip()
 
 
@@ -137,27 +144,25 @@ def _times(snapshot: Snapshot) -> Iterator[str]:
     if shares:
         yield "Where the time went"
     for share in shares[:_TOP]:
-        kind, name, model = share.call
-        label = plain(_sort(kind) + name + (f" ({model})" if model else ""))
+        model = f" ({share.model})" if share.model else ""
+        label = plain(f"{_kind(share.kind)}{share.name}{model}")
         part = share.own_ms / total
         bar = "█" * max(round(part * 20), 1)
         count = f"{share.count}x"
         yield f"  {cut(label, 44):44} {count:>6} {duration(share.own_ms):>8} {part:>4.0%} {bar}"
 
 
-def _waits(snapshot: Snapshot) -> Iterator[str]:
-    segments = critical_path(snapshot)
-    waits: dict[str, int] = {}
-    for segment in segments:
-        lasted = segment.end_ms - segment.start_ms
-        waits[segment.node_id] = waits.get(segment.node_id, 0) + lasted
-    if not waits:
+def _critical_path(snapshot: Snapshot) -> Iterator[str]:
+    spent = Counter[str]()
+    for segment in critical_path(snapshot):
+        spent[segment.node_id] += segment.end_ms - segment.start_ms
+    if not spent:
         return
-    yield "What the end waited for, in this order"
-    longest = sorted(waits, key=lambda node_id: -waits[node_id])[: 2 * _TOP]
+    yield "Critical path"
+    longest = {node_id for node_id, _ in spent.most_common(2 * _TOP)}
     steps = [
         f"{_called(snapshot['nodes'][node_id])} {duration(ms)}"
-        for node_id, ms in waits.items()
+        for node_id, ms in spent.items()
         if node_id in longest
     ]
     yield from wrap(" > ".join(steps), WIDTH, initial_indent="  ", subsequent_indent="  ")
@@ -169,7 +174,7 @@ def _costs(snapshot: Snapshot) -> Iterator[str]:
         yield "What each model cost"
     for cost in models:
         yield _cost(cost.model + (f", {cost.tier} tier" if cost.tier else ""), cost)
-    if len(tiers) < len(models):  # else each tier has one model, and its line tells both
+    if len(tiers) < len(models):  # else each tier has one model, whose line shows both
         yield "What each tier cost"
         for of_tier in tiers:
             yield _cost(of_tier.tier or "no tier", of_tier)
@@ -182,14 +187,46 @@ def _cost(label: str, cost: ModelCost | TierCost) -> str:
 
 
 def _called(node: Node) -> str:
-    return plain(_sort(node["kind"]) + node["name"]) + f" ({node['node_id']})"
+    return plain(_kind(node["kind"]) + node["name"]) + f" ({node['node_id']})"
 
 
-def _sort(kind: str) -> str:
-    """Return what stands before a name: nothing for a system operation, whose name says it."""
+def _kind(kind: str) -> str:
+    """Return the prefix of a name; a system operation has none."""
     return "" if kind == "system" else f"{kind} "
 
 
 def _reason(node: Node) -> str:
     parts = [part for part in (node["error_class"], node["stop_reason"]) if part]
     return plain(": ".join(parts)) or "no reason given"
+
+
+def plain(text: str) -> str:
+    """Return ``text`` with ``?`` for characters that could steer a terminal or break a line."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def cut(text: str, width: int) -> str:
+    """Return at most ``width`` characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def duration(ms: int) -> str:
+    """Return a duration in units that fit it."""
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.2f} s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    if minutes < 60:
+        return f"{minutes} m {seconds:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} m"
+
+
+def money(usd: float) -> str:
+    """Return dollars to a hundredth of a cent."""
+    return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

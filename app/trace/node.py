@@ -1,14 +1,15 @@
-"""One record of the ExecutionGraph, in the form a snapshot shows it."""
+"""One record of the ExecutionGraph, in the form a snapshot shows it, and what it may have used."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict, get_args
 
 NodeKind = Literal["llm", "tool", "system"]
 TerminalStatus = Literal["success", "fail", "halt"]
 NodeStatus = Literal["created", "running", TerminalStatus]
 
-KINDS: Final[frozenset[str]] = frozenset({"llm", "tool", "system"})
+KINDS: Final[frozenset[str]] = frozenset(get_args(NodeKind))
 
 NEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -19,10 +20,10 @@ NEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "halt": frozenset(),
     }
 )
-"""Which status may follow which (seed 001, 3.3); terminal is an empty row."""
+"""Which status may follow which; a terminal status has an empty row."""
 
 ATTEMPT: Final = "attempt"
-"""Name of the ``system`` nodes that stand for one try each of the call above them (spec 7)."""
+"""Name of the ``system`` nodes that stand for one try each of the call above them."""
 
 TERMINAL: Final[frozenset[str]] = frozenset(status for status, then in NEXT.items() if not then)
 
@@ -56,13 +57,13 @@ class NodeFields(TypedDict):
 
 
 class Node(NodeFields):
-    """One LLM call, tool call or system operation: the 15 fields of a snapshot (seed 001, 4)."""
+    """One LLM call, tool call or system operation: the 15 fields of a snapshot."""
 
     metadata: JsonObject
 
 
 FIELDS: Final[tuple[str, ...]] = (*NodeFields.__annotations__, "metadata")
-"""The 15 names, in the order of document 001."""
+"""The 15 names, in the order in which snapshots show them."""
 
 NEW_NODE: Final[NodeFields] = {
     "node_id": "",
@@ -80,7 +81,7 @@ NEW_NODE: Final[NodeFields] = {
     "stop_reason": None,
     "error_class": None,
 }
-"""What a node is at first; copying it and filling in is half the work of a dict display."""
+"""Copied for every new node: filling in a copy costs half of what a dict display does."""
 
 
 def number_of(node_id: str) -> int:
@@ -88,8 +89,29 @@ def number_of(node_id: str) -> int:
     return int(node_id[1:])
 
 
-def fields_of(node: Node) -> NodeFields:
-    """Return a copy of a node without its metadata."""
-    fields = node.copy()
-    del fields["metadata"]  # type: ignore[misc]
-    return fields
+Cost = Decimal | float
+"""US dollars. Exact as a Decimal; a float counts as the number it prints as."""
+
+FREE: Final = Decimal(0)
+
+MAX_COST_USD: Final = 1e15
+"""More for one call is a mistake, and sums of such could leave the range of a JSON number."""
+
+_MAX_COST: Final = Decimal(MAX_COST_USD)
+
+
+def checked_usage(cost_usd: Cost, tokens_in: int | None, tokens_out: int | None) -> Decimal:
+    """Return the cost as exact money, if it and the tokens are what a call can use.
+
+    Raises:
+        ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
+            negative.
+    """
+    if (tokens_in is not None and tokens_in < 0) or (tokens_out is not None and tokens_out < 0):
+        raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
+    if isinstance(cost_usd, Decimal):
+        if cost_usd.is_finite() and FREE <= cost_usd <= _MAX_COST:
+            return cost_usd
+    elif 0.0 <= cost_usd <= MAX_COST_USD:
+        return Decimal(str(cost_usd)) if cost_usd else FREE
+    raise ValueError(f"a cost is a finite number of dollars from 0 up, not {cost_usd}")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypedDict, cast
 
-from app.trace.aggregates import Aggregates
-from app.trace.json_copy import copy_object
+from app.trace.call_tree import Aggregates
+from app.trace.json_values import copy_object
 from app.trace.node import JsonObject, Node, NodeFields
 
 _BATCH: Final = 100
@@ -21,7 +21,7 @@ _BATCH: Final = 100
 
 
 class Snapshot(TypedDict):
-    """A whole graph at one moment, JSON-serialisable (seed 001, 5)."""
+    """A whole graph at one moment, JSON-serialisable."""
 
     chain_id: str
     root_id: str | None
@@ -57,7 +57,7 @@ class GraphCapture:
     aggregates: Aggregates
     snapshot_ts_ms: int
     revision: int
-    """The graph's revision at that moment; ``changed_since`` tells what came later."""
+    """The graph's revision at that moment; ``changed_since`` returns what came later."""
     records: Sequence[NodeFields]
     """Shared with the graph, which appends to it: only the first ``node_count`` belong here."""
     node_count: int

@@ -1,25 +1,25 @@
-"""What the steps of a graph did, made from what was noted while they were executed.
+"""What the steps of a graph did, derived from records that are made while they execute.
 
-While a graph works, one ``StepRecord`` is appended for each step that ends: nothing is computed,
+While a graph executes, one ``StepRecord`` is appended for each step that ends: nothing is computed,
 copied or looked up then. All the rest, down to the tokens of each step, is read later from the
-records and from the ExecutionGraph, which is recorded anyway (seed 000, D12; spec 7).
+records and from the ExecutionGraph, which is recorded anyway.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Protocol
 
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import NodeFields, number_of
-from app.trace.step_use import StepUse, uses_of
+from app.trace.node import ATTEMPT, FREE, NodeFields, number_of
 
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """One execution of a step, with its payloads (seed 000, REQ-O1).
+    """One execution of a step, with its payloads.
 
     A step in a nested graph has a StepTrace of its own, and its calls count there alone: so the
     steps of a trace add up to its totals.
@@ -42,14 +42,15 @@ class StepTrace:
     tokens_used: int = 0
     """Input plus output tokens of the calls that the step made itself."""
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Of a recorded step: ``trace_node`` (its CallNode, above its calls) and that one's ``status``,
-    ``attempts`` (a fallback is one), ``cost_usd`` of the calls that it made itself; and where there
-    is one, ``stop_reason``, ``recovered_by`` and ``nested_in`` (the CallNode of a step around)."""
+    """Of a recorded step: ``trace_node`` (its CallNode, the parent of its calls), that node's
+    ``status``, ``attempts`` (a fallback counts as one), ``cost_usd`` of the calls that it made
+    itself; and where known, ``stop_reason``, ``recovered_by`` and ``nested_in`` (the CallNode of
+    the enclosing step)."""
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """What is noted of a step when it ends. Not frozen: that would triple the price of making one.
+    """What is recorded of a step when it ends. Not frozen: that would triple its price.
 
     Times are readings of the monotonic clock, in nanoseconds.
     """
@@ -65,11 +66,37 @@ class StepRecord:
     started_ns: int
     ended_ns: int
     recovered_by: str | None = None
-    """``skip`` or ``fallback``, if the step's policy has made a failure good."""
+    """``skip`` or ``fallback``, if the step's policy recovered from a failure."""
+
+
+@dataclass(slots=True)
+class StepUse:
+    """What one step used; a call counts for the nearest step above it alone."""
+
+    node: NodeFields
+    """The step's own CallNode."""
+    nested_in: str | None
+    """The CallNode of the enclosing step."""
+    attempt_nodes: int = 0
+    """How many attempt nodes are its children; 0 if the first attempt succeeded."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: Decimal = FREE
+
+    @property
+    def attempts(self) -> int:
+        """How often it was attempted, a fallback included."""
+        return self.attempt_nodes or 1
+
+    def add(self, cost_usd: Decimal, tokens_in: int, tokens_out: int) -> None:
+        """Add what a call or a nested step used."""
+        self.cost_usd += cost_usd
+        self.tokens_in += tokens_in
+        self.tokens_out += tokens_out
 
 
 class StepSource(Protocol):
-    """What executes steps, or did, and can tell of them at any time."""
+    """What executes or executed steps, and can list the finished ones at any time."""
 
     @property
     def revision(self) -> int:
@@ -81,26 +108,16 @@ class StepSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedSteps:
-    """The steps of which an execution appends records, and the graph that their calls are in."""
+    """The step records of an execution, and the ExecutionGraph that holds their calls."""
 
-    __slots__ = ("graph", "records", "started_at", "started_ns")
-
-    def __init__(
-        self,
-        graph: ExecutionGraph,
-        records: Sequence[StepRecord],
-        started_at: datetime,
-        started_ns: int,
-    ) -> None:
-        """Join ``records``, which may still grow, with the graph of their CallNodes.
-
-        ``started_at`` (with a zone) and ``started_ns`` are one moment on two clocks.
-        """
-        self.graph = graph
-        self.records = records
-        self.started_at = started_at.astimezone(UTC)
-        self.started_ns = started_ns
+    graph: ExecutionGraph
+    records: Sequence[StepRecord]
+    """May still grow."""
+    started_at: datetime
+    """With a zone; the same moment as ``started_ns`` on the other clock."""
+    started_ns: int
 
     @property
     def revision(self) -> int:
@@ -113,7 +130,8 @@ class RecordedSteps:
 
     def instant(self, reading_ns: int) -> datetime:
         """Return when the clock of the records showed a reading."""
-        return self.started_at + timedelta(microseconds=(reading_ns - self.started_ns) // 1000)
+        since = timedelta(microseconds=(reading_ns - self.started_ns) // 1000)
+        return self.started_at.astimezone(UTC) + since
 
 
 def step_traces_of(sources: Iterable[StepSource]) -> list[StepTrace]:
@@ -176,3 +194,34 @@ def _details(record: StepRecord, use: StepUse | None) -> dict[str, Any]:
         }
     details["recovered_by"] = record.recovered_by
     return {name: value for name, value in details.items() if value is not None}
+
+
+def uses_of(nodes: Iterable[NodeFields], steps: Container[str]) -> dict[str, StepUse]:
+    """Return what each of ``steps`` (ids of CallNodes) used, in the order of ``nodes``.
+
+    Every parent must stand before its children. Attempts carry no usage: nothing counts twice.
+    """
+    uses: dict[str, StepUse] = {}
+    nearest: dict[str | None, StepUse] = {}
+    for node in nodes:
+        node_id, parent_id = node["node_id"], node["parent_id"]
+        use = nearest.get(parent_id)
+        if node_id in steps:
+            use = uses[node_id] = StepUse(node, None if use is None else use.node["node_id"])
+        elif use is None:
+            continue
+        elif parent_id == use.node["node_id"] and node["name"] == ATTEMPT:
+            use.attempt_nodes += node["kind"] == "system"
+        nearest[node_id] = use
+        cost = node["cost_usd"]
+        use.add(
+            Decimal(str(cost)) if cost else FREE, node["tokens_in"] or 0, node["tokens_out"] or 0
+        )
+    return uses
+
+
+def add_nested(uses: Mapping[str, StepUse]) -> None:
+    """Add to each step what the steps nested in it used."""
+    for use in reversed(list(uses.values())):
+        if use.nested_in is not None:
+            uses[use.nested_in].add(use.cost_usd, use.tokens_in, use.tokens_out)

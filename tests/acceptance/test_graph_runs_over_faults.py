@@ -17,11 +17,11 @@ from app.engine.events import (
     STEP_STARTED,
 )
 from app.runs.run import RunKey
-from app.trace.invariants import violations
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_documents import edge
+from tests.support.graph_invariants import violations
 from tests.support.service import ServiceProcess, finished, model_settings
 
 BEGUN_WITHIN_SECONDS = 0.25

@@ -7,10 +7,10 @@ import pytest
 
 from app.engine.events import LIFECYCLE, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
 from app.runs.run import RunKey
-from app.trace.invariants import violations
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_invariants import violations
 from tests.support.service import ServiceProcess, finished, model_settings
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from app.client import ApiError, CaseworkerClient
-from app.trace.invariants import violations
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_invariants import violations
 from tests.support.service import ServiceProcess, finished
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}

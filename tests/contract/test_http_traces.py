@@ -206,11 +206,21 @@ async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work
         "Stopped at case (n000002) after 200 ms: cancelled: enough",
         "└─ llm plan (big-model)",
         "Where the time went",
-        "What the end waited for",
+        "Critical path",
         "What each model cost",
         "big-model, big tier",
     ):
         assert told in answer.text
+
+
+async def test_a_cancelled_run_is_explained_as_cancelled(client: httpx.AsyncClient) -> None:
+    """In the word that callers know, and not as halted."""
+    await client.delete("/runs/a")
+    await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+
+    answer = await client.get("/runs/a/trace", params={"format": "explain"})
+
+    assert answer.text.startswith("Run a was cancelled after ")
 
 
 async def test_a_trace_of_a_run_that_has_not_begun_is_its_root(client: httpx.AsyncClient) -> None:

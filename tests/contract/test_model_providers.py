@@ -16,8 +16,7 @@ from email.utils import format_datetime
 import pytest
 
 from app.adapters.providers.pydantic_ai.openai import openai_provider
-from app.llm.messages import Message, ModelRequest, Role, TokenUsage
-from app.llm.ports import ModelError, ModelProvider
+from app.llm.ports import Message, ModelError, ModelProvider, ModelRequest, Role, TokenUsage
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
 

@@ -17,7 +17,7 @@ from app.runs.ports import (
     RunFilter,
 )
 from app.runs.run import CancelRequest, RunKey, RunStatus
-from app.trace.invariants import violations
+from tests.support.graph_invariants import violations
 from tests.support.limits import store_limits
 from tests.support.ports import KEY, Open, Ports
 from tests.support.stores import (

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from app.runs.run import TERMINAL, Run, RunKey, RunStatus
-from app.trace.invariants import node_violations, regressions, violations
+from app.trace.invariants import node_violations
 from tests.support.event_log import event_problems
+from tests.support.graph_invariants import regressions, violations
 from tests.support.virtual_cluster import DEAREST, HEARTBEAT_SECONDS, Cluster
 
 ALLOWED_SECONDS = 0.1

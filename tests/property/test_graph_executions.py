@@ -11,8 +11,8 @@ from app.engine.report import GraphOutcome
 from app.kernel.facts import StepStatus
 from app.kernel.graph import Edge
 from app.kernel.topology import Topology
-from app.trace.invariants import violations
 from tests.property.graph_stories import GRACE_SECONDS, Plan, World, told, world_of
+from tests.support.graph_invariants import violations
 from tests.support.seeded_loop import run
 
 SEEDS = 2_000

@@ -9,9 +9,9 @@ import structlog
 
 from app.engine.events import STEP_RESUMED, STEP_STARTED
 from app.runs.run import RunStatus
-from app.trace.invariants import violations
 from tests.property.resumed_stories import Tale, tale_of, told
 from tests.support.event_log import event_problems
+from tests.support.graph_invariants import violations
 from tests.unit.runs.world import KEY
 
 SEEDS = 200

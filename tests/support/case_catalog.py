@@ -2,7 +2,7 @@
 
 from app.engine.node import Node
 from app.kernel.validation import Handles
-from app.nodes.case.data import CaseData
+from app.nodes.case.case import CaseData
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import NodeType
 

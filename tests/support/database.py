@@ -14,8 +14,8 @@ from sqlalchemy.engine import make_url
 from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.migrating import upgrade
-from app.trace.invariants import violations
 from tests.support.fault_proxy import FaultProxy, Upstream
+from tests.support.graph_invariants import violations
 
 
 def proxied(url: str, proxy: FaultProxy) -> str:

@@ -1,10 +1,14 @@
 """The oracle for every stored or returned snapshot of an ExecutionGraph."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import isclose
 from typing import Any
 
-from app.trace.invariants import regressions, violations
+from app.trace.invariants import node_violations
+from app.trace.node import TERMINAL, number_of
+
+_CONSTANT = ("parent_id", "kind", "name", "start_ts_ms", "model", "metadata")
 
 
 def assert_sound(snapshot: Mapping[str, Any]) -> None:
@@ -16,3 +20,90 @@ def assert_sound(snapshot: Mapping[str, Any]) -> None:
 def assert_no_regression(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
     """Fail if anything went backwards between two snapshots of one graph."""
     assert regressions(earlier, later) == []
+
+
+def violations(snapshot: Mapping[str, Any]) -> list[str]:
+    """Return one sentence for every broken rule of a snapshot; none means it is sound.
+
+    Checked are the five invariants of the graph, the 15 fields, that no open node stands below a
+    closed root, and that the aggregates are the sums over the nodes.
+    """
+    missing = {"chain_id", "root_id", "nodes", "aggregates", "snapshot_ts_ms"} - snapshot.keys()
+    if missing:
+        return [f"the snapshot has no {key}" for key in sorted(missing)]
+    nodes: Mapping[str, Mapping[str, Any]] = snapshot["nodes"]
+    if problems := node_violations(nodes):
+        return problems
+    root_id = next((key for key, node in nodes.items() if node["parent_id"] is None), None)
+    if snapshot["root_id"] != root_id:
+        problems.append(f"root_id is {snapshot['root_id']}, but the root is {root_id}")
+    problems.extend(_wrong_sums(snapshot["aggregates"], nodes))
+    return problems
+
+
+def regressions(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> list[str]:
+    """Return what went backwards between two sound snapshots of one graph.
+
+    Nodes stay, what they began with stays, a terminal status is final, and neither costs nor
+    retries nor the totals ever decrease.
+    """
+    problems = []
+    for node_id, before in earlier["nodes"].items():
+        after = later["nodes"].get(node_id)
+        if after is None:
+            problems.append(f"{node_id} has vanished")
+            continue
+        problems.extend(
+            f"{node_id}.{field} changed" for field in _CONSTANT if before[field] != after[field]
+        )
+        problems.extend(f"{node_id} {p}" for p in _life_gone_back(before, after))
+    for name, total in earlier["aggregates"].items():
+        if later["aggregates"][name] < total:
+            problems.append(f"{name} fell from {total} to {later['aggregates'][name]}")
+    return problems
+
+
+def aggregates_of(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Compute the aggregates of sound nodes from scratch."""
+    every = nodes.values()
+    calls = [node["kind"] for node in every if node["status"] == "success"]
+    return {
+        "total_cost_usd": sum(node["cost_usd"] for node in every),
+        "total_llm_calls": calls.count("llm"),
+        "total_tool_calls": calls.count("tool"),
+        "total_retries": sum(n["retries_used"] for n in every if n["status"] in TERMINAL),
+        "total_tokens_in": sum(node["tokens_in"] or 0 for node in every),
+        "total_tokens_out": sum(node["tokens_out"] or 0 for node in every),
+        "max_depth": max(depths(nodes).values(), default=0),
+    }
+
+
+def depths(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Return how far below the root each of the sound nodes stands."""
+    found: dict[str, int] = {}
+    for node_id in sorted(nodes, key=number_of):
+        parent_id = nodes[node_id]["parent_id"]
+        found[node_id] = 0 if parent_id is None else found[parent_id] + 1
+    return found
+
+
+def _wrong_sums(
+    aggregates: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    for name, total in aggregates_of(nodes).items():
+        if name not in aggregates:
+            yield f"the aggregates lack {name}"
+        elif not isclose(aggregates[name], total, rel_tol=1e-9, abs_tol=1e-9):
+            yield f"{name} is {aggregates[name]}, but the nodes add up to {total}"
+
+
+def _life_gone_back(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    if before["status"] in TERMINAL:
+        for field in ("status", "end_ts_ms", "stop_reason", "error_class", "retries_used"):
+            if before[field] != after[field]:
+                yield f"had ended and its {field} changed"
+    if (before["status"], after["status"]) == ("running", "created"):
+        yield "went from running back to created"
+    for field in ("cost_usd", "tokens_in", "tokens_out", "retries_used"):
+        if (after[field] or 0) < (before[field] or 0):
+            yield f"has less {field} than before"

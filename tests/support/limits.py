@@ -8,8 +8,8 @@ from app.adapters.postgres.engines import PoolSizes
 from app.adapters.postgres.runs import StoreLimits
 from app.api.services import ApiLimits
 from app.control.retry import RetryPolicy
+from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
-from app.llm.tiers import TierModel
 from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits

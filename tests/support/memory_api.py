@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 
 import httpx
 from fastapi import FastAPI
@@ -11,8 +10,8 @@ from fastapi import FastAPI
 from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices, PartState
 from app.llm.gateway import ModelGateway, Tier
-from app.llm.messages import ModelReply, ModelRequest, TokenUsage
-from app.llm.pricing import PriceUnknownError
+from app.llm.ports import ModelReply, ModelRequest
+from app.llm.pricing import no_list_price
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.nodes.toolset import ToolNames, toolset_type
@@ -55,13 +54,6 @@ class SilentProvider:
         return
 
 
-class NoPrices:
-    """Knows no price: nothing is bought here."""
-
-    def cost_usd(self, provider: str, model: str, usage: TokenUsage) -> Decimal:
-        raise PriceUnknownError(provider, model)
-
-
 def memory_api(
     store: MemoryRuns | None = None,
     limits: ApiLimits | None = None,
@@ -82,7 +74,7 @@ def memory_api(
         runs=runs or RunService(store, executor=None),
         artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),
         tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
-        models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, NoPrices(), retry_policy()),
+        models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy()),
         readiness=readiness or FixedReadiness(),
         graphs=graphs or MemoryGraphs(),
         graph_checks=graph_checks or ShapeChecks(),

@@ -10,8 +10,7 @@ import pytest
 
 from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
 from app.adapters.providers.pydantic_ai.openai import openai_provider
-from app.llm.messages import Message, ModelReply, ModelRequest
-from app.llm.ports import ModelError, ModelProvider
+from app.llm.ports import Message, ModelError, ModelProvider, ModelReply, ModelRequest
 from tests.support.fake_provider import FakeProvider, Step
 
 KEY = "sk-canary-4711"

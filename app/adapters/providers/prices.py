@@ -7,39 +7,23 @@ import this module.
 from decimal import Decimal
 
 from genai_prices import Usage, calc_price
-from genai_prices.data_snapshot import get_snapshot
 
-from app.llm.messages import TokenUsage
-from app.llm.pricing import Prices, PriceUnknownError
+from app.llm.ports import TokenUsage
+from app.llm.pricing import PriceUnknownError
 
 _PRICED_AS: dict[str, str | None] = {"recorded": None}
 """A recording costs what its model costs, which is then found by the model's name alone."""
 
 
-class ListPrices:
-    """A `Prices`: first what the configuration states, then the public list price.
+def list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
+    """Return today's list price of an attempt in US dollars, cached input at its discount.
 
-    A server of one's own that serves a model under the name of a public one is charged at the
-    public price unless the configuration states another.
+    A server that serves a model under the name of a public one is charged at the public price
+    unless the configuration states another.
+
+    Raises:
+        PriceUnknownError: there is none.
     """
-
-    def __init__(self, stated: Prices) -> None:
-        self._stated = stated
-        get_snapshot()  # read the tables now, not during the first call
-
-    def cost_usd(self, provider: str, model: str, usage: TokenUsage) -> Decimal:
-        """Return the stated price, or the list price of today.
-
-        Raises:
-            PriceUnknownError: neither exists.
-        """
-        try:
-            return self._stated.cost_usd(provider, model, usage)
-        except PriceUnknownError:
-            return _list_price(provider, model, usage)
-
-
-def _list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
     tokens = Usage(
         input_tokens=usage.tokens_in,
         cache_read_tokens=min(usage.tokens_cached, usage.tokens_in),

@@ -25,8 +25,15 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from app.llm.forms import ReplyForm
-from app.llm.messages import ModelReply, ModelRequest, RequestOrigin
-from app.llm.ports import ModelEndpoint, ModelError, ModelFault, ModelProvider
+from app.llm.ports import (
+    ModelEndpoint,
+    ModelError,
+    ModelFault,
+    ModelProvider,
+    ModelReply,
+    ModelRequest,
+    RequestOrigin,
+)
 
 FORMAT = 1
 """Raised when files of before can no longer be read."""

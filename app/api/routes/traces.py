@@ -13,6 +13,7 @@ from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
 from app.api.parameters import RunIdPath
 from app.api.run_body import TraceQuery
 from app.api.trace_views import TraceView
+from app.runs.run import RunStatus
 from app.runs.service import Trace
 from app.trace.explain import explain
 from app.trace.snapshot import Snapshot
@@ -45,8 +46,9 @@ async def get_trace(
     trace = await call.runs.trace(call.key(run_id))
     # A run may have made a hundred thousand calls: others are served while they are looked through.
     if query.format == "explain":
-        text = await run_in_threadpool(explain, cast("Snapshot", trace.snapshot))
-        return PlainTextResponse(text)
+        cancelled = trace.run.status is RunStatus.CANCELLED
+        snapshot = cast("Snapshot", trace.snapshot)
+        return PlainTextResponse(await run_in_threadpool(explain, snapshot, cancelled=cancelled))
     content = await run_in_threadpool(_as_json, trace, call.root)
     return Response(content, media_type="application/json")
 

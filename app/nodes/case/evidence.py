@@ -1,13 +1,32 @@
-"""What the actions of a case brought."""
+"""What the actions of a case returned, and the answer that is composed from it.
 
-from collections.abc import Mapping
+The answer comes from the last pass that brought one. If that pass used ``respond``, its answer is
+the whole answer; otherwise it is what the tools of the pass found, in their order. Where there is a
+number or a date, the texts that describe a picture or rows of data are no part of the answer.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from itertools import groupby
 from typing import Any
 
 from app.llm.gateway import Tier
 from app.tools.ports import ToolResult
 
 UNKNOWN_TOOL = "unknown_tool"
+RESPOND = "respond"
+
+_DESCRIBED = frozenset({"artifact", "rows"})
+"""Keys of results that are made to be looked at; the text of such a result describes them."""
+_NUMBER = re.compile(
+    r"[+-]?(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d+)?(?:[eE][+-]?\d{1,4})?", re.ASCII
+)
+_MAX_NUMBER_CHARS = 4000
+_SEPARATORS = re.compile(r"[^\w.,:+-]+", re.ASCII)
+"""What stands between numbers and words; the parts of a date, a time or a name are no numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +67,107 @@ class Evidence:
             "act_step": self.act_step,
         }
         return shown if self.warning is None else {**shown, "warning": self.warning}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer and what it rests on."""
+
+    text: str
+    basis: tuple[Evidence, ...]
+    """All actions that ran in the pass it comes from."""
+
+
+def compose(evidence: Sequence[Evidence]) -> Answer | None:
+    """Return the answer that the evidence holds, if it holds one."""
+    ran = (found for found in evidence if not found.refused)
+    passes = [tuple(of) for _, of in groupby(ran, lambda found: (found.tier, found.act_step))]
+    for basis in reversed(passes):
+        text = _answer_in(basis)
+        if text is not None:
+            return Answer(text, basis)
+    return None
+
+
+def finding(result: ToolResult) -> str | None:
+    """Return what a tool found, as text: a number if it found one, else its ``text``.
+
+    Calendar results have a date in words (``Monday, September 8, 2025``) as ``text`` and the plain
+    one as ``value``; a count of days is a ``value``.
+    """
+    if "error" in result:
+        return None
+    value, text = result.get("value"), result.get("text")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _without_exponent(value)
+    if isinstance(value, str) and number_in(value) is not None:
+        return value
+    for found in (text, value, result.get("answer")):
+        if found is not None:
+            return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
+    return None
+
+
+def number_in(text: str) -> Decimal | None:
+    """Return the number that ``text`` is, thousands separators allowed; None if it is none."""
+    text = text.strip()
+    if len(text) > _MAX_NUMBER_CHARS or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return Decimal(text.replace(",", ""))
+    except InvalidOperation:
+        return None
+
+
+def numbers_among(value: object) -> Iterator[Decimal]:
+    """Yield the numbers in a JSON value, including those in texts, but not those in keys."""
+    match value:
+        case bool() | None:
+            return
+        case int() | float():
+            words = [str(value)]
+        case str():
+            words = [word.rstrip(".,:") for word in _SEPARATORS.split(value)]
+        case Mapping():
+            words = []
+            for inner in value.values():
+                yield from numbers_among(inner)
+        case _:
+            words = []
+            for inner in value if isinstance(value, list | tuple) else ():
+                yield from numbers_among(inner)
+    yield from (number for word in words if (number := number_in(word)) is not None)
+
+
+def _answer_in(basis: Sequence[Evidence]) -> str | None:
+    succeeded = [found for found in basis if not found.failed]
+    responses = [found.result.get("answer") for found in succeeded if found.tool == RESPOND]
+    if responses:
+        return _answer_text(responses[-1])
+    answering = [found for found in succeeded if not _only_describes(found.result)]
+    has_value = any(found.result.get("value") is not None for found in answering)
+    findings = {
+        (found.tool, json.dumps(dict(found.args), sort_keys=True), text): text
+        for found in (answering if has_value else basis)
+        if (text := finding(found.result)) is not None
+    }  # the same action with the same finding appears once
+    return "; ".join(findings.values()) or None
+
+
+def _only_describes(result: ToolResult) -> bool:
+    """Return whether the text of a result describes its other contents, such as a picture."""
+    return result.get("value") is None and not _DESCRIBED.isdisjoint(result)
+
+
+def _answer_text(value: Any) -> str | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _without_exponent(value)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _without_exponent(value: float) -> str:
+    """Write a number without an exponent and without a needless ``.0``."""
+    if isinstance(value, int):
+        return str(value)
+    digits = format(Decimal(repr(value)), "f")
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits

@@ -1,48 +1,43 @@
-"""The case agent as a node of the graph runtime (seed 002; spec, section 8)."""
+"""The case agent as a node of the graph runtime."""
 
 from functools import lru_cache
 
-from app.control.stops import Stop, StopKind
+from app.control.budget import Dimension
+from app.control.stops import Stop, StopCause, StopKind
+from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
-from app.llm.gateway import Tier
-from app.nodes.case.case import Case, CaseDefaults, FinishReason
-from app.nodes.case.comparison import Comparison, Dates
-from app.nodes.case.data import CaseData
-from app.nodes.case.executor import Executor
-from app.nodes.case.gate import Reason, Ruling
-from app.nodes.case.halting import halt
-from app.nodes.case.log import CaseLog
+from app.llm.gateway import ModelGateway, Tier
+from app.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
+from app.nodes.case.gate import ACT_STEPS, GateDecision, Reason
 from app.nodes.case.loop import CaseLoop
-from app.nodes.case.offer import ToolOffer
-from app.nodes.case.planner import Planner
-from app.nodes.case.ports import Clock, Models, Recomputation, Tools
-from app.nodes.case.result import result_of
-from app.nodes.case.state import CaseState, ModelName
-from app.nodes.case.verification import Verification
-from app.nodes.case.work import CaseWork
-from app.nodes.case.wrap_up import WrapUp
+from app.nodes.case.prompt import ToolOffer
+from app.nodes.case.state import CaseState, ModelName, result_of
+from app.nodes.case.verifier import Comparison, DeterministicTools, Verification
+from app.nodes.case.work import CaseLog, CaseWork, Clock, tightest_limits
 from app.nodes.node_type import NONE, NodeType
 from app.nodes.run_facts import RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
 from app.observability.redaction import redact_text
+from app.tools.dates.reader import DateReader
+from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolContext
 
 RESULT = "result"
-"""The output handle of all that the case came to; the answer alone is on the usual one."""
+"""The output handle of the whole result; the answer alone leaves on the default handle."""
 
 MAX_REASON_CHARS = 400
 
 REMEMBERED_OFFERS = 64
-"""Of tools: to all cases without links the same, and to every graph with links one of its own."""
+"""Offers of tools: one for all cases without links, and one for every graph with links."""
 
 _HALTS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
 
 class CaseFailedError(Exception):
-    """The big tier found no verified answer either (seed 002, 3.4)."""
+    """The big tier found no verified answer either."""
 
     finish_reason = FinishReason.BIG_FAIL
 
@@ -53,14 +48,14 @@ class CaseNode:
     def __init__(
         self,
         *,
-        models: Models,
-        tools: Tools,
-        recomputation: Recomputation,
-        dates: Dates,
+        models: ModelGateway,
+        tools: ToolDispatch,
+        recomputation: DeterministicTools,
+        dates: DateReader,
         defaults: CaseDefaults,
         clock: Clock,
     ) -> None:
-        """Join what the agent needs; ``clock`` is for the timestamps of logs alone."""
+        """Combine what the agent needs; ``clock`` is for the timestamps of logs alone."""
         self._models = models
         self._tools = tools
         self._recomputation = recomputation
@@ -78,14 +73,13 @@ class CaseNode:
             CaseDataError: there is no question.
             MissingValueError: the question has a place for which there is no value.
             CaseFailedError: the big tier failed too.
-            Stop: a limit or somebody's wish ended it. What was found until then is kept.
+            Stop: a limit or a cancel request ended it. What was found until then is kept.
         """
         case = data.case(inputs, context.service(RunFacts), self._defaults)
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
         try:
-            ruling = await self._loop(work).run()
-            _settle(ruling, work)
+            _finish(await self._loop(work).run(), work)
         except BaseException as ended:
             work.state.finish_reason = _finish_reason(ended, context.token.stop)
             raise
@@ -98,7 +92,9 @@ class CaseNode:
             case=case,
             state=state,
             context=context,
+            limits=tightest_limits(context.scope),
             log=CaseLog(context.run_id, state, self._clock),
+            models=self._models,
             wrap_up_reserve=self._defaults.wrap_up_reserve,
             tools=self._offered(linked),
             tool_context=ToolContext(
@@ -114,13 +110,8 @@ class CaseNode:
 
     def _loop(self, work: CaseWork) -> CaseLoop:
         comparison = Comparison(self._dates, work.case.zone)
-        return CaseLoop(
-            work,
-            Planner(work, self._models),
-            Executor(work, self._tools),
-            Verification(work, self._recomputation, comparison),
-            WrapUp(work, self._models),
-        )
+        verification = Verification(work, self._recomputation, comparison)
+        return CaseLoop(work, self._tools, verification)
 
     def _named(self, tier: Tier) -> ModelName:
         chosen = self._models.model_of(tier)
@@ -150,19 +141,19 @@ def _outputs(state: CaseState) -> Outputs:
     return result if answer is None else {**result, DEFAULT_HANDLE: answer}
 
 
-def _settle(ruling: Ruling, work: CaseWork) -> None:
-    """Turn the last ruling into the end of the step."""
-    match ruling.reason:
+def _finish(decided: GateDecision, work: CaseWork) -> None:
+    """Turn the last decision of the gate into the end of the step."""
+    match decided.reason:
         case Reason.PASSED:
             work.state.finish_reason = FinishReason.SUCCESS
         case Reason.BIG_FAILED:
             raise CaseFailedError(_unsolved(work.state))
         case _:
-            raise halt(ruling, work)
+            raise _halt(decided, work)
 
 
 def _unsolved(state: CaseState) -> str:
-    """Say in one line what was tried, and what was wrong with it in the end."""
+    """Return one line on what was tried and what was wrong with it."""
     attempts = state.passes[Tier.BIG]
     tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
     why = redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
@@ -170,9 +161,42 @@ def _unsolved(state: CaseState) -> str:
 
 
 def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | None:
-    """Return how a case ends that was cut off; every halt is a ``budget`` (spec, section 2)."""
+    """Return how a case ends that was cut off; every halt is a ``budget``."""
     if isinstance(ended, CaseFailedError):
         return FinishReason.BIG_FAIL
     stop = given or ended
     halted = isinstance(stop, Stop) and stop.cause.kind in _HALTS
     return FinishReason.BUDGET if halted else None
+
+
+def _halt(decided: GateDecision, work: CaseWork) -> Stop:
+    """Return the stop that names the limit which the gate found exhausted."""
+    if decided.dimension is not None and decided.dimension != ACT_STEPS:
+        return _out_of(Dimension(decided.dimension), work)
+    limit, used = work.case.act.max_steps_in(work.case.mode), work.state.act_steps
+    return Stop(
+        StopCause(
+            kind=StopKind.BUDGET,
+            dimension=ACT_STEPS,
+            scope=work.context.node_id,
+            limit=limit,
+            used=used,
+            reason=f"ACT step limit exceeded: {used}/{limit}",
+        )
+    )
+
+
+def _out_of(dimension: Dimension, work: CaseWork) -> Stop:
+    """Name the scope whose limit is the tightest, the innermost one if several are."""
+    scopes = [scope for scope in work.context.scope.lineage() if dimension in scope.budget.limits()]
+    scope = min(scopes, key=lambda view: view.budget.limits()[dimension])
+    described = scope.usage.describe(dimension, scope.budget.limits()[dimension])
+    if dimension is Dimension.LLM_CALLS_SMALL and work.kept_back:
+        described += f", {work.kept_back} of them kept for the final answer"
+    return BudgetExceededError(
+        scope.usage,
+        scope.budget,
+        f"{described} (scope {scope.name})",
+        dimension=dimension,
+        scope=scope.name,
+    )

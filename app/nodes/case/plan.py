@@ -1,26 +1,40 @@
-"""What a planner may reply: a strict schema (seed 002, requirements 8, 10 and 18).
+"""The plan of a planner: a strict schema, and results of earlier actions as arguments.
 
-The reply is one JSON object and nothing else; a code fence or a word of prose around it is refused,
-and the reprompt says so. That costs one call where guessing could execute what nobody planned.
-What a model that can be asked for JSON in words alone puts around it is cut off before, where the
-model is asked.
+A reply is one JSON object and nothing else; a code fence or prose around it is refused, and the
+reprompt says so. That costs one call where guessing could execute what was not planned. (Text that
+a model without structured output puts around its JSON is cut off before, by the model gateway.)
+
+``${result.1}`` in the arguments of an action is what action 1 found, ``${result.1.closes.0}`` a
+value inside its result. A text that is one such place and nothing else becomes the value itself, of
+whatever kind; inside a longer text it becomes text. Places are filled once: what a result holds is
+never read as a place, and nothing is ever evaluated.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.nodes.case.references import UnfilledPlaceError, require_earlier
+from app.nodes.case.evidence import finding
+from app.tools.ports import ToolResult
 
 MAX_ACTIONS = 3
 MAX_REPLY_CHARS = 20_000
 MAX_DEPTH = 12
 """How deep the arguments of an action may be nested."""
 
+MAX_FILLED_CHARS = 100_000
+"""How much text, or JSON written as text, the places of one action may be filled with."""
+
+MISSING_RESULT = "missing_result"
+"""The code of an action that had nothing to be filled with, and was therefore not run."""
+
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+_PLACE = re.compile(r"\$\{result\.([1-9])((?:\.[A-Za-z0-9_-]{1,64}){0,8})\}", re.ASCII)
+_INTENDED = re.compile(r"\$\{results?\b")
+_INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 PLAN_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -45,11 +59,15 @@ PLAN_SCHEMA: Mapping[str, Any] = {
         "cannot": {"type": "string", "minLength": 1},
     },
 }
-"""The schema for providers that can hold a model to one; exactly one of the two keys."""
+"""The schema for providers with structured output; exactly one of the two keys."""
 
 
 class PlanSchemaError(ValueError):
     """A reply that is no plan. The message says what to change and repeats nothing of the reply."""
+
+
+class UnfilledPlaceError(ValueError):
+    """A place that cannot be filled; the message says why and repeats no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +91,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Cannot:
-    """A planner says that it cannot plan this case."""
+    """A planner's statement that it cannot plan this case."""
 
     reason: str
 
@@ -82,7 +100,7 @@ def parse_plan(reply: str) -> Plan | Cannot:
     """Read a planner's reply.
 
     Raises:
-        PlanSchemaError: it is anything else than a plan, or than a refusal to make one.
+        PlanSchemaError: it is neither a plan nor a refusal to make one.
     """
     value = _json_in(reply)
     if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"actions", "cannot"}:
@@ -158,7 +176,7 @@ def _finite(digits: str) -> float:
 
 
 def _require_storable(values: Iterable[Any], depth: int) -> None:
-    """Refuse what no database or trace could hold: NUL, half characters, endless nesting."""
+    """Refuse what no database or trace could hold: NUL, lone surrogates, deep nesting."""
     if depth > MAX_DEPTH:
         raise PlanSchemaError("The arguments are nested too deeply.")
     for value in values:
@@ -170,3 +188,104 @@ def _require_storable(values: Iterable[Any], depth: int) -> None:
             _require_storable(value.values(), depth + 1)
         elif isinstance(value, list):
             _require_storable(value, depth + 1)
+
+
+def require_earlier(args: Mapping[str, Any], number: int) -> None:
+    """Check that the places in the arguments of the ``number``-th action lead to earlier ones.
+
+    Raises:
+        UnfilledPlaceError: one does not, or is not written as a place is.
+    """
+    for text in _texts(args):
+        places = [int(place[1]) for place in _PLACE.finditer(text)]
+        if len(places) != len(_INTENDED.findall(text)):
+            raise UnfilledPlaceError("write ${result.1}, or ${result.1.name} for a part of it")
+        if any(place >= number for place in places):
+            raise UnfilledPlaceError("only the results of earlier actions can be used")
+
+
+def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str, Any]:
+    """Return the arguments with ``results``, by the number of their action, in their places.
+
+    Raises:
+        UnfilledPlaceError: there is no such result or part of it, or it is too large.
+    """
+    filling = _Filling(results)
+    return {name: filling.value(value) for name, value in args.items()}
+
+
+class _Filling:
+    """Fills the arguments of one action, up to ``MAX_FILLED_CHARS``."""
+
+    def __init__(self, results: Mapping[int, ToolResult]) -> None:
+        self._results = results
+        self._left = MAX_FILLED_CHARS
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self.value(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self.value(inner) for inner in value]
+        if not isinstance(value, str):
+            return value
+        whole = _PLACE.fullmatch(value)
+        if whole is None:
+            return _PLACE.sub(self._text_at, value)
+        found = self._found_at(whole)
+        self._take(_as_text(found))
+        return found
+
+    def _text_at(self, place: re.Match[str]) -> str:
+        result = self._result_at(place)
+        text = _as_text(self._found_at(place)) if place[2] else finding(result)
+        if text is None:
+            raise _nothing_at(place)
+        self._take(text)
+        return text
+
+    def _found_at(self, place: re.Match[str]) -> Any:
+        found: Any = self._result_at(place)
+        if not place[2]:
+            found = found["value"] if "value" in found else finding(found)
+        for name in place[2].split(".")[1:]:
+            found = _part(found, name)
+        if found is None:
+            raise _nothing_at(place)
+        return found
+
+    def _result_at(self, place: re.Match[str]) -> ToolResult:
+        result = self._results.get(int(place[1]))
+        if result is None or "error" in result:
+            raise UnfilledPlaceError(f"Action {place[1]} has no result that could be used here.")
+        return result
+
+    def _take(self, text: str) -> None:
+        self._left -= len(text)
+        if self._left < 0:
+            raise UnfilledPlaceError(
+                f"The results to be used here come to more than {MAX_FILLED_CHARS} characters."
+            )
+
+
+def _part(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(name)
+    if isinstance(value, list) and _INDEX.fullmatch(name) and int(name) < len(value):
+        return value[int(name)]
+    return None
+
+
+def _nothing_at(place: re.Match[str]) -> UnfilledPlaceError:
+    return UnfilledPlaceError(f"There is no value at {place[0]}.")
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)

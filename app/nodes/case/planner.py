@@ -1,4 +1,4 @@
-"""H: asks the model of the current tier for a plan, with at most one reprompt."""
+"""The planner: asks the model of the current tier for a plan, with at most one reprompt."""
 
 from typing import Any
 
@@ -6,13 +6,11 @@ from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
 from app.llm.gateway import Completion
 from app.nodes.case.evidence import UNKNOWN_TOOL
-from app.nodes.case.gate import TroubleKind
-from app.nodes.case.log import summary
+from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import PLAN_SCHEMA, Action, Cannot, Plan, PlanSchemaError, parse_plan
-from app.nodes.case.ports import Models
 from app.nodes.case.prompt import prompt
-from app.nodes.case.state import ModelName, Trouble
-from app.nodes.case.work import CALLS_OF, CaseWork
+from app.nodes.case.state import ModelName, PlanFailure, token_usage
+from app.nodes.case.work import CALLS_OF, CaseWork, summary
 from app.observability.redaction import redact_text
 from app.tools.ports import failure
 
@@ -24,34 +22,33 @@ class Planner:
     """Plans one pass after another.
 
     A reply that breaks the schema, or names a tool that may not be used, is answered with one
-    reprompt that says what was wrong; a planner that gives up is not asked again (spec, section 8).
+    reprompt that says what was wrong; a planner that gives up is not asked again.
     """
 
-    def __init__(self, work: CaseWork, models: Models) -> None:
+    def __init__(self, work: CaseWork) -> None:
         self._work = work
-        self._models = models
         self._known = work.tools.names
 
-    async def plan(self) -> Plan | Trouble:
+    async def plan(self) -> Plan | PlanFailure:
         """Return a plan, in which unknown tools may remain, or why there is none."""
         try:
             return await self._plan()
         except CallFailedError as failed:
             self._log("provider_error", error_class=failed.error_class, attempts=failed.attempts)
-            return Trouble(TroubleKind.PROVIDER_FAILED, "The last planner gave no reply.")
+            return PlanFailure(PlanFailureKind.PROVIDER_FAILED, "The last planner gave no reply.")
         except BudgetExceededError as refused:
             # The limit of a tier is the one limit that the gate may answer with an escalation.
             if refused.cause.dimension != CALLS_OF[self._work.state.tier]:
                 raise
-            return Trouble(TroubleKind.CALLS_USED)
+            return PlanFailure(PlanFailureKind.CALLS_USED)
 
-    async def _plan(self) -> Plan | Trouble:
+    async def _plan(self) -> Plan | PlanFailure:
         state = self._work.state
         draft = await self._ask("plan", state.previous_plan, state.failure)
         complaint = self._complaint(draft)
         if complaint is not None:
             if self._work.planning_calls_left(state.tier) == 0:
-                used = Trouble(TroubleKind.CALLS_USED, complaint)
+                used = PlanFailure(PlanFailureKind.CALLS_USED, complaint)
                 return draft if isinstance(draft, Plan) else used
             previous = draft if isinstance(draft, Plan) else state.previous_plan
             draft = await self._ask("reprompt", previous, _joined(state.failure, complaint))
@@ -60,60 +57,34 @@ class Planner:
             case Plan():
                 return draft
             case Cannot(reason):
-                self._log("planner_cannot", said=reason)
-                return Trouble(TroubleKind.CANNOT, f"The planner gave up: {reason}")
+                self._log("planner_cannot", explanation=reason)
+                return PlanFailure(PlanFailureKind.CANNOT, f"The planner gave up: {reason}")
             case PlanSchemaError():
-                return Trouble(TroubleKind.UNUSABLE_PLAN, f"The last reply was no plan: {draft}")
+                return PlanFailure(
+                    PlanFailureKind.UNUSABLE_PLAN, f"The last reply was no plan: {draft}"
+                )
 
     async def _ask(self, purpose: str, previous: Plan | None, failure: str | None) -> _Draft:
-        """Ask once; the call counts as soon as it has begun, whatever becomes of it."""
         work = self._work
-        state, scope = work.state, work.context.scope
-        usage, dimension = state.usage[state.tier], CALLS_OF[state.tier]
-        charged = scope.usage.of(dimension)
-        try:
-            completion = await self._complete(purpose, previous, failure)
-        except CallFailedError:
-            usage.calls += 1
-            raise
-        except BaseException:
-            usage.calls += scope.usage.of(dimension) > charged
-            raise
-        usage.calls += 1
-        usage.add(completion)
+        state = work.state
+        completion = await work.ask(
+            state.tier,
+            name=purpose,
+            key=f"{work.state.path}/{purpose}",
+            messages=prompt(
+                work.case, work.tools, state.evidence, previous_plan=previous, failure=failure
+            ),
+            json_schema=PLAN_SCHEMA,
+        )
         state.models[state.tier] = ModelName(completion.provider, completion.model)
         return self._draft(purpose, completion)
 
-    async def _complete(
-        self, purpose: str, previous: Plan | None, failure: str | None
-    ) -> Completion:
-        work = self._work
-        messages = prompt(
-            work.case, work.tools, work.state.evidence, previous_plan=previous, failure=failure
-        )
-        return await self._models.complete(
-            work.context,
-            tier=work.state.tier,
-            name=purpose,
-            key=f"{work.state.path}/{purpose}",
-            messages=messages,
-            json_schema=PLAN_SCHEMA,
-            seed=work.case.seed,
-        )
-
     def _draft(self, purpose: str, completion: Completion) -> _Draft:
-        usage = {
-            "input": completion.tokens_in,
-            "output": completion.tokens_out,
-            "cached_input": completion.tokens_cached,
-            "reasoning": completion.tokens_reasoning,
-            "cost_usd": float(completion.cost_usd),
-        }
         self._work.log.add(
             "plan",
             purpose=purpose,
             model=completion.model,
-            token_usage=usage,
+            token_usage=token_usage(completion),
             output_summary=summary(completion.text),
         )
         try:
@@ -151,5 +122,5 @@ def _joined(earlier: str | None, complaint: str) -> str:
 
 
 def _shown_name(action: Action) -> str:
-    """Return the name of a tool that is none; a model may put anything there."""
+    """Return the name of an unknown tool, redacted: a model may put anything there."""
     return redact_text(action.tool, max_chars=_NAME_CHARS)

@@ -1,17 +1,17 @@
-"""What a planner is told. The user message is one JSON document, the same for the same state."""
+"""The prompts of a case. The user message is one JSON document, the same for the same state."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.llm.messages import Message
+from app.llm.ports import Message
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import Evidence
-from app.nodes.case.offer import ToolOffer
 from app.nodes.case.plan import Plan
+from app.tools.ports import ToolSpec
 
 MAX_RESULT_CHARS = 4000
-"""Up to this length a planner sees a result in full."""
+"""Up to this length a result stands in a prompt in full."""
 
 SYSTEM = """\
 You are the planner of an agent. You choose tools; a program runs them and works out the answer.
@@ -59,6 +59,23 @@ your answer must stand in the evidence. If the question is answered in part, say
 """
 
 
+class ToolOffer:
+    """The tools that a case may use, written down once and not for every prompt."""
+
+    __slots__ = ("names", "text")
+
+    def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
+        """Offer tools, in this order."""
+        offered = tuple(specs)
+        self.names = frozenset(spec.name for spec in offered)
+        described = [
+            {"name": spec.name, "description": spec.description, "parameters": {**spec.parameters}}
+            for spec in offered
+        ]
+        self.text = json.dumps(described, sort_keys=True, ensure_ascii=False)
+        """Their descriptions in the prompt, as JSON."""
+
+
 def prompt(
     case: Case,
     tools: ToolOffer,
@@ -67,7 +84,7 @@ def prompt(
     previous_plan: Plan | None = None,
     failure: str | None = None,
 ) -> tuple[Message, Message]:
-    """Return the messages for a planner; they hold nothing of the gold answer."""
+    """Return the messages for a planner; the gold answer is not part of them."""
     document: dict[str, Any] = {
         "question": case.question,
         "today": case.local_now().date().isoformat(),
@@ -81,14 +98,14 @@ def prompt(
     if failure:
         document["failure"] = failure
     text = json.dumps(document, sort_keys=True, ensure_ascii=False)
-    text = f'{text[:-1]}, "tools": {tools.text}}}'  # of all keys the last
+    text = f'{text[:-1]}, "tools": {tools.text}}}'  # the last key in sorted order
     return Message(role="system", content=SYSTEM), Message(role="user", content=text)
 
 
 def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, Message]:
     """Return the messages that ask for a final answer from what was found, and nothing else."""
-    found = [_shown(found) for found in evidence if not found.refused]
-    document = {"question": case.question, "evidence": found}
+    shown = [_shown(found) for found in evidence if not found.refused]
+    document = {"question": case.question, "evidence": shown}
     text = json.dumps(document, sort_keys=True, ensure_ascii=False)
     return Message(role="system", content=WRAP_UP_SYSTEM), Message(role="user", content=text)
 
@@ -102,7 +119,7 @@ def _shown(found: Evidence) -> Mapping[str, Any]:
 
 
 def _bounded(shown: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a result or arguments, or the beginning of what would fill the prompt."""
+    """Return a result or arguments, cut if they would fill the prompt."""
     text = json.dumps(shown, sort_keys=True, ensure_ascii=False)
     if len(text) <= MAX_RESULT_CHARS:
         return shown

@@ -1,15 +1,14 @@
-"""Where the work on a case stands."""
+"""The state of a case while it is worked on, and the result that is made of it."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from app.llm.gateway import Completion, Tier
-from app.nodes.case.answer import compose
 from app.nodes.case.case import FinishReason
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.gate import TroubleKind
+from app.nodes.case.evidence import Evidence, compose
+from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import Action, Plan
 from app.tools.keeping import ARTIFACTS, references_in
 from app.tools.ports import ToolResult
@@ -17,7 +16,7 @@ from app.tools.ports import ToolResult
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """Who answers for a tier."""
+    """A model and its provider."""
 
     provider: str
     model: str
@@ -40,7 +39,8 @@ class TierUsage:
     """How often each model has answered, in the order of their first answers."""
 
     def add(self, completion: Completion) -> None:
-        """Count the tokens and the cost of an answer."""
+        """Count an answer, its tokens and its cost."""
+        self.calls += 1
         self.tokens_in += completion.tokens_in
         self.tokens_out += completion.tokens_out
         self.tokens_cached += completion.tokens_cached
@@ -55,12 +55,12 @@ class TierUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PlanFailure:
     """Why a pass has no plan to execute."""
 
-    kind: TroubleKind
+    kind: PlanFailureKind
     message: str = ""
-    """For the next planner; empty if there is nothing to learn from it."""
+    """For the next planner; empty if it cannot learn anything from the failure."""
 
 
 def _by_tier() -> dict[Tier, TierUsage]:
@@ -69,31 +69,31 @@ def _by_tier() -> dict[Tier, TierUsage]:
 
 @dataclass(slots=True, kw_only=True)
 class CaseState:
-    """Everything that the work on a case changes. The gate and the verifier only read it."""
+    """Everything that changes while a case is worked on."""
 
     models: dict[Tier, ModelName]
     tier: Tier = Tier.SMALL
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
-    """The files that tools have made: objects with a name, a URL and more (seed 002, 9.4)."""
+    """The files that tools have made: objects with a name, a URL and more."""
     logs: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[Tier, TierUsage] = field(default_factory=_by_tier)
     tool_calls: int = 0
     passes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
     """How often each tier has planned and acted."""
     act_steps: int = 0
-    """Passes of the small tier that the gate rules on."""
+    """Passes of the small tier that the gate decides on."""
     stalled_rounds: int = 0
     best_metric: float = 0.0
-    trouble: Trouble | None = None
+    plan_failure: PlanFailure | None = None
     """Of the current pass."""
     previous_plan: Plan | None = None
     failure: str | None = None
-    """What was wrong last, for the next planner."""
+    """What was wrong with the last pass, for the next planner."""
     verified: bool = False
     finish_reason: FinishReason | None = None
     wrapped_up: str | None = None
-    """What a model made of the evidence where that is no answer by itself."""
+    """A model's summary of the evidence, where that is no answer by itself."""
 
     @property
     def answer(self) -> str | None:
@@ -103,7 +103,7 @@ class CaseState:
 
     @property
     def path(self) -> str:
-        """Names the current pass in call keys, such as ``small/1``."""
+        """The current pass in call keys, such as ``small/1``."""
         return f"{self.tier.value}/{self.passes[self.tier]}"
 
     def begin_pass(self, *, gated: bool) -> None:
@@ -111,15 +111,12 @@ class CaseState:
         self.passes[self.tier] += 1
         if gated and self.tier is Tier.SMALL:
             self.act_steps += 1
-        self.trouble = None
+        self.plan_failure = None
 
     def add_evidence(
         self, action: Action, result: ToolResult, *, warning: str | None = None
     ) -> Evidence:
-        """Append what an action brought (seed 002, 5.4).
-
-        The evidence names the files that were made; all that is known of them is beside it.
-        """
+        """Append an action and its result; files are named there and described in ``artifacts``."""
         made = references_in(result)
         self.artifacts.extend(made)
         files = tuple(file["name"] for file in made)
@@ -137,12 +134,58 @@ class CaseState:
         return found
 
     def measure(self, metric: float, *, min_improvement: float) -> None:
-        """Take in a new metric; too little improvement is a stalled round (seed 002, 6.4, 11.1)."""
+        """Record a new metric; too little improvement is a stalled round."""
         improved = metric - self.best_metric >= min_improvement
         self.best_metric = max(self.best_metric, metric)
         self.stalled_rounds = 0 if improved else self.stalled_rounds + 1
 
     def escalate(self) -> None:
-        """Hand the case to the big tier, evidence and all (seed 002, 11.4)."""
+        """Hand the case to the big tier, evidence included."""
         self.tier = Tier.BIG
-        self.trouble = None
+        self.plan_failure = None
+
+
+def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
+    """Return the result so far; ``answer`` is the state's, which is not computed twice."""
+    result: dict[str, Any] = {
+        "verified": state.verified,
+        "finish_reason": state.finish_reason.value if state.finish_reason else None,
+        "logs": list(state.logs),
+        "evidence": [found.to_dict() for found in state.evidence],
+        "artifacts": list(state.artifacts),
+        "counters": _counters(state),
+        "models": {
+            tier.value: {
+                **asdict(named),
+                "used": [
+                    {**asdict(model), "calls": calls}
+                    for model, calls in state.usage[tier].answers.items()
+                ],
+            }
+            for tier, named in state.models.items()
+        },
+    }
+    return result if answer is None else {"answer": answer, **result}
+
+
+def _counters(state: CaseState) -> dict[str, Any]:
+    usage = state.usage
+    tokens = {tier.value: token_usage(usage[tier]) for tier in Tier}
+    return {
+        "llm_calls_small": usage[Tier.SMALL].calls,
+        "llm_calls_big": usage[Tier.BIG].calls,
+        "tool_calls": state.tool_calls,
+        "act_steps": state.act_steps,
+        "tokens": {**tokens, "total": token_usage(*usage.values())},
+    }
+
+
+def token_usage(*used: TierUsage | Completion) -> dict[str, int | float]:
+    """Return the sums of tokens and cost, as results and logs show them."""
+    return {
+        "input": sum(each.tokens_in for each in used),
+        "output": sum(each.tokens_out for each in used),
+        "cached_input": sum(each.tokens_cached for each in used),
+        "reasoning": sum(each.tokens_reasoning for each in used),
+        "cost_usd": float(sum(each.cost_usd for each in used)),
+    }

@@ -1,27 +1,45 @@
-"""Measures how far the evidence answers the case. Pure: what needs a tool is handed in.
+"""Verification: how far the evidence answers a case.
 
-Passed means (spec, section 8): an answer exists, the evidence it rests on holds no error, every
-expected tool was used, and recomputing from the evidence gives the same value; with a gold answer
-also equality. A check that the case does not ask for is no check: the metric of a case without
-gold answer and expected tools is a share of three.
+``verify`` is a pure function; working actions out again and comparing answers are handed in. A case
+has passed if an answer exists, the evidence it rests on holds no error, every expected tool was
+used, and recomputing from the evidence gives the same value; with a gold answer also equality. A
+check that the case does not ask for is left out: the metric of a case without gold answer and
+expected tools is a share of three.
 """
 
+import asyncio
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, tzinfo
 from decimal import Decimal
 from enum import StrEnum
+from typing import Any
 
-from app.nodes.case.answer import RESPOND, Answer, compose, finding
 from app.nodes.case.case import Case
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.numbers import number_in, numbers_among
-from app.tools.ports import ToolResult
+from app.nodes.case.evidence import (
+    RESPOND,
+    Answer,
+    Evidence,
+    compose,
+    finding,
+    number_in,
+    numbers_among,
+)
+from app.nodes.case.work import CaseWork
+from app.tools.dates.reader import DateReader
+from app.tools.dates.refusal import DateRefusedError
+from app.tools.ports import Tool, ToolContext, ToolResult, failure
+
+_TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
+"""An answer with a time of day means more than its date does."""
 
 Recompute = Callable[[Evidence], ToolResult | None]
-"""Works an action out again; None where that is not possible."""
+"""Returns what an action finds when it is repeated; None where that is not possible."""
 
 Same = Callable[[str, str], bool]
-"""Tells whether two answers say the same."""
+"""Returns whether two answers mean the same."""
 
 
 class Check(StrEnum):
@@ -38,16 +56,15 @@ class Check(StrEnum):
 class Verdict:
     """What the verifier found."""
 
-    answer: str | None
     checks: Mapping[Check, bool]
     failure: str
-    """What is wrong, for the planner; says nothing of the gold answer's value."""
+    """What is wrong, for the planner; does not reveal the gold answer."""
     pass_metric: float
     """The share of the checks that must hold."""
 
     @property
     def passed(self) -> bool:
-        """True if there is an answer and enough checks hold; unless configured so, all of them."""
+        """True if there is an answer and enough checks hold, by default all of them."""
         return self.checks[Check.ANSWERED] and self.metric >= self.pass_metric
 
     @property
@@ -59,7 +76,7 @@ class Verdict:
 def verify(
     case: Case, evidence: Sequence[Evidence], *, recompute: Recompute, same: Same
 ) -> Verdict:
-    """Judge the evidence of a case."""
+    """Check the evidence of a case."""
     answer = compose(evidence)
     used = {found.tool for found in evidence if not found.failed and not found.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
@@ -73,18 +90,13 @@ def verify(
     if case.gold_answer is not None:
         checks[Check.GOLD] = answer is not None and same(answer.text, case.gold_answer)
     failure = " ".join(_complaints(checks, evidence, missing))
-    return Verdict(
-        answer=answer.text if answer else None,
-        checks=checks,
-        failure=failure,
-        pass_metric=case.pass_metric,
-    )
+    return Verdict(checks=checks, failure=failure, pass_metric=case.pass_metric)
 
 
 def _recomputed(
     answer: Answer, evidence: Sequence[Evidence], recompute: Recompute, same: Same
 ) -> bool:
-    """Tell whether working the answer out again leads to it.
+    """Return whether the answer can be worked out again.
 
     Every action of the pass that can be repeated must find the same. A number that the pass did
     not work out but wrote down must be one that some action of the case found, if any found one.
@@ -95,23 +107,23 @@ def _recomputed(
     if written is None:
         return True
     worked = [found for found in evidence if _worked(found)]
-    numbers = {number for found in worked for number in _found(_latest(found, recompute))}
+    numbers = {number for found in worked for number in _numbers(_latest(found, recompute))}
     return not numbers or written in numbers
 
 
 def _worked(found: Evidence) -> bool:
-    """Tell whether an action found something; to write an answer down is to find nothing."""
+    """Return whether an action found something; writing an answer down does not."""
     return not found.failed and not found.refused and found.tool != RESPOND
 
 
 def _latest(found: Evidence, recompute: Recompute) -> ToolResult:
-    """Return what an action finds when it is worked out again, or found if that fails."""
+    """Return what an action finds when it is repeated, or what it found if that fails."""
     again = recompute(found)
     return found.result if again is None or "error" in again else again
 
 
-def _found(result: ToolResult) -> Iterable[Decimal]:
-    """Return the number that a tool found; of one that found none, all that it names."""
+def _numbers(result: ToolResult) -> Iterable[Decimal]:
+    """Return the number that a tool found; if it found none, all numbers in its result."""
     number = number_in(finding(result) or "")
     return numbers_among(result) if number is None else (number,)
 
@@ -130,9 +142,9 @@ def _complaints(
     checks: Mapping[Check, bool], evidence: Sequence[Evidence], missing: Sequence[str]
 ) -> list[str]:
     broken = [check for check, holds in checks.items() if not holds]
-    if Check.ANSWERED in broken:  # then nothing else can be said of the answer
+    if Check.ANSWERED in broken:  # then there is nothing to say about the answer
         broken = [check for check in broken if check in (Check.ANSWERED, Check.TOOLS_USED)]
-    said = {
+    messages = {
         Check.ANSWERED: "There is no answer yet.",
         Check.NO_ERROR: "An action that the answer rests on failed.",
         Check.RECOMPUTED: "The answer is not what its actions give when they are worked out again.",
@@ -140,11 +152,11 @@ def _complaints(
         Check.GOLD: "The answer is not the right one.",
     }
     errors = [] if checks[Check.NO_ERROR] else _errors(evidence)
-    return [said[check] for check in broken] + errors
+    return [messages[check] for check in broken] + errors
 
 
 def _errors(evidence: Sequence[Evidence]) -> list[str]:
-    """Name the errors of the last pass."""
+    """Return the errors of the last pass."""
     if not evidence:
         return []
     last = (evidence[-1].tier, evidence[-1].act_step)
@@ -153,3 +165,102 @@ def _errors(evidence: Sequence[Evidence]) -> list[str]:
         for found in evidence
         if found.failed and (found.tier, found.act_step) == last
     ]
+
+
+class Comparison:
+    """Compares the answers of one case.
+
+    Numbers are compared exactly, dates by the day they name, and any other text without regard to
+    case and spacing.
+    """
+
+    def __init__(self, dates: DateReader, zone: tzinfo) -> None:
+        self._dates = dates
+        self._zone = zone
+
+    def same(self, one: str, other: str) -> bool:
+        """Return whether two answers mean the same."""
+        numbers = number_in(one), number_in(other)
+        if numbers[0] is not None and numbers[1] is not None:
+            return numbers[0] == numbers[1]
+        if _folded(one) == _folded(other):
+            return True
+        day = self._date_in(one)
+        return day is not None and day == self._date_in(other)
+
+    def _date_in(self, text: str) -> date | None:
+        if _TIME_OF_DAY.search(text):
+            return None
+        try:
+            return self._dates.read(text, self._zone)
+        except DateRefusedError:
+            return None
+
+
+def _folded(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+class DeterministicTools:
+    """Tools whose results depend on their arguments alone, for repeating actions.
+
+    They must not reach outside the process: nothing here is metered, journaled or traced.
+    """
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools = {tool.spec.name: tool for tool in tools}
+
+    async def again(
+        self, name: str, args: Mapping[str, Any], context: ToolContext
+    ) -> ToolResult | None:
+        """Run the tool once more; None if it is not one of these tools."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return None
+        try:
+            async with asyncio.timeout(tool.spec.timeout_seconds):
+                return await tool.run(args, context)
+        except Exception as error:
+            return failure("The tool broke when it was asked again.", type(error).__name__)
+
+
+class Verification:
+    """Verifies pass after pass; an action is repeated once."""
+
+    def __init__(
+        self, work: CaseWork, recomputation: DeterministicTools, comparison: Comparison
+    ) -> None:
+        self._work = work
+        self._recomputation = recomputation
+        self._comparison = comparison
+        self._again: dict[int, ToolResult | None] = {}
+
+    async def measure(self) -> None:
+        """Verify the evidence and update the state."""
+        await self._repeat()
+        state, case = self._work.state, self._work.case
+        verdict = verify(
+            case,
+            state.evidence,
+            recompute=lambda found: self._again.get(found.number),
+            same=self._comparison.same,
+        )
+        state.verified = verdict.passed
+        state.failure = verdict.failure or None
+        state.measure(verdict.metric, min_improvement=case.act.min_improvement)
+        self._work.log.add(
+            "verify",
+            metric=round(verdict.metric, 4),
+            passed=verdict.passed,
+            checks={check.value: holds for check, holds in verdict.checks.items()},
+            stalled_rounds=state.stalled_rounds,
+        )
+
+    async def _repeat(self) -> None:
+        """Repeat the actions that were not repeated yet, unless they made files."""
+        for found in self._work.state.evidence:
+            if found.number in self._again or found.refused or found.failed or found.files:
+                continue
+            self._again[found.number] = await self._recomputation.again(
+                found.tool, found.args, self._work.tool_context
+            )

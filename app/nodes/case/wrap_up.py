@@ -1,12 +1,12 @@
-"""The final answer of a case that is about to halt (spec, section 3: ``wrap_up_reserve``).
+"""The final answer of a case that is about to halt.
 
 The answer of a case is composed from the evidence, and that needs no model: a case that halts with
 a finding shows it. Only where tools have found something that is no answer by itself, such as rows
-of data, is one more call of the small tier made, which puts it into words. For such a call the
-small tier's planning leaves the reserve alone where using it up would halt the case.
+of data, is one more call of the small tier made, which puts it into words. Planning leaves
+``wrap_up_reserve`` calls for it where using them up would halt the case.
 
-The model may invent nothing: a number that neither the evidence nor the question holds spoils its
-answer. Nothing is verified by it, and the case still halts.
+The model may invent nothing: an answer with a number that neither the evidence nor the question
+holds is discarded. Nothing is verified by it, and the case still halts.
 """
 
 import json
@@ -18,10 +18,8 @@ from app.control.budget import Dimension
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
 from app.llm.gateway import Completion, Tier
-from app.nodes.case.log import summary
-from app.nodes.case.ports import Models
 from app.nodes.case.prompt import wrap_up_prompt
-from app.nodes.case.work import CALLS_OF, CaseWork
+from app.nodes.case.work import CaseWork, summary
 
 MAX_ANSWER_CHARS = 2000
 
@@ -43,23 +41,28 @@ _KEY = "wrap_up"
 class WrapUp:
     """Puts what a case has found into words, once, where the evidence alone gives no answer."""
 
-    def __init__(self, work: CaseWork, models: Models) -> None:
+    def __init__(self, work: CaseWork) -> None:
         self._work = work
-        self._models = models
 
     async def run(self) -> None:
-        """Ask the small tier for an answer, if one is wanting and a call is left for it.
+        """Ask the small tier for an answer, if one is missing and a call is left for it.
 
         A failure leaves the case as it was.
 
         Raises:
-            Stop: somebody's wish or the run's time ends it.
+            Stop: a cancel request or the run's time ends it.
         """
         work = self._work
         if not work.wants_wrap_up or work.calls_left(Tier.SMALL) == 0:
             return
         try:
-            completion = await self._ask()
+            completion = await work.ask(
+                Tier.SMALL,
+                name=_KEY,
+                key=_KEY,
+                messages=wrap_up_prompt(work.case, work.state.evidence),
+                json_schema=ANSWER_SCHEMA,
+            )
         except CallFailedError as failed:
             self._log("provider_error", error_class=failed.error_class, attempts=failed.attempts)
         except BudgetExceededError as refused:
@@ -68,31 +71,6 @@ class WrapUp:
             self._log("wrap_up_refused", reason=str(refused.cause.dimension))
         else:
             self._take(completion)
-
-    async def _ask(self) -> Completion:
-        work = self._work
-        usage, scope = work.state.usage[Tier.SMALL], work.context.scope
-        dimension = CALLS_OF[Tier.SMALL]
-        charged = scope.usage.of(dimension)
-        try:
-            completion = await self._models.complete(
-                work.context,
-                tier=Tier.SMALL,
-                name=_KEY,
-                key=_KEY,
-                messages=wrap_up_prompt(work.case, work.state.evidence),
-                json_schema=ANSWER_SCHEMA,
-                seed=work.case.seed,
-            )
-        except CallFailedError:
-            usage.calls += 1
-            raise
-        except BaseException:
-            usage.calls += scope.usage.of(dimension) > charged
-            raise
-        usage.calls += 1
-        usage.add(completion)
-        return completion
 
     def _take(self, completion: Completion) -> None:
         state = self._work.state
@@ -104,7 +82,7 @@ class WrapUp:
         self._log("wrap_up", model=completion.model, output_summary=summary(completion.text))
 
     def _is_grounded(self, answer: str) -> bool:
-        """Tell whether every number of an answer stands in the evidence or in the question."""
+        """Return whether every number of an answer stands in the evidence or in the question."""
         work = self._work
         known = [work.case.question, *(json.dumps(dict(f.result)) for f in work.state.evidence)]
         numbers = {number for text in known for number in _numbers(text)}
@@ -126,6 +104,6 @@ def _answer_in(reply: str) -> str | None:
 
 
 def _numbers(text: str) -> set[str]:
-    """Return the numbers in a text, without separators of thousands and idle zeros."""
+    """Return the numbers in a text, without thousands separators and superfluous zeros."""
     found = (number.replace(",", "") for number in _NUMBER.findall(text))
     return {(n.rstrip("0").rstrip(".") if "." in n else n).lstrip("0") or "0" for n in found}

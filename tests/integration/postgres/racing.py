@@ -21,13 +21,13 @@ from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.queue.rescue import take_lost
 from app.runs.ports import Cancelled, JournalWrite
 from app.runs.run import Run, RunKey, RunStatus
-from app.trace.invariants import violations
 from tests.integration.postgres.interleaving import (
     Begin,
     Session,
     Trial,
     Work,
 )
+from tests.support.graph_invariants import violations
 from tests.support.limits import store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,

@@ -10,8 +10,7 @@ import pytest
 
 from app.bootstrap.plugins import Providers, Toolbox, installed_functions
 from app.engine.context import ExecutionContext
-from app.llm.messages import Message, ModelRequest
-from app.llm.ports import ModelEndpoint, ModelError
+from app.llm.ports import Message, ModelEndpoint, ModelError, ModelRequest
 from app.nodes.case.plan import Plan, parse_plan
 from app.settings.cases import ToolSettings
 from app.tools.ports import ToolContext

@@ -6,7 +6,7 @@ from typing import Any
 from app.bootstrap.agents import build_models
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import Tier
-from app.llm.messages import TokenUsage
+from app.llm.ports import TokenUsage
 from app.settings.schema import Settings
 
 OWN = "http://127.0.0.1:1/v1"

@@ -11,8 +11,7 @@ from app.bootstrap.agents import build_models, build_tools
 from app.bootstrap.configuration import StartupError
 from app.bootstrap.plugins import Providers, Toolbox, installed_functions
 from app.engine.context import ExecutionContext
-from app.llm.messages import ModelReply, ModelRequest
-from app.llm.ports import ModelEndpoint
+from app.llm.ports import ModelEndpoint, ModelReply, ModelRequest
 from app.nodes.function import FunctionNode
 from app.settings.cases import PriceSettings, ToolSettings
 from app.settings.schema import Settings

@@ -22,8 +22,8 @@ from app.engine.cancellation import CancellationToken
 from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import violations
 from app.trace.node import Node
+from tests.support.graph_invariants import violations
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import SeededLoop, run
 

@@ -14,8 +14,8 @@ from app.engine.context import FlowContext, RunContext
 from app.engine.ports import CallOutcome, Recorded
 from app.engine.step_path import StepPath
 from app.llm.gateway import Completion, ModelGateway, Tier, TierModel
-from app.llm.messages import Message
-from app.llm.pricing import FixedPrices, TokenPrice
+from app.llm.ports import Message
+from app.llm.pricing import ListPrice, TokenPrice, no_list_price
 from app.trace.node import Node
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
@@ -58,6 +58,7 @@ class Asking:
     flavour: str = "openai"
     budget: Budget = field(default_factory=Budget)
     draws: Sequence[float] = ()
+    list_price: ListPrice = no_list_price
     provider: VirtualProvider = field(default_factory=VirtualProvider)
 
     def __post_init__(self) -> None:
@@ -72,8 +73,8 @@ class Asking:
             for model in self.tier.chain
         )
         tier = chain(*(replace(model, fallbacks=()) for model in models))
-        prices = FixedPrices()
-        self.models = ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, prices, retry_policy())
+        tiers = {Tier.SMALL: tier, Tier.BIG: tier}
+        self.models = ModelGateway(tiers, self.list_price, retry_policy())
 
     def begin(self, journal: MemoryJournal | None = None) -> None:
         """Execute the run from its beginning, with what an earlier execution has left."""

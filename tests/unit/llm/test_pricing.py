@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.messages import Message, ModelRequest, TokenUsage
-from app.llm.pricing import FixedPrices, PriceUnknownError, TokenPrice, estimate_tokens
+from app.llm.gateway import TierModel
+from app.llm.ports import Message, ModelRequest, TokenUsage
+from app.llm.pricing import (
+    DEFAULT_OUTPUT_TOKENS,
+    PriceUnknownError,
+    TokenPrice,
+    estimate_tokens,
+    no_list_price,
+)
+from tests.unit.llm.asking import Asking, priced, told, unpriced
 
 CHEAP = TokenPrice(
     usd_per_million_in=Decimal("0.05"),
@@ -45,20 +53,20 @@ def test_a_price_that_is_no_price_is_refused(wrong: str) -> None:
 
 def test_an_unknown_price_names_the_model_and_is_never_zero() -> None:
     """The message completes the sentence in which a run is refused."""
-    prices = FixedPrices({("openai", "gpt-5-nano"): CHEAP})
-    usage = TokenUsage(tokens_in=1, tokens_out=1)
-
-    assert prices.cost_usd("openai", "gpt-5-nano", usage) > 0
-    with pytest.raises(PriceUnknownError, match="'gpt-5' of openai is not known") as caught:
-        prices.cost_usd("openai", "gpt-5", usage)
-    assert (caught.value.provider, caught.value.model) == ("openai", "gpt-5")
+    with pytest.raises(PriceUnknownError, match="'gpt-5' of openai is not known"):
+        no_list_price("openai", "gpt-5", TokenUsage(tokens_in=1, tokens_out=1))
 
 
-def test_a_free_provider_costs_nothing_whatever_the_model() -> None:
-    """The planner of this process is free; that is said, not assumed."""
-    prices = FixedPrices(free_providers=["offline"])
+@pytest.mark.parametrize(("model", "cost_usd"), [(priced("m"), 4), (unpriced("m"), 5)])
+def test_a_stated_price_wins_over_the_list(model: TierModel, cost_usd: int) -> None:
+    """The list is asked for the rest."""
+    costs: list[Decimal] = []
 
-    assert prices.cost_usd("offline", "any", TokenUsage(tokens_in=9, tokens_out=9)) == 0
+    async def story(asking: Asking) -> None:
+        costs.append((await asking.ask()).cost_usd)
+
+    told(story, model, list_price=lambda *_: Decimal(5))
+    assert costs == [cost_usd]
 
 
 @given(text=st.text())
@@ -84,7 +92,7 @@ def test_the_schema_is_part_of_the_prompt() -> None:
 def test_the_output_is_estimated_at_what_the_request_allows() -> None:
     """Without a limit of its own it is the default."""
     assert estimate_tokens(_request("x", limit=77)).tokens_out == 77
-    assert estimate_tokens(_request("x"), default_output_tokens=5).tokens_out == 5
+    assert estimate_tokens(_request("x")).tokens_out == DEFAULT_OUTPUT_TOKENS
     assert estimate_tokens(_request("x", limit=0)).tokens_out == 0
 
 

@@ -15,9 +15,9 @@ from app.engine.driver import GraphExecution
 from app.engine.events import Event
 from app.engine.report import GraphOutcome
 from app.llm.gateway import ModelGateway, Tier
-from app.llm.pricing import FixedPrices
+from app.llm.pricing import no_list_price
 from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.function import BlockingPool, Function, FunctionNode
 from app.nodes.llm import llm_type
@@ -113,7 +113,7 @@ class World:
         models = {Tier.SMALL: self.small, Tier.BIG: self.big}
         self.gateway = ModelGateway(
             {tier: tier_model(provider=model, model=tier.value) for tier, model in models.items()},
-            FixedPrices(),
+            no_list_price,
             retry_policy(max_retries=0),
         )
         self.catalog = self._catalog(registry)

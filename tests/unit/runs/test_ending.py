@@ -6,7 +6,7 @@ from datetime import timedelta
 from app.runs.ending import cancelled_while_queued
 from app.runs.run import CallRecord, CancelRequest, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import violations
+from tests.support.graph_invariants import violations
 from tests.unit.runs.test_replay import RUN, lost
 
 AT = RUN.created_at + timedelta(minutes=1)

@@ -12,7 +12,7 @@ from app.engine.call import AttemptError
 from app.engine.context import FlowContext
 from app.runs.ports import FinishResult
 from app.runs.run import FinishRun, RunStatus
-from app.trace.invariants import violations
+from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, told, trace_of, waits

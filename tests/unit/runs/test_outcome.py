@@ -15,7 +15,7 @@ from app.kernel.facts import StepStatus
 from app.runs.outcome import RunOutcome, close, run_outcome_of
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import violations
+from tests.support.graph_invariants import violations
 
 AT = datetime(2025, 9, 8, 12, tzinfo=UTC)
 RESULT = {"answer": "4", "finish_reason": None}

@@ -10,7 +10,7 @@ from app.engine.step_path import StepPath
 from app.runs.replay import entries_of, graph_of, reopened, spent_before, spent_inside, tries_of
 from app.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import violations
+from tests.support.graph_invariants import violations
 
 RUN = Run(
     key=RunKey("t", "r0"),

@@ -13,7 +13,7 @@ from app.runs.errors import RunNotFoundError
 from app.runs.ports import Accepted, RunFilter
 from app.runs.run import NewRun, RunKey, RunStatus
 from app.runs.service import RunService, new_run_id
-from app.trace.invariants import violations
+from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.world import (

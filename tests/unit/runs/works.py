@@ -9,7 +9,7 @@ import structlog
 
 from app.engine.context import FlowContext
 from app.runs.run import CancelRequest, Run
-from app.trace.invariants import violations
+from tests.support.graph_invariants import violations
 from tests.unit.runs.world import (
     Process,
     answering,

@@ -3,7 +3,6 @@
 import pytest
 
 from app.trace.analysis import (
-    Call,
     Segment,
     costs_by_model,
     costs_by_tier,
@@ -98,7 +97,7 @@ def test_a_child_may_outlast_its_parent(script: Script) -> None:
     snapshot = script.done(100)
 
     assert script.path(snapshot) == [("plan", 0, 40), ("40-100", 40, 100)]
-    assert [(s.call.name, s.own_ms) for s in time_shares(snapshot)] == [
+    assert [(s.name, s.own_ms) for s in time_shares(snapshot)] == [
         ("40-100", 60),
         ("plan", 30),
         ("run", 0),
@@ -143,9 +142,9 @@ def test_attempts_are_part_of_their_call(
     graph.mark_success(call, 0)
     snapshot = script.done(100)
 
-    assert [(s.call, s.count, s.own_ms) for s in time_shares(snapshot)] == [
-        (Call("llm", "plan", None), 1, 100),
-        (Call("system", "run", None), 1, 0),
+    assert [(s.kind, s.name, s.count, s.own_ms) for s in time_shares(snapshot)] == [
+        ("llm", "plan", 1, 100),
+        ("system", "run", 1, 0),
     ]
     assert script.path(snapshot) == [("plan", 0, 100)]
 
@@ -157,7 +156,7 @@ def test_time_is_shared_between_calls_of_one_sort(script: Script) -> None:
     script.call(20, 40, outer, name="search")
     script.call(50, 80, outer, name="search")
 
-    assert [(s.call.name, s.count, s.own_ms) for s in time_shares(script.done(100))] == [
+    assert [(s.name, s.count, s.own_ms) for s in time_shares(script.done(100))] == [
         ("search", 3, 100),
         ("plan", 1, 30),
         ("run", 1, 0),

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.trace.clock import NS_PER_MS, Ticks, steady_ticks, ticks_of
+from app.trace.execution_graph import NS_PER_MS, ExecutionGraph, Ticks, steady_ticks
 
 
 def now_ms(ticks: Ticks) -> int:
@@ -32,6 +32,6 @@ def test_it_ignores_corrections_of_the_time_of_day(monkeypatch: pytest.MonkeyPat
     assert now_ms(ticks) == 1_740_000_001_500
 
 
-def test_a_clock_of_a_caller_is_told_as_it_is() -> None:
+def test_a_clock_of_a_caller_is_used_as_it_is() -> None:
     """Its milliseconds go through unchanged."""
-    assert now_ms(ticks_of(lambda: 1_740_000_000_123)) == 1_740_000_000_123
+    assert ExecutionGraph(now_ms=lambda: 1_740_000_000_123).now_ms() == 1_740_000_000_123

@@ -1,4 +1,4 @@
-"""No open node is left under a closed root (spec 2)."""
+"""No open node is left under a closed root."""
 
 from collections.abc import Callable
 

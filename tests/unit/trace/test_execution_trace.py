@@ -2,11 +2,11 @@
 
 import json
 from dataclasses import MISSING, asdict, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
-from app.trace.execution_trace import ExecutionTrace, TraceFields
+from app.trace.execution_trace import ExecutionTrace
 from app.trace.step_trace import StepTrace
 from tests.unit.trace.recorded import START, Execution
 
@@ -384,9 +384,3 @@ def test_payloads_are_compared_by_nobody_who_reads(trace: ExecutionTrace) -> Non
         f"ExecutionTrace(graph_id='main', start_time={START!r}, end_time=None, status='running', "
         "total_tokens=0, total_cost=0.0, error=None)"
     )
-
-
-def test_the_fields_stand_in_one_place() -> None:
-    """What reads a dataclass reads a trace."""
-    assert fields(ExecutionTrace) == fields(TraceFields)
-    assert datetime.now(UTC) > START

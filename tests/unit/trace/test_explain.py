@@ -14,16 +14,16 @@ Began 2025-02-19 21:20:00 UTC.
 Stopped at llm step_2 (n000007) after 1.61 s: cost ceiling exceeded
 Failed: tool divide (n000005): ZeroDivisionError: division by zero
 
-n000001 agent_run                                    halt      1.61 s
+n000001 agent_run                                  halt        1.61 s
         │  budget
-n000002 ├─ llm plan (nano) +1 retry                  success   700 ms       120 → 80 tok   $0.0042
-n000003 │  ├─ attempt                                fail      200 ms
+n000002 ├─ llm plan (nano) +1 retry                success     700 ms       120 → 80 tok   $0.0042
+n000003 │  ├─ attempt                              fail        200 ms
         │  │     RateLimitError: 429
-n000004 │  ├─ tool web_search                        success   100 ms
-n000005 │  └─ tool divide                            fail        0 ms
+n000004 │  ├─ tool web_search                      success     100 ms
+n000005 │  └─ tool divide                          fail          0 ms
         │        ZeroDivisionError: division by zero
-n000006 ├─ llm compose (big-1)                       success   800 ms  5,000 → 3,000 tok   $0.9500
-n000007 └─ llm step_2 (big-1)                        halt        0 ms
+n000006 ├─ llm compose (big-1)                     success     800 ms  5,000 → 3,000 tok   $0.9500
+n000007 └─ llm step_2 (big-1)                      halt          0 ms
               cost ceiling exceeded
 
 Where the time went
@@ -32,7 +32,7 @@ Where the time went
   tool web_search                                  1x   100 ms   6% █
   agent_run                                        1x    10 ms   1% █
 
-What the end waited for, in this order
+Critical path
   agent_run (n000001) 10 ms > llm plan (n000002) 700 ms > tool web_search (n000004) 100 ms > llm
   compose (n000006) 800 ms
 
@@ -136,6 +136,20 @@ def test_the_first_line_tells_the_outcome(
         marks[status]()
 
     assert explain(graph.snapshot()).splitlines()[0] == headline
+
+
+def test_what_a_cancel_ended_is_called_cancelled(graph: ExecutionGraph, root: str) -> None:
+    """A call that a limit had halted before stays halted."""
+    graph.mark_halt(graph.begin_node(root, "llm", "refused"), "cost ceiling exceeded")
+    graph.begin_node(root, "llm", "plan")
+    graph.close_open("Cancelled by alice.")
+    graph.mark_halt(root, "Cancelled by alice.")
+
+    lines = explain(graph.snapshot(), cancelled=True).splitlines()
+    words = {line.split()[0]: line.split()[-3] for line in lines if line.startswith("n0000")}
+
+    assert lines[0] == "Run chain-1 was cancelled after 0 ms."
+    assert words == {"n000001": "cancelled", "n000002": "halt", "n000003": "cancelled"}
 
 
 def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:

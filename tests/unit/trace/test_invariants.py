@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import regressions, violations
+from tests.support.graph_invariants import regressions, violations
 
 
 @pytest.fixture

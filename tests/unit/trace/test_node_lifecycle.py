@@ -1,4 +1,4 @@
-"""How nodes come, change and end (document 001, sections 3 to 5)."""
+"""How nodes come, change and end."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.json_copy import Metadata
+from app.trace.json_values import Metadata
 from app.trace.node import FIELDS, Node
 from tests.support.manual_clock import ManualClock
 
@@ -260,7 +260,7 @@ def test_a_node_never_ends_before_it_starts(
 def test_an_attempt_can_be_added_with_its_real_times(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """The first try becomes a node only when the second begins (spec 7)."""
+    """The first try becomes a node only when the second begins."""
     call = graph.begin_node(root, "llm", "plan")
     start = clock.now
     clock.advance(900)

@@ -1,4 +1,4 @@
-"""What ``snapshot`` and ``capture`` promise (document 001, section 5)."""
+"""What ``snapshot`` and ``capture`` promise."""
 
 import json
 

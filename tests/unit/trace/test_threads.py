@@ -1,4 +1,4 @@
-"""One graph, many threads (document 001, 3.5)."""
+"""One graph, many threads."""
 
 import random
 import sys
@@ -9,10 +9,9 @@ from itertools import pairwise
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import violations
 from app.trace.node import TERMINAL, Node
 from app.trace.snapshot import GraphCapture, Snapshot
-from tests.support.graph_invariants import assert_no_regression, assert_sound
+from tests.support.graph_invariants import assert_no_regression, assert_sound, violations
 
 THREADS = 8
 OPERATIONS = 10_000

@@ -1,11 +1,11 @@
-"""What calls used, and the totals (document 001, 3.4 and 4; spec 7)."""
+"""What calls used, and the totals."""
 
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from app.trace.aggregates import Aggregates
+from app.trace.call_tree import Aggregates
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import assert_sound
 
@@ -115,7 +115,7 @@ def test_a_failed_or_halted_call_keeps_what_it_cost(graph: ExecutionGraph, root:
 def test_late_usage_changes_cost_and_tokens_but_not_the_status(
     graph: ExecutionGraph, root: str, end: str
 ) -> None:
-    """It adds to what was known at the end, and the totals follow (spec 7)."""
+    """It adds to what was known at the end, and the totals follow."""
     node_id = graph.begin_node(root, "llm", "plan")
     if end == "success":
         graph.mark_success(node_id, 0.1, tokens_in=5)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.llm.messages import Message
+from app.llm.ports import Message
 
 MAX_PROMPT_CHARS: Final = 200_000
 MAX_REASON_CHARS: Final = 300

@@ -8,7 +8,7 @@ from typing import Any, Final
 from app.adapters.providers.offline.prompt import PlanningPrompt, UnreadablePromptError
 from app.adapters.providers.offline.sentences import Call, readings
 from app.adapters.providers.offline.table import ROWS
-from app.llm.messages import ModelReply, ModelRequest, TokenUsage
+from app.llm.ports import ModelReply, ModelRequest, TokenUsage
 
 Plan = dict[str, Any]
 """``{"actions": [{"tool", "args"}]}`` or ``{"cannot": why}``."""

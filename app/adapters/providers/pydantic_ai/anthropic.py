@@ -12,11 +12,10 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.settings import ModelSettings
 
 from app.adapters.providers.pydantic_ai.provider import (
-    DEFAULT_MAX_IN_FLIGHT,
-    DEFAULT_TIMEOUT_SECONDS,
+    MAX_IN_FLIGHT,
     PydanticAIProvider,
+    tool_output,
 )
-from app.adapters.providers.pydantic_ai.translation import tool_output
 from app.adapters.providers.pydantic_ai.transport import http_client
 from app.llm.ports import ModelEndpoint
 
@@ -38,11 +37,10 @@ def anthropic_provider(
     *,
     base_url: str | None = None,
     api_key: str | None = None,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    max_in_flight: int = MAX_IN_FLIGHT,
     http: httpx2.AsyncClient | None = None,
 ) -> PydanticAIProvider:
-    """The provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
+    """Return the provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
 
     The key is exactly the one given; none of the environment is sent to another server. The
     provider closes ``http``, which is by default a client of its own.
@@ -64,7 +62,6 @@ def anthropic_provider(
         build_model=lambda model: _TolerantModel(model, provider=endpoint, settings=limits),
         structured_output=tool_output,
         http=http,
-        timeout_seconds=timeout_seconds,
         max_in_flight=max_in_flight,
     )
 

@@ -13,11 +13,10 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
 from app.adapters.providers.pydantic_ai.provider import (
-    DEFAULT_MAX_IN_FLIGHT,
-    DEFAULT_TIMEOUT_SECONDS,
+    MAX_IN_FLIGHT,
     PydanticAIProvider,
+    native_output,
 )
-from app.adapters.providers.pydantic_ai.translation import native_output
 from app.adapters.providers.pydantic_ai.transport import http_client
 from app.llm.ports import ModelEndpoint
 
@@ -36,11 +35,10 @@ def openai_provider(
     *,
     base_url: str | None = None,
     api_key: str | None = None,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    max_in_flight: int = MAX_IN_FLIGHT,
     http: httpx2.AsyncClient | None = None,
 ) -> PydanticAIProvider:
-    """The provider ``openai``: OpenAI itself, or the server at ``base_url``.
+    """Return the provider ``openai``: OpenAI itself, or the server at ``base_url``.
 
     The key is exactly the one given; none of the environment is sent to another server. The
     provider closes ``http``, which is by default a client of its own.
@@ -54,7 +52,6 @@ def openai_provider(
         build_model=lambda model: OpenAIChatModel(model, provider=endpoint),
         structured_output=native_output,
         http=http,
-        timeout_seconds=timeout_seconds,
         max_in_flight=max_in_flight,
     )
 
@@ -66,11 +63,11 @@ def _endpoint(client: AsyncOpenAI, url: str) -> Provider[Any]:
 
 
 def _compatible_profile(model: str) -> ModelProfile:
-    """What to expect of a model behind a server that is not OpenAI's.
+    """Return what to expect of a model behind a server that is not OpenAI's.
 
     All of them know ``max_tokens``, not all its successor; OpenAI's reasoning models, which such a
-    server may pass on to, know the successor only. Which ways to ask for JSON it has is the
-    server's affair and not the model's: whoever asks finds out.
+    server may pass on to, know the successor only. Which ways to ask for JSON the server has
+    cannot be told from the model's name and is found out by asking.
     """
     profile = OpenAICompatibleProvider.model_profile(model) or ModelProfile()
     reasons = bool(profile.get("openai_supports_reasoning", False))

@@ -1,33 +1,68 @@
-"""One attempt at a model call through pydantic-ai, whichever protocol is below it."""
+"""Model providers over pydantic-ai: one attempt, whichever protocol is below it.
+
+Requests, replies and failures are translated here. The libraries put the provider's body, and
+sometimes the prompt, into their messages; none of that is repeated: a failure is described by its
+kind, its HTTP status and the names of its classes.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
 import httpx2
 from genai_prices.data_snapshot import get_snapshot
+from pydantic_ai import exceptions
+from pydantic_ai import messages as ai
 from pydantic_ai.direct import model_request
 from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
 
-from app.adapters.providers.pydantic_ai.failures import model_error
-from app.adapters.providers.pydantic_ai.translation import (
-    StructuredOutput,
-    json_mode,
-    messages_of,
-    reply_of,
-    settings_of,
-)
-from app.llm.messages import ModelReply, ModelRequest
-from app.llm.ports import ModelError
+from app.adapters.providers.pydantic_ai.transport import ReplyRefusedError
+from app.llm.ports import Message, ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
 
-DEFAULT_TIMEOUT_SECONDS = 600.0
-"""The limit of an attempt whose request sets none."""
+Schema = Mapping[str, Any]
+StructuredOutput = Callable[[Schema, ModelProfile], ModelRequestParameters]
+"""How a model with such a profile is asked for a reply that follows a JSON Schema."""
 
-DEFAULT_MAX_IN_FLIGHT = 10_000
+MAX_IN_FLIGHT = 10_000
 """How many attempts may be under way at once; further ones wait."""
 
+_DEFAULT_TIMEOUT_SECONDS = 600.0
+"""The limit of an attempt whose request sets none."""
+
 _REMEMBERED_MODELS = 256
+_REPLY_NAME = "reply"
+
+_RETRYABLE_STATUSES = frozenset(
+    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS}
+)
+
+# The first class that fits is the most specific one.
+_HTTP_FAILURES: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.ModelQuotaExceededError, "the account's quota is used up"),
+    (exceptions.ModelRateLimitError, "too many requests"),
+    (exceptions.ModelOverloadedError, "the provider is overloaded"),
+    (exceptions.ModelContextWindowExceededError, "the prompt is too long for the model"),
+    (exceptions.ModelAuthenticationError, "the API key was not accepted"),
+    (exceptions.ModelNotFoundError, "the model or the endpoint does not exist"),
+    (exceptions.ModelRequestRejectedError, "the request was rejected"),
+)
+
+_FORM_STATUSES = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
+
+# The names of the parameters by which JSON is asked for, and how endpoints complain of them.
+_FORM_WORDS = (
+    *("response_format", "json_schema", "json_object", "tool_choice", "output_format"),
+    *("output_config", "structured output", "tools"),
+)
+_SCHEMA_WORDS = ("invalid schema", "invalid_json_schema", "schema is invalid")
+_SEARCHED_CHARS = 20_000
 
 
 class PydanticAIProvider:
@@ -36,6 +71,9 @@ class PydanticAIProvider:
     ``build_model`` turns a model's name into the library's model; all of them share ``http``.
     """
 
+    external = True
+    """Always: an attempt costs money or machine time elsewhere."""
+
     def __init__(
         self,
         *,
@@ -43,26 +81,14 @@ class PydanticAIProvider:
         build_model: Callable[[str], Model[Any]],
         structured_output: StructuredOutput,
         http: httpx2.AsyncClient,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        max_in_flight: int,
     ) -> None:
-        self._name = name
+        self.name = name
         self._model = lru_cache(maxsize=_REMEMBERED_MODELS)(build_model)
         self._structured_output = structured_output
         self._http = http
-        self._timeout_seconds = timeout_seconds
         self._slots = asyncio.Semaphore(max_in_flight)
         _warm_up(build_model)
-
-    @property
-    def name(self) -> str:
-        """The protocol's name."""
-        return self._name
-
-    @property
-    def external(self) -> bool:
-        """Always: an attempt costs money or machine time elsewhere."""
-        return True
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         """Send one request, and only one.
@@ -88,26 +114,209 @@ class PydanticAIProvider:
         seconds = request.timeout_seconds
         try:
             built = self._model(model)
-            async with asyncio.timeout(self._timeout_seconds if seconds is None else seconds):
+            async with asyncio.timeout(_DEFAULT_TIMEOUT_SECONDS if seconds is None else seconds):
                 response = await model_request(
                     built,
-                    messages_of(request),
-                    model_settings=settings_of(request, built.profile),
+                    [_message(message) for message in request.messages],
+                    model_settings=_settings_of(request, built.profile),
                     model_request_parameters=self._parameters(built, request),
                     instrument=False,
                 )
-            return reply_of(response, model)
+            return _reply_of(response, model)
         except Exception as error:
             structured = request.json_object or request.json_schema is not None
-            return model_error(error, self._name, structured=structured)
+            return _model_error(error, self.name, structured=structured)
 
     def _parameters(self, model: Model[Any], request: ModelRequest) -> ModelRequestParameters:
         if request.json_schema is not None:
             return self._structured_output(request.json_schema, model.profile)
-        return json_mode() if request.json_object else ModelRequestParameters()
+        return _json_mode() if request.json_object else ModelRequestParameters()
 
 
 def _warm_up(build_model: Callable[[str], Model[Any]]) -> None:
     """Do at start-up what the libraries would otherwise do during the first call."""
     build_model("warm-up")  # loads what the SDK puts off until a model is used
     get_snapshot()  # token counts are read by the tables of genai-prices
+
+
+def _message(message: Message) -> ai.ModelMessage:
+    match message.role:
+        case "system":
+            return ai.ModelRequest(parts=[ai.SystemPromptPart(content=message.content)])
+        case "user":
+            return ai.ModelRequest(parts=[ai.UserPromptPart(content=message.content)])
+        case "assistant":
+            return ai.ModelResponse(parts=[ai.TextPart(content=message.content)])
+
+
+def _settings_of(request: ModelRequest, profile: ModelProfile) -> ModelSettings:
+    """Return what the request sets; the rest is the provider's default.
+
+    Models that reason take no temperature, so none is sent to them.
+    """
+    settings = ModelSettings()
+    if request.max_output_tokens is not None:
+        settings["max_tokens"] = request.max_output_tokens
+    if request.temperature is not None and _takes_temperature(profile):
+        settings["temperature"] = request.temperature
+    if request.seed is not None:
+        settings["seed"] = request.seed
+    return settings
+
+
+def _takes_temperature(profile: ModelProfile) -> bool:
+    reasons = profile.get("openai_supports_reasoning", False) and profile.get(
+        "thinking_enabled_by_default", False
+    )
+    return not (reasons or profile.get("anthropic_disallows_sampling_settings", False))
+
+
+def native_output(schema: Schema, profile: ModelProfile) -> ModelRequestParameters:
+    """Ask through the protocol's own field, constrained by the schema where it is closed.
+
+    A strict provider treats every object as closed. For a schema with an open object, such as the
+    arguments of a tool yet to be chosen, that would allow only ``{}`` there, so such a schema is
+    sent as advice.
+    """
+    if not profile.get("supports_json_schema_output", False):
+        return _prompted_output(schema)
+    return ModelRequestParameters(
+        output_mode="native",
+        output_object=_output_object(schema, strict=None if _is_closed(schema) else False),
+    )
+
+
+def tool_output(schema: Schema, _profile: ModelProfile) -> ModelRequestParameters:
+    """Ask for the call of a tool with these arguments, or natively where the model prefers it."""
+    if schema.get("type") != "object":
+        return _prompted_output(schema)
+    tool = ToolDefinition(
+        name=_REPLY_NAME,
+        description="Give the reply.",
+        parameters_json_schema=dict(schema),
+        kind="output",
+    )
+    return ModelRequestParameters(
+        output_mode="auto", output_object=_output_object(schema), output_tools=[tool]
+    )
+
+
+def _json_mode() -> ModelRequestParameters:
+    """Ask for any JSON object, where the protocol can; the prompt describes it."""
+    return ModelRequestParameters(
+        output_mode="prompted",
+        output_object=_output_object({"type": "object"}),
+        prompted_output_template=False,
+    )
+
+
+def _prompted_output(schema: Schema) -> ModelRequestParameters:
+    return ModelRequestParameters(output_mode="prompted", output_object=_output_object(schema))
+
+
+def _output_object(schema: Schema, *, strict: bool | None = None) -> OutputObjectDefinition:
+    return OutputObjectDefinition(json_schema=dict(schema), name=_REPLY_NAME, strict=strict)
+
+
+def _is_closed(schema: object) -> bool:
+    """Return whether every object in the schema forbids further properties."""
+    if isinstance(schema, Mapping):
+        open_object = schema.get("type") == "object" and (
+            schema.get("additionalProperties") is not False
+        )
+        return not open_object and all(map(_is_closed, schema.values()))
+    if isinstance(schema, Sequence) and not isinstance(schema, str):
+        return all(map(_is_closed, schema))
+    return True
+
+
+def _reply_of(response: ai.ModelResponse, model: str) -> ModelReply:
+    """Translate the provider's answer; its text is empty when it declined to give one."""
+    calls = [part for part in response.parts if isinstance(part, ai.ToolCallPart)]
+    texts = [part.content for part in response.parts if isinstance(part, ai.TextPart)]
+    return ModelReply(
+        text=calls[0].args_as_json_str() if calls else "".join(texts),
+        model=response.model_name or model,
+        usage=_usage_of(response.usage),
+        finish_reason="stop" if calls else response.finish_reason,
+    )
+
+
+def _usage_of(usage: RequestUsage) -> TokenUsage | None:
+    """Return the counted tokens; None when there are none, or impossible ones."""
+    tokens_in, tokens_out = usage.input_tokens, usage.output_tokens
+    if usage.unmeasured_requests or min(tokens_in, tokens_out) < 0 or tokens_in + tokens_out == 0:
+        return None
+    reasoning = usage.output_reasoning_tokens or usage.details.get("reasoning_tokens", 0)
+    return TokenUsage(
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        tokens_cached=max(0, min(usage.cache_read_tokens, tokens_in)),
+        tokens_reasoning=max(0, min(reasoning, tokens_out)),
+    )
+
+
+def _model_error(error: Exception, provider: str, *, structured: bool = False) -> ModelError:
+    """Translate whatever an attempt raised; ``structured`` if it asked for JSON by a parameter.
+
+    A reply that cannot be read counts as retryable although its status was 200: like a 502 it is
+    mostly a passing problem of a gateway. A reply that was refused for its size would be as long
+    the next time, so that one is not.
+    """
+    if isinstance(error, exceptions.ModelHTTPError):
+        return _of_status(error, provider, structured=structured)
+    if any(isinstance(cause, ReplyRefusedError) for cause in _causes(error)):
+        return ModelError(f"{provider}: the reply is too long or compressed", retryable=False)
+    if isinstance(error, TimeoutError | exceptions.ModelTimeoutError):
+        return ModelError(f"{provider}: no answer in time", retryable=True)
+    if isinstance(error, exceptions.ModelConnectionError):
+        return ModelError(f"{provider}: the connection failed or was cut", retryable=True)
+    if isinstance(error, exceptions.UserError | UnicodeEncodeError):
+        kind = type(error).__name__
+        return ModelError(f"{provider}: the request cannot be sent ({kind})", retryable=False)
+    if (status := _redirect_status(error)) is not None:
+        message = f"{provider}: the endpoint redirects elsewhere (HTTP {status})"
+        return ModelError(message, retryable=False, status=status)
+    kind = type(error).__name__
+    return ModelError(f"{provider}: the reply cannot be read ({kind})", retryable=True)
+
+
+def _of_status(error: exceptions.ModelHTTPError, provider: str, *, structured: bool) -> ModelError:
+    status = error.status_code
+    fault = _form_fault(error) if structured and status in _FORM_STATUSES else None
+    if fault is not None:
+        message = f"{provider}: JSON cannot be asked for in this way (HTTP {status})"
+        return ModelError(message, retryable=False, status=status, fault=fault)
+    fitting = (words for kind, words in _HTTP_FAILURES if isinstance(error, kind))
+    words = next(fitting, "the provider failed" if status >= 500 else "the request was refused")
+    return ModelError(
+        f"{provider}: {words} (HTTP {status})",
+        retryable=status in _RETRYABLE_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR,
+        status=status,
+        retry_after_seconds=error.retry_after,
+    )
+
+
+def _form_fault(error: exceptions.ModelHTTPError) -> ModelFault | None:
+    """Return the fault, if the endpoint names the parameter by which it was asked for JSON."""
+    body = str(error.body)[:_SEARCHED_CHARS].lower()
+    if any(words in body for words in _SCHEMA_WORDS):
+        return ModelFault.SCHEMA_REFUSED
+    return ModelFault.FORM_UNSUPPORTED if any(word in body for word in _FORM_WORDS) else None
+
+
+def _redirect_status(error: Exception) -> int | None:
+    for cause in _causes(error):
+        status = getattr(cause, "status_code", None)
+        if isinstance(status, int) and 300 <= status < 400:
+            return status
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__

@@ -1,8 +1,8 @@
 """HTTP for model calls: a pool without an upper bound, and replies with one.
 
 Two things about connection pools decide the shape of this module. A bounded pool can be poisoned
-for good by requests that are cancelled while they wait in it, so ours has no bound and the waiting
-happens in a semaphore before it. And a pool looks at all its connections whenever a request begins
+permanently by requests that are cancelled while they wait in it, so ours has no bound and calls
+wait in a semaphore before it. And a pool looks at all its connections whenever a request begins
 or ends, so ten thousand calls in one pool spend more time on book-keeping than on the wire; the
 calls are therefore spread over pools of `_CALLS_PER_POOL`, which come and go with the load.
 """
@@ -74,11 +74,6 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
         self._open_pool = open_pool
         self._calls_per_pool = calls_per_pool
         self._pools = [_Pool(open_pool())]
-
-    @property
-    def pools(self) -> int:
-        """How many pools are open."""
-        return len(self._pools)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; the place in the pool is held until the reply is closed."""

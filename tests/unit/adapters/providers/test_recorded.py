@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.prices import ListPrices
+from app.adapters.providers.prices import list_price
 from app.adapters.providers.recorded import (
     RecordedProvider,
     Recorder,
@@ -16,9 +16,16 @@ from app.adapters.providers.recorded import (
     from_endpoint,
     request_hash,
 )
-from app.llm.messages import Message, ModelReply, ModelRequest, RequestOrigin, TokenUsage
-from app.llm.ports import ModelEndpoint, ModelError, ModelFault
-from app.llm.pricing import FixedPrices
+from app.llm.ports import (
+    Message,
+    ModelEndpoint,
+    ModelError,
+    ModelFault,
+    ModelReply,
+    ModelRequest,
+    RequestOrigin,
+    TokenUsage,
+)
 
 HEADER = {"models": [{"model": "m"}]}
 REPLY = ModelReply(text="forty\u2028two", model="m-1", usage=TokenUsage(tokens_in=9, tokens_out=2))
@@ -155,11 +162,10 @@ async def test_a_call_that_was_made_in_a_simpler_form_is_sent_there(tmp_path: Pa
 
 async def test_a_recording_costs_what_its_model_costs(tmp_path: Path) -> None:
     """It is found by the model's name, whoever served it."""
-    prices = ListPrices(FixedPrices())
     usage = TokenUsage(tokens_in=1_000_000, tokens_out=0)
 
-    cost = prices.cost_usd("recorded", "gpt-5-nano", usage)
-    assert cost == prices.cost_usd("openai", "gpt-5-nano", usage) > 0
+    cost = list_price("recorded", "gpt-5-nano", usage)
+    assert cost == list_price("openai", "gpt-5-nano", usage) > 0
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pydantic import ValidationError
 
 from app.nodes.case.case import (
     Case,
+    CaseData,
     CaseDataError,
     CaseDefaults,
     EscalateWhen,
     FinishReason,
     Mode,
 )
-from app.nodes.case.data import CaseData
 from app.nodes.run_facts import RunFacts
 from tests.support.limits import act_limits, case_defaults
 
@@ -64,6 +64,11 @@ def test_what_the_data_says_comes_before_the_run_and_the_run_before_the_defaults
     assert own.now == datetime.fromisoformat(DATA["now"])
     assert own.mode is Mode.FALLBACK_ONLY
     assert own.act == act_limits(max_steps=9, min_improvement=1.0, escalate_when=EscalateWhen.FAIL)
+
+
+def test_the_default_mode_has_a_short_name() -> None:
+    """Both mean the same."""
+    assert case({**DATA, "mode": "escalate"}).mode is Mode.HRM_SMALL_THEN_ESCALATE
 
 
 @pytest.mark.req("002/17.2", "002/17.3", "002/24.1")

@@ -6,8 +6,7 @@ from decimal import Decimal
 import pytest
 
 from app.control.budget import Budget
-from app.llm.messages import TokenUsage
-from app.llm.ports import ModelError
+from app.llm.ports import ModelError, TokenUsage
 from tests.unit.nodes.case.world import (
     PRICE,
     BrokenTool,
@@ -31,7 +30,7 @@ async def test_a_verified_answer_of_the_first_pass_ends_the_case() -> None:
 
     assert result["answer"] == "42"
     assert (result["verified"], result["finish_reason"]) == (True, "success")
-    assert decisions(result) == ["continue: room_left", "stop: passed"]
+    assert decisions(result) == ["continue: within_limits", "stop: passed"]
     assert here.big.requests == []
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from app.llm.gateway import Tier
 from app.nodes.case.evidence import Evidence
-from app.nodes.case.offer import ToolOffer
 from app.nodes.case.plan import Action, Plan, parse_plan
-from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, prompt
+from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, ToolOffer, prompt
 from app.tools.calculator import Calculator
 from tests.support.limits import case_of
 

@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
-from app.nodes.case.plan import PlanSchemaError, parse_plan
-from app.nodes.case.references import MAX_FILLED_CHARS, UnfilledPlaceError, fill
+from app.nodes.case.plan import (
+    MAX_FILLED_CHARS,
+    PlanSchemaError,
+    UnfilledPlaceError,
+    fill,
+    parse_plan,
+)
 from tests.unit.nodes.case.world import BrokenTool, calculate, plan, respond, result_of, world
 
 RESULTS: dict[int, dict[str, Any]] = {

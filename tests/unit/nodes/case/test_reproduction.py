@@ -5,7 +5,7 @@ import pytest
 from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier
-from app.llm.pricing import FixedPrices
+from app.llm.pricing import no_list_price
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
 from tests.support.limits import retry_policy, tier_model
@@ -26,7 +26,7 @@ async def requests(form: StructuredOutput, seed: int | None) -> list[bytes]:
             tier: tier_model(provider=provider, model=tier.value, structured_output=form)
             for tier in Tier
         },
-        FixedPrices(),
+        no_list_price,
         retry_policy(),
     )
     result = result_of(await world(models=models).run(seed=seed, expected_tools=["calculator"]))

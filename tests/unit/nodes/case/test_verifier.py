@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from app.llm.gateway import Tier
-from app.nodes.case.answer import compose, finding
-from app.nodes.case.comparison import Comparison
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.verifier import Check, Verdict, verify
+from app.nodes.case.evidence import Evidence, compose, finding
+from app.nodes.case.verifier import Check, Comparison, DeterministicTools, Verdict, verify
+from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
-from app.tools.ports import ToolResult
+from app.tools.ports import ToolContext, ToolResult
 from tests.support.limits import case_of
+from tests.unit.nodes.case.world import BrokenTool, calculate, plan, result_of, world
 
 NOW = datetime(2025, 9, 8, tzinfo=UTC)
+CONTEXT = ToolContext(run_id="r", timezone="UTC", now=NOW)
 FAILED: ToolResult = {"error": "division by zero", "code": "division_by_zero"}
 
 
@@ -48,19 +49,14 @@ def test_an_answer_without_error_that_is_found_again_passes(comparison: Comparis
     """Three checks hold of three."""
     verdict = judged(comparison, found("calculator", {"value": "42"}), again={"value": "42.0"})
 
-    assert (verdict.answer, verdict.passed, verdict.metric, verdict.failure) == (
-        "42",
-        True,
-        1.0,
-        "",
-    )
+    assert (verdict.passed, verdict.metric, verdict.failure) == (True, 1.0, "")
 
 
 def test_no_evidence_is_no_answer(comparison: Comparison) -> None:
     """Nothing holds."""
     verdict = judged(comparison)
 
-    assert (verdict.answer, verdict.passed, verdict.metric) == (None, False, 0.0)
+    assert (verdict.passed, verdict.metric) == (False, 0.0)
     assert verdict.failure == "There is no answer yet."
 
 
@@ -283,3 +279,35 @@ def test_a_pass_that_finds_nothing_leaves_the_earlier_answer() -> None:
 
     assert answer is not None
     assert answer.text == "2"
+
+
+async def test_a_deterministic_tool_is_asked_again_and_no_other() -> None:
+    """None says that there is nothing to compare with."""
+    tools = DeterministicTools([Calculator()])
+
+    again = await tools.again("calculator", {"expression": "6 * 7"}, CONTEXT)
+
+    assert again is not None
+    assert again["value"] == "42"
+    assert await tools.again("respond", {"answer": "42"}, CONTEXT) is None
+
+
+async def test_a_tool_that_breaks_when_asked_again_is_an_error_dict() -> None:
+    """Which no value equals."""
+    again = await DeterministicTools([BrokenTool()]).again("broken", {}, CONTEXT)
+
+    assert again == {
+        "error": "The tool broke when it was asked again.",
+        "code": "RuntimeError",
+    }
+
+
+async def test_working_an_answer_out_again_is_no_tool_call() -> None:
+    """It is neither charged nor traced."""
+    here = world([plan(calculate("6 * 7"))])
+
+    result = result_of(await here.run())
+
+    assert result["verified"] is True
+    assert here.scope.usage.to_dict()["tool_calls"] == 1
+    assert here.trace.snapshot()["aggregates"]["total_tool_calls"] == 1

@@ -20,12 +20,11 @@ from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.report import GraphOutcome
 from app.engine.step_path import StepPath
 from app.llm.gateway import ModelGateway, Tier, TierModel
-from app.llm.messages import ModelReply, ModelRequest, TokenUsage
-from app.llm.ports import ModelError
-from app.llm.pricing import FixedPrices, TokenPrice
+from app.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
+from app.llm.pricing import TokenPrice, no_list_price
 from app.nodes.case.case import CaseDefaults
 from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.recomputation import DeterministicTools
+from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.run_facts import RunFacts
 from app.nodes.templates import escaped
@@ -293,7 +292,7 @@ class World:
         small = replace(model(self.small, "small"), fallbacks=stand_ins)
         return ModelGateway(
             {Tier.SMALL: small, Tier.BIG: model(self.big, "big")},
-            FixedPrices(),
+            no_list_price,
             retry_policy(max_retries=0),
         )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.nodes.case.answer import finding
+from app.nodes.case.evidence import finding
 from app.tools.analysis.metrics import METRICS
 from app.tools.analysis.observations import Observations, Options
 from app.tools.analysis.ranking import HIGHEST, ranked

@@ -7,10 +7,9 @@ from typing import Any
 
 from app.adapters.providers.offline.provider import OfflineProvider
 from app.llm.gateway import Tier
-from app.llm.messages import Message, ModelRequest
-from app.nodes.case.answer import compose
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.references import fill
+from app.llm.ports import Message, ModelRequest
+from app.nodes.case.evidence import Evidence, compose
+from app.nodes.case.plan import fill
 from app.tools.arguments import ArgumentChecks
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar

@@ -7,11 +7,9 @@ import pytest
 
 from app.adapters.providers.offline.provider import OfflineProvider
 from app.llm.gateway import Tier
-from app.llm.messages import Message, ModelRequest, Role
-from app.llm.ports import ModelProvider
+from app.llm.ports import Message, ModelProvider, ModelRequest, Role
 from app.nodes.case.evidence import Evidence
-from app.nodes.case.offer import ToolOffer
-from app.nodes.case.prompt import prompt
+from app.nodes.case.prompt import ToolOffer, prompt
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
 from tests.support.limits import case_of

@@ -1,4 +1,4 @@
-"""Any value as JSON."""
+"""Strict copies of JSON, and any value as JSON."""
 
 import json
 from collections import OrderedDict, namedtuple
@@ -8,17 +8,104 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.trace.json_copy import MAX_DEPTH
-from app.trace.plain_json import MAX_VALUES, as_json
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.json_values import MAX_DEPTH, MAX_VALUES, as_json, copy_object
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=15,
+)
 
 
-class Colour(StrEnum):
-    RED = "red"
+class Size(IntEnum):
+    BIG = 2
 
 
-class Number(IntEnum):
-    ONE = 1
+class Tier(StrEnum):
+    SMALL = "small"
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_a_copy_equals_its_original(values: dict[str, Any]) -> None:
+    """Whatever JSON can hold, types included."""
+    assert json.dumps(copy_object(values)) == json.dumps(values)
+
+
+def test_a_copy_shares_no_container() -> None:
+    """At any depth."""
+    values: dict[str, Any] = {"a": [{"b": [1]}]}
+    copied: Any = copy_object(values)
+    values["a"][0]["b"].append(2)
+
+    assert copied == {"a": [{"b": [1]}]}
+
+
+def test_what_json_would_coerce_becomes_plain() -> None:
+    """Tuples are lists; enums of str and int are what they hold."""
+    copied = copy_object({"pair": (1, 2), "size": Size.BIG, "tier": Tier.SMALL})
+
+    assert copied == {"pair": [1, 2], "size": 2, "tier": "small"}
+    assert [type(value) for value in copied.values()] == [list, int, str]
+
+
+def deep(levels: int) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for _ in range(levels):
+        values = {"in": values}
+    return values
+
+
+@pytest.mark.req("001/snapshot")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"key": {1, 2}},
+        {"key": [object()]},
+        {"key": b"bytes"},
+        {"key": Decimal(1)},
+        {"key": float("nan")},
+        {"key": {"in": float("inf")}},
+        {"key": {3: "number as key"}},
+        {None: "no key"},
+        deep(MAX_DEPTH + 1),
+    ],
+)
+def test_metadata_that_is_not_json_is_refused(
+    graph: ExecutionGraph, root: str, bad: dict[str, Any]
+) -> None:
+    """Before anything changes."""
+    with pytest.raises(ValueError):  # noqa: PT011
+        graph.begin_node(root, "llm", "plan", metadata=bad)
+    with pytest.raises(ValueError):  # noqa: PT011
+        ExecutionGraph().create_root("run", bad)
+
+    assert graph.revision == 1
+
+
+def test_an_endless_structure_is_refused() -> None:
+    """Not with a stack overflow."""
+    endless: dict[str, Any] = {}
+    endless["self"] = [endless]
+
+    with pytest.raises(ValueError, match="nested deeper"):
+        copy_object(endless)
+    assert copy_object(deep(MAX_DEPTH)) == deep(MAX_DEPTH)
+
+
+def test_a_refusal_does_not_repeat_the_value() -> None:
+    """It could be a secret."""
+    with pytest.raises(ValueError, match="'token' is not a JSON value but bytes") as refusal:
+        copy_object({"token": b"hunter2"})
+
+    assert "hunter2" not in str(refusal.value)
 
 
 class Hostile:
@@ -69,8 +156,8 @@ HALF_PAST = datetime(2025, 1, 2, 3, 30, tzinfo=timezone(timedelta(hours=1)))
         (Decimal("Infinity"), None),
         (Decimal("sNaN"), None),
         (Decimal("1e999"), None),
-        (Colour.RED, "red"),
-        (Number.ONE, 1),
+        (Tier.SMALL, "small"),
+        (Size.BIG, 2),
         (HALF_PAST, "2025-01-02T02:30:00Z"),
         (date(2025, 1, 2), "2025-01-02"),
         ((1, [2, {3}], frozenset({4})), [1, [2, [3]], [4]]),
@@ -80,7 +167,7 @@ HALF_PAST = datetime(2025, 1, 2, 3, 30, tzinfo=timezone(timedelta(hours=1)))
             {1: "a", None: "b", False: "c", 2.5: "d"},
             {"1": "a", "null": "b", "false": "c", "2.5": "d"},
         ),
-        ({Colour.RED: 1, (1, 2): 2}, {"red": 1, "<tuple>": 2}),
+        ({Tier.SMALL: 1, (1, 2): 2}, {"small": 1, "<tuple>": 2}),
         (b"secret", {"type": "bytes"}),
         (object(), {"type": "object"}),
         (Hostile, {"type": "type"}),
@@ -106,7 +193,7 @@ def test_the_instant_is_what_counts_and_not_its_zone() -> None:
     assert as_json(datetime(2025, 1, 2, 0, 0, 0, 5, UTC)) == "2025-01-02T00:00:00.000005Z"
 
 
-def test_nothing_mutable_is_shared() -> None:
+def test_json_of_a_value_shares_nothing_mutable_with_it() -> None:
     """A trace that was written down does not change."""
     inner = [1]
     found = as_json({"a": inner})

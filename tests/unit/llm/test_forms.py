@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.json_text import MAX_REPLY_CHARS, json_part
+from app.llm.forms import MAX_REPLY_CHARS, json_part
 
 DOCUMENT = '{"answer": "a } in a { text", "n": [1, {"deep": true}]}'
 
