@@ -33,9 +33,8 @@ from app.settings.schema import Settings
 from app.tools.arguments import ArgumentChecks
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
-from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool
-from app.tools.registry import ToolRegistry
+from app.tools.registry import ToolPolicy, ToolRegistry
 
 
 def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:

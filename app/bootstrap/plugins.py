@@ -80,7 +80,7 @@ class Toolbox:
         """
         self._held = AsyncExitStack()
         renderer = Renderer()
-        self._held.callback(renderer.close)
+        self._held.push_async_callback(renderer.aclose)
         resources = ToolResources(prices=self._prices(settings.prices), renderer=renderer)
         named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
         found = (*(_installed(TOOLS) if points is None else points), *named)

@@ -39,7 +39,7 @@ from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
 from app.runs.run import CallRecord, CancelRequest, Run, RunKey, RunStatus, as_ended
-from app.tools.keeping import ArtifactKeeper
+from app.tools.artifacts import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Checks the arguments of a tool call against the tool's JSON Schema."""
+"""The JSON Schemas of the arguments of tools: how they are written, and how they are checked."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from jsonschema_rs import Draft202012Validator, ValidationError
 
 from app.observability.redaction import redact_text
-from app.tools.ports import ToolSpec
+from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolRegistry
 
 MAX_PROBLEMS = 3
@@ -21,36 +21,63 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL in a JSON text, which no database text can hold."""
 
 
+def object_of(required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object of these properties alone; ``required`` names some of them."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": required.split(),
+        "properties": properties,
+    }
+
+
+def text(most: int, description: str = "", *, least: int = 1) -> dict[str, Any]:
+    """Return the schema of a text of ``least`` to ``most`` characters."""
+    return _described({"type": "string", "minLength": least, "maxLength": most}, description)
+
+
+def whole(lowest: int, highest: int, description: str = "") -> dict[str, Any]:
+    """Return the schema of a whole number, which JSON may hold as 2 or as 2.0."""
+    return _described({"type": "integer", "minimum": lowest, "maximum": highest}, description)
+
+
+def choice(options: Iterable[str], description: str = "") -> dict[str, Any]:
+    """Return the schema of one of several words."""
+    return _described({"type": "string", "enum": list(options)}, description)
+
+
+def day(description: str = "") -> dict[str, Any]:
+    """Return the schema of a date as YYYY-MM-DD."""
+    return _described({"type": "string", "format": "date"}, description)
+
+
+def items(of: Mapping[str, Any], least: int, most: int, description: str = "") -> dict[str, Any]:
+    """Return the schema of a list of ``least`` to ``most`` items."""
+    found = {"type": "array", "items": of, "minItems": least, "maxItems": most}
+    return _described(found, description)
+
+
+def _described(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return schema | {"description": description} if description else schema
+
+
 class UnfitSchemaError(ValueError):
     """A tool's own JSON Schema is broken, refers elsewhere or accepts unknown arguments."""
 
 
-class ArgumentChecks:
-    """The compiled schemas of the tools of a registry.
+class ArgumentCheck:
+    """The compiled schema of one tool.
 
     A message names the argument and says what to do. It never repeats a value: arguments may hold
     what must not reach a log.
     """
 
-    def __init__(self, registry: ToolRegistry) -> None:
-        """Compile every schema.
-
-        Raises:
-            UnfitSchemaError: a schema is unfit; the message names the tool.
-        """
-        self._checks = {spec.name: _ArgumentCheck(spec) for spec in registry.specs()}
-
-    def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with ``args`` for the tool ``name``, or None.
-
-        Raises:
-            KeyError: no tool has that name.
-        """
-        return self._checks[name].problem(args)
-
-
-class _ArgumentCheck:
     def __init__(self, spec: ToolSpec) -> None:
+        """Compile the schema.
+
+        Raises:
+            UnfitSchemaError: the schema is unfit; the message names the tool.
+        """
         schema = dict(spec.parameters)
         if schema.get("type") != "object" or schema.get("additionalProperties") is not False:
             raise UnfitSchemaError(
@@ -65,10 +92,11 @@ class _ArgumentCheck:
             raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with ``args``, or None."""
         if not _is_storable(args):
             return _NOT_JSON
         try:
-            problems = [self._told(error) for error in self._validator.iter_errors(dict(args))]
+            problems = [self._message(error) for error in self._validator.iter_errors(dict(args))]
         except ValueError:
             return _NOT_JSON
         if not problems:
@@ -77,7 +105,7 @@ class _ArgumentCheck:
         more = len(problems) - len(shown)
         return " ".join(shown) + (f" And {more} more." if more else "")
 
-    def _told(self, error: ValidationError) -> str:
+    def _message(self, error: ValidationError) -> str:
         place = "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path
         ).lstrip(".")
@@ -95,12 +123,62 @@ class _ArgumentCheck:
                 return f"'{place}' must be of type {' or '.join(details['types'])}: change it."
             case "enum":
                 return f"'{place}' must be one of {details['options']}: choose one."
+            case "format" if details["format"] == "date":
+                return f"'{place}' must be a date written YYYY-MM-DD: change it."
             case _:
                 return f"'{place or 'arguments'}': {error.message}: change it."
 
 
+class ArgumentChecks:
+    """The compiled schemas of the tools of a registry."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        """Compile every schema.
+
+        Raises:
+            UnfitSchemaError: a schema is unfit; the message names the tool.
+        """
+        self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
+
+    def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with ``args`` for the tool ``name``, or None.
+
+        Raises:
+            KeyError: no tool has that name.
+        """
+        return self._checks[name].problem(args)
+
+
+class CheckedTool:
+    """What the built-in tools share: arguments that fit the schema, and refusals as results."""
+
+    spec: ToolSpec
+
+    def __init__(self) -> None:
+        """Compile the schema of ``spec``."""
+        self._check = ArgumentCheck(self.spec)
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Run the tool; arguments that it cannot use end in a failure dict with the reason."""
+        problem = self._check.problem(args)
+        if problem is not None:
+            return failure(problem, "invalid_arguments")
+        try:
+            return await self.answer(args, context)
+        except ToolRefusedError as refusal:
+            return refusal.result()
+
+    async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Return the result for arguments that follow the schema.
+
+        Raises:
+            ToolRefusedError: there is none.
+        """
+        raise NotImplementedError
+
+
 def _is_storable(args: Mapping[str, Any]) -> bool:
-    """Tell whether a journal can hold the arguments: no NaN, NUL, broken surrogate or abyss."""
+    """Return whether a journal can hold the arguments: no NaN, NUL, lone surrogate or deep nest."""
     try:
         if _is_deep(args):
             return False
@@ -112,7 +190,7 @@ def _is_storable(args: Mapping[str, Any]) -> bool:
 
 
 def _is_deep(args: Mapping[str, Any]) -> bool:
-    """Tell whether the arguments are nested beyond ``MAX_DEPTH``; how deep a parser goes varies."""
+    """Return whether arguments are nested beyond ``MAX_DEPTH``; parsers differ in their limits."""
     level: list[Any] = [args]
     for _ in range(MAX_DEPTH):
         level = [inner for value in level for inner in _inside(value)]

@@ -1,17 +1,24 @@
-"""The port through which tools keep the files they make (seed 002, 9.4 and 23.3).
+"""Files that tools make: the sink that keeps them, their names, and how results refer to them.
 
-Names are made here and by the sink, never by a caller; results refer to a file by its name and URI.
+A run that can keep files has an :class:`ArtifactKeeper` among its services. The dispatch hands each
+tool call a sink of its own and writes into the call's result what was kept, so that the list of
+files comes from the service and not from the tool. File names are made here and by the sink, never
+by a caller.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 EXTENSIONS: Mapping[str, str] = MappingProxyType({"image/png": ".png", "image/svg+xml": ".svg"})
-"""The endings of the files that tools make, by media type."""
+"""The file extensions by media type; tools make no other files."""
 
+ARTIFACTS = "artifacts"
+"""The key under which a result lists the files that its call has kept."""
+
+_REFERENCE = frozenset({"name", "media_type", "size_bytes", "sha256", "url"})
 _STEM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _MAX_STEM = 60
 
@@ -40,7 +47,7 @@ class ArtifactSink(Protocol):
 
     @property
     def max_bytes(self) -> int:
-        """How large a file may be."""
+        """The size of the largest file that may be kept."""
         ...
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
@@ -51,6 +58,27 @@ class ArtifactSink(Protocol):
 
         Raises:
             ArtifactTooLargeError: there are more than ``max_bytes``.
+        """
+        ...
+
+
+class CallSink(ArtifactSink, Protocol):
+    """Keeps the files of one tool call."""
+
+    @property
+    def saved(self) -> Sequence[SavedArtifact]:
+        """The files that were kept so far, in the order in which they were saved."""
+        ...
+
+
+class ArtifactKeeper(Protocol):
+    """Keeps the files of one run; a service of runs that can."""
+
+    def sink_of(self, call_key: str) -> CallSink:
+        """Return a sink for one attempt of a call.
+
+        Its files are named after the call, so that a call that is made again keeps them under the
+        same names.
         """
         ...
 
@@ -71,11 +99,42 @@ def artifact_name(name_stem: str, number: int, media_type: str) -> str:
 
 
 def stem_of(*words: str) -> str:
-    """Return a stem made of the letters and digits of ``words``, cut to what a name may have."""
+    """Return a stem made of the letters and digits of ``words``, cut to the longest stem."""
     plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())
     return plain[:_MAX_STEM].strip("-")
 
 
 def artifact_uri(run_id: str, name: str) -> str:
-    """Return where the service gives the file out."""
+    """Return the path under which the service serves the file."""
     return f"/runs/{run_id}/artifacts/{name}"
+
+
+def with_references(
+    result: dict[str, Any], saved: Sequence[SavedArtifact], run_id: str
+) -> dict[str, Any]:
+    """Return a result that lists the files of its call."""
+    if not saved:
+        return result
+    return {**result, ARTIFACTS: [_reference(each, run_id) for each in saved]}
+
+
+def references_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the references to files in a result; none if ``artifacts`` is anything else."""
+    listed = result.get(ARTIFACTS)
+    if not isinstance(listed, list) or not all(_is_reference(each) for each in listed):
+        return []
+    return [dict(each) for each in listed]
+
+
+def _reference(saved: SavedArtifact, run_id: str) -> dict[str, Any]:
+    return {
+        "name": saved.name,
+        "media_type": saved.media_type,
+        "size_bytes": saved.size_bytes,
+        "sha256": saved.sha256,
+        "url": artifact_uri(run_id, saved.name),
+    }
+
+
+def _is_reference(listed: Any) -> bool:
+    return isinstance(listed, Mapping) and listed.keys() == _REFERENCE

@@ -1,67 +1,111 @@
-"""The calculator tool."""
+"""The calculator tool: written expressions, evaluated exactly where that is possible."""
 
+import ast
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
-from app.tools.arithmetic.evaluator import Evaluator
-from app.tools.arithmetic.notation import MAX_LENGTH
-from app.tools.arithmetic.refusal import CalculationRefusedError
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-untyped]
 
-_SPEC = ToolSpec(
-    name="calculator",
-    deterministic=True,
-    description=(
-        "Works out an arithmetic expression exactly, in decimal. Use it for every calculation. "
-        "Knows + - * / // % ** ^ ! parentheses, percentages such as 17% * 2340, pi, e and the "
-        "functions abs, cbrt, ceil, exp, factorial, floor, gcd, lcm, ln, log(x, base), log10, max, "
-        "mean, median, min, mod, product, root(x, n), round(x, places), sqrt, sum; and times, such "
-        "as (2 hours 30 minutes) * 4 in days. Returns value (decimal text), expression, exact: "
-        "false when the value is rounded, and unit if it is a time."
-    ),
-    parameters={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["expression"],
-        "properties": {
-            "expression": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": MAX_LENGTH,
-                "description": (
-                    "One expression without words, currency signs or thousands separators, "
-                    "such as (3 + 4) * 2340 / 100"
-                ),
-            }
-        },
-    },
-)
+from app.tools.arguments import CheckedTool, object_of, text
+from app.tools.arithmetic.functions import CONSTANTS, function_table
+from app.tools.arithmetic.notation import malformed, to_python
+from app.tools.arithmetic.real import Real, RealArithmetic, decimal_text, negate, too_large
+from app.tools.ports import ToolContext, ToolResult, ToolSpec
+
+MAX_LENGTH = 1000
+"""Characters of the longest expression."""
+MAX_OPERATIONS_DEEP = 100
+"""Operations that wait for one another, such as the terms of one long sum."""
 
 
-class Calculator:
-    """Exact decimal arithmetic on written expressions; a Tool (seed 002, 5.1).
+class Calculator(CheckedTool):
+    """Exact decimal arithmetic on written expressions; a Tool.
 
-    The result is ``{"value": decimal text, "expression": text, "exact": bool}``; if it is a time it
-    also has ``unit``: milliseconds, seconds, minutes, hours, days or weeks.
+    The result is ``{"value": text, "expression": text, "exact": bool}``: the value in plain decimal
+    digits without exponent, separators or needless zeros, what was evaluated in Python's notation,
+    and False where the value is rounded. Refusals have the codes ``invalid_expression``,
+    ``division_by_zero``, ``undefined`` (no real result, such as ``sqrt(-1)``) or ``too_large``.
     """
 
-    spec = _SPEC
+    spec = ToolSpec(
+        name="calculator",
+        deterministic=True,
+        description=(
+            "Works out an arithmetic expression exactly, in decimal. Use it for every calculation. "
+            "Knows + - * / // % ** ^ ! parentheses, percentages such as 17% * 2340, pi, e and the "
+            "functions abs, cbrt, ceil, exp, factorial, floor, gcd, lcm, ln, log(x, base), log10, "
+            "max, mean, median, min, mod, product, root(x, n), round(x, places), sqrt, sum. "
+            "Returns value (decimal text), expression and exact: false when the value is rounded."
+        ),
+        parameters=object_of(
+            "expression",
+            expression=text(
+                MAX_LENGTH,
+                "One expression without words, currency signs or thousands separators, "
+                "such as (3 + 4) * 2340 / 100",
+            ),
+        ),
+    )
 
     def __init__(self) -> None:
-        self._evaluator = Evaluator()
-
-    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Evaluate ``args["expression"]``; a refusal is a failure dict with its reason."""
-        expression = args.get("expression")
-        if not isinstance(expression, str):
-            return failure("'expression' must be text, such as '2 + 3'", "invalid_arguments")
-        try:
-            evaluation = self._evaluator.evaluate(expression)
-        except CalculationRefusedError as refusal:
-            return failure(str(refusal), refusal.code)
-        result: ToolResult = {
-            "value": evaluation.value,
-            "expression": evaluation.expression,
-            "exact": evaluation.exact,
+        """Prepare the operators and functions that simpleeval may use."""
+        super().__init__()
+        arithmetic = RealArithmetic()
+        self._functions = function_table(arithmetic)
+        self._operators = {
+            ast.Add: arithmetic.add,
+            ast.Sub: arithmetic.subtract,
+            ast.Mult: arithmetic.multiply,
+            ast.Div: arithmetic.divide,
+            ast.FloorDiv: arithmetic.divide_whole,
+            ast.Mod: arithmetic.remainder,
+            ast.Pow: arithmetic.power,
+            ast.USub: negate,
+            ast.UAdd: lambda value: value,
         }
-        return result if evaluation.unit is None else {**result, "unit": evaluation.unit}
+
+    async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Return the value of ``args["expression"]``.
+
+        Raises:
+            ToolRefusedError: it is not an expression, is beyond a limit or has no value.
+        """
+        expression = to_python(args["expression"], functions=self._functions, constants=CONSTANTS)
+        value, exact = decimal_text(self._value(expression))
+        return {"value": value, "expression": expression, "exact": exact}
+
+    def _value(self, expression: str) -> Real:
+        # The machine is fresh for every expression: simpleeval keeps the text it works on.
+        machine = SimpleEval(
+            operators=self._operators, functions=self._functions, names=dict(CONSTANTS)
+        )
+        allowed = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
+        machine.nodes = {kind: machine.nodes[kind] for kind in allowed}
+        machine.nodes[ast.Constant] = lambda node: _written_number(expression, node)
+        try:
+            tree = ast.parse(expression, mode="eval")
+            _check_depth(tree)
+            value = machine.eval(expression, previously_parsed=tree.body)
+        except (InvalidExpression, SyntaxError, RecursionError, MemoryError):
+            raise malformed("the text is not an expression") from None
+        if not isinstance(value, Fraction | Decimal):
+            raise malformed("the text is not an expression")
+        return value
+
+
+def _written_number(expression: str, node: ast.Constant) -> Fraction:
+    """Read a number from its own digits: Python's float would already have rounded it."""
+    return Fraction(expression[node.col_offset : node.end_col_offset])
+
+
+def _check_depth(tree: ast.AST) -> None:
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_OPERATIONS_DEEP + 2):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise too_large(
+        f"more than {MAX_OPERATIONS_DEEP} operations wait for one another; use sum() or product()"
+    )

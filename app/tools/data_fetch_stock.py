@@ -1,18 +1,33 @@
 """The tool that fetches daily stock prices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from statistics import fmean
+from types import MappingProxyType
 from typing import Any, Final, Self
 
+from app.tools.arguments import CheckedTool, choice, items, object_of, whole
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from app.tools.resources import ToolResources
-from app.tools.stocks.inputs import END, START, SYMBOL, Inputs, fetched
-from app.tools.stocks.prices import PriceSeries, PriceSource, asking
-from app.tools.stocks.refusal import StockRefusedError, unfit
-from app.tools.stocks.table import FIELDS, in_words, rows_of, summary_of
+from app.tools.stocks.inputs import END, START, SYMBOL, fetched, symbol_of
+from app.tools.stocks.prices import DailyPrice, PriceSeries, PriceSource, asking
 
 MAX_ROWS: Final = 400
 DEFAULT_ROWS: Final = 60
 DEFAULT_FIELDS: Final = ("close", "adjusted_close")
+DECIMALS = 4
+"""Of adjusted prices; prices as traded are shown as they are."""
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "open": "opening price",
+        "high": "highest price",
+        "low": "lowest price",
+        "close": "closing price",
+        "adjusted_close": "adjusted closing price",
+        "volume": "volume",
+    }
+)
+"""The fields of a day, and what each is called in words."""
 
 _SPEC = ToolSpec(
     name="data_fetch_stock",
@@ -26,35 +41,23 @@ _SPEC = ToolSpec(
         " by themselves. close is as traded, adjusted_close is adjusted for later splits and"
         " dividends."
     ),
-    parameters={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["symbol"],
-        "properties": {
-            "symbol": SYMBOL,
-            "start": START,
-            "end": END,
-            "fields": {
-                "type": "array",
-                "items": {"type": "string", "enum": list(FIELDS)},
-                "minItems": 1,
-                "uniqueItems": True,
-                "description": f"Default: {' and '.join(DEFAULT_FIELDS)}",
-            },
-            "max_points": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MAX_ROWS,
-                "description": f"How many rows to return at most; default {DEFAULT_ROWS}",
-            },
+    parameters=object_of(
+        "symbol",
+        symbol=SYMBOL,
+        start=START,
+        end=END,
+        fields={
+            **items(choice(FIELDS), 1, len(FIELDS), f"Default: {' and '.join(DEFAULT_FIELDS)}"),
+            "uniqueItems": True,
         },
-    },
+        max_points=whole(1, MAX_ROWS, f"How many rows to return at most; default {DEFAULT_ROWS}"),
+    ),
     timeout_seconds=20.0,
 )
 
 
-class DataFetchStock:
-    """Daily prices from a PriceSource; a Tool (seed 002, 5.3).
+class DataFetchStock(CheckedTool):
+    """Daily prices from a PriceSource; a Tool.
 
     The result is ``{"symbol", "source", "currency", "start", "end", "count", "columns", "rows",
     "rows_omitted", "summary", "text"}``, where ``start`` and ``end`` are the first and the last
@@ -62,57 +65,87 @@ class DataFetchStock:
     """
 
     def __init__(self, source: PriceSource) -> None:
+        """Fetch from ``source``."""
         self._source = source
         self.spec = asking(_SPEC, source)
+        super().__init__()
 
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
         """Return the tool over what the tools of a process share."""
         return cls(resources.prices)
 
-    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Fetch what ``args`` ask for; a refusal is a failure dict with its reason."""
-        inputs = Inputs(args)
-        try:
-            inputs.only(*_SPEC.parameters["properties"])
-            fields = _fields(inputs)
-            limit = inputs.whole("max_points", 1, MAX_ROWS, DEFAULT_ROWS)
-            series = await fetched(self._source, inputs.symbol(), inputs.period())
-        except StockRefusedError as refusal:
-            return refusal.result()
-        return _result(series, fields, limit)
+    async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Return the prices that ``args`` ask for.
+
+        Raises:
+            ToolRefusedError: there are no such prices.
+        """
+        fields = list(args.get("fields", DEFAULT_FIELDS))
+        limit = int(args.get("max_points", DEFAULT_ROWS))
+        series = await fetched(self._source, symbol_of(args["symbol"]), args)
+        count = len(series.days)
+        summary = _summary(series, fields[0])
+        result: ToolResult = {
+            "symbol": series.symbol,
+            "source": series.source,
+            "currency": series.currency,
+            "start": series.first.day.isoformat(),
+            "end": series.last.day.isoformat(),
+            "count": count,
+            "columns": ["date", *fields],
+            "rows": _rows(series.days[-limit:], fields),
+            "rows_omitted": max(0, count - limit),
+            "summary": summary,
+            "text": _in_words(series, summary),
+        }
+        if count == 1:
+            result["value"] = summary["last"]
+        if count > limit:
+            result["note"] = (
+                f"rows holds the latest {limit} of {count} days; the summary is of all of them."
+                " Choose narrower dates to see the others."
+            )
+        return result
 
 
-def _fields(inputs: Inputs) -> list[str]:
-    fields = inputs.args.get("fields", DEFAULT_FIELDS)
-    if not isinstance(fields, list | tuple) or not fields:
-        raise unfit("'fields' must be a list of at least one field")
-    if any(not isinstance(field, str) or field not in FIELDS for field in fields):
-        raise unfit(f"each of 'fields' must be one of {', '.join(FIELDS)}")
-    return list(dict.fromkeys(fields))
+def _rows(days: Sequence[DailyPrice], fields: Sequence[str]) -> list[list[Any]]:
+    """Return one row a day: the date and then the fields."""
+    return [[day.day.isoformat(), *(_shown(day, field) for field in fields)] for day in days]
 
 
-def _result(series: PriceSeries, fields: list[str], limit: int) -> ToolResult:
-    count = len(series.days)
-    summary = summary_of(series, fields[0])
-    result: ToolResult = {
-        "symbol": series.symbol,
-        "source": series.source,
-        "currency": series.currency,
-        "start": series.first.day.isoformat(),
-        "end": series.last.day.isoformat(),
-        "count": count,
-        "columns": ["date", *fields],
-        "rows": rows_of(series.days[-limit:], fields),
-        "rows_omitted": max(0, count - limit),
-        "summary": summary,
-        "text": in_words(series, summary),
+def _summary(series: PriceSeries, field: str) -> dict[str, Any]:
+    """Return the first, last, lowest, highest and mean value of a field over all days."""
+    value = attrgetter(field)
+    lowest, highest = min(series.days, key=value), max(series.days, key=value)
+    return {
+        "field": field,
+        "first": _shown(series.first, field),
+        "last": _shown(series.last, field),
+        "min": _shown(lowest, field),
+        "min_date": lowest.day.isoformat(),
+        "max": _shown(highest, field),
+        "max_date": highest.day.isoformat(),
+        "mean": round(fmean(map(value, series.days)), DECIMALS),
     }
-    if count == 1:
-        result["value"] = summary["last"]
-    if count > limit:
-        result["note"] = (
-            f"rows holds the latest {limit} of {count} days; the summary is of all of them. Choose"
-            " narrower dates to see the others."
-        )
-    return result
+
+
+def _in_words(series: PriceSeries, summary: Mapping[str, Any]) -> str:
+    """Return a summary as one sentence."""
+    field, first = summary["field"], series.first
+    decimals, unit = (0, "shares") if field == "volume" else (2, series.currency)
+    words = {
+        name: f"{summary[name]:,.{decimals}f}" for name in ("first", "last", "min", "max", "mean")
+    }
+    if len(series.days) == 1:
+        return f"{series.symbol}, {FIELDS[field]} on {first.day}: {words['last']} {unit}"
+    return (
+        f"{series.symbol}, {FIELDS[field]} on {len(series.days):,} trading days from {first.day} to"
+        f" {series.last.day}: first {words['first']}, last {words['last']}, lowest {words['min']},"
+        f" highest {words['max']}, mean {words['mean']} {unit}"
+    )
+
+
+def _shown(day: DailyPrice, field: str) -> Any:
+    value = getattr(day, field)
+    return round(value, DECIMALS) if field == "adjusted_close" else value

@@ -24,11 +24,14 @@ from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
 from app.observability.redaction import redact_text, redact_value
 from app.tools.arguments import ArgumentChecks
-from app.tools.artifacts import ArtifactTooLargeError
-from app.tools.keeping import ArtifactKeeper, CallSink, with_references
-from app.tools.policy import ToolPolicy
+from app.tools.artifacts import (
+    ArtifactKeeper,
+    ArtifactTooLargeError,
+    CallSink,
+    with_references,
+)
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
-from app.tools.registry import ToolRegistry
+from app.tools.registry import ToolPolicy, ToolRegistry
 
 Payloads = Literal["redacted", "none", "full"]
 """What a trace shows of a tool's arguments."""
@@ -81,7 +84,7 @@ class ToolDispatch:
         """Run a tool; whatever goes wrong with it is a dict with ``error`` and ``code``.
 
         Raises:
-            Stop: a limit or somebody's wish keeps it from being run, or ended it.
+            Stop: a limit or a cancel request keeps it from being run, or ended it.
         """
         tool = self._registry.find(name) if self._policy.allows(name) else None
         if tool is None:
@@ -157,7 +160,7 @@ async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) 
             "The tool broke.", error_class=type(error).__name__, retryable=False
         ) from error
     if "error" in result:
-        # It may quote what the tool was given or got; it is shown by the trace and in events.
+        # It may quote arguments or data, and traces and events show it.
         said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
         code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
         raise AttemptError(
@@ -170,7 +173,7 @@ async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) 
 
 
 def _seconds(asked: object) -> float | None:
-    """Return the wait that a tool asks for, unless it is no number; what is too long is endless."""
+    """Return the wait that a tool asks for, in seconds; None unless it is a number."""
     try:
         return float(asked) if isinstance(asked, int | float) else None
     except OverflowError:

@@ -9,39 +9,24 @@ from app.tools.analysis.metrics import (
     LEAST_FOR_CORRELATION,
     METRICS,
     NAMES,
-    Metric,
-)
-from app.tools.analysis.observations import (
     TRADING_DAYS_A_YEAR,
-    Observations,
     Options,
-    common,
+    correlation_of_returns,
 )
-from app.tools.analysis.ranking import ENDS, HIGHEST, LEAST, MOST, ranked
-from app.tools.analysis.relations import correlation_of_returns
-from app.tools.analysis.results import found_in, with_origin, worded
-from app.tools.analysis.rounding import rounded
-from app.tools.analysis.subjects import (
-    FIELDS,
-    MAX_VALUE,
-    MAX_VALUES,
-    PRICES,
-    given,
-    priced,
-)
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from app.tools.analysis.observations import FIELDS, Observations, common, given, priced
+from app.tools.analysis.results import HIGHEST, LOWEST, found_in, ranked, rounded, worded
+from app.tools.arguments import CheckedTool, choice, day, items, object_of, whole
+from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
 from app.tools.resources import ToolResources
-from app.tools.stocks.inputs import END, START, SYMBOL, Inputs
+from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, symbol_of, symbols_of
 from app.tools.stocks.prices import PriceSource, asking
-from app.tools.stocks.refusal import StockRefusedError, unfit
 
-MAX_WINDOW = 1000
-_VALUES = {
-    "type": "array",
-    "items": {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE},
-    "minItems": 1,
-    "maxItems": MAX_VALUES,
-}
+LEAST_COMPARED, MOST_COMPARED = 2, 5
+"""How many stocks are compared."""
+DEFAULT_WINDOW, MAX_WINDOW = 20, 1000
+MAX_VALUES = 5000
+MAX_VALUE = 1e15
+_VALUE = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 _SPEC = ToolSpec(
     name="numeric_analysis",
     deterministic=True,
@@ -57,72 +42,40 @@ _SPEC = ToolSpec(
         " observations and the dates used. Prices are adjusted closes unless told otherwise; price"
         " raw is what was paid on the day."
     ),
-    parameters={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["metric"],
-        "properties": {
-            "metric": {"type": "string", "enum": list(NAMES)},
-            "symbol": SYMBOL,
-            "symbols": {
-                "type": "array",
-                "items": SYMBOL,
-                "minItems": LEAST,
-                "maxItems": MOST,
-                "description": "Two stocks for correlation, or 2 to 5 to compare",
-            },
-            "which": {
-                "type": "string",
-                "enum": list(ENDS),
-                "description": "Of several symbols, the value that comes first; default highest",
-            },
-            "start": START,
-            "end": END,
-            "field": {
-                "type": "string",
-                "enum": list(FIELDS),
-                "description": "What to look at; default close",
-            },
-            "price": {
-                "type": "string",
-                "enum": list(PRICES),
-                "description": "adjusted for splits and dividends (default), or raw as traded",
-            },
-            "values": {**_VALUES, "description": "Your own numbers, instead of a symbol"},
-            "other_values": {**_VALUES, "description": "The second series, for correlation alone"},
-            "dates": {
-                "type": "array",
-                "items": {"type": "string", "format": "date"},
-                "maxItems": MAX_VALUES,
-                "description": "The date of each of the values, ascending, YYYY-MM-DD",
-            },
-            "window": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MAX_WINDOW,
-                "description": "Observations in a moving average; default 20",
-            },
-            "periods_per_year": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": 366,
-                "description": "Observations in a year, for annualising; default 252 trading days",
-            },
-            "decimals": {
-                "type": "integer",
-                "minimum": 0,
-                "maximum": 10,
-                "description": "Round the results to so many decimals",
-            },
-        },
-    },
+    parameters=object_of(
+        "metric",
+        metric=choice(NAMES),
+        symbol=SYMBOL,
+        symbols=items(
+            SYMBOL,
+            LEAST_COMPARED,
+            MOST_COMPARED,
+            "Two stocks for correlation, or 2 to 5 to compare",
+        ),
+        which=choice(
+            (HIGHEST, LOWEST), "Of several symbols, the value that comes first; default highest"
+        ),
+        start=START,
+        end=END,
+        field=choice(FIELDS, "What to look at; default close"),
+        price=PRICE,
+        values=items(_VALUE, 1, MAX_VALUES, "Your own numbers, instead of a symbol"),
+        other_values=items(_VALUE, 1, MAX_VALUES, "The second series, for correlation alone"),
+        dates=items(day(), 0, MAX_VALUES, "The date of each of the values, ascending, YYYY-MM-DD"),
+        window=whole(1, MAX_WINDOW, f"Observations in a moving average; default {DEFAULT_WINDOW}"),
+        periods_per_year=whole(
+            1, 366, "Observations in a year, for annualising; default 252 trading days"
+        ),
+        decimals=whole(0, 10, "Round the results to so many decimals"),
+    ),
     timeout_seconds=20.0,
 )
+_ALWAYS = ("metric", "decimals")
 _PRICE_ARGS = ("start", "end", "field", "price")
 
 
-class NumericAnalysis:
-    """One metric of one or two series, or of several stocks; a Tool (seed 002, 5.3).
+class NumericAnalysis(CheckedTool):
+    """One metric of one or two series, or of several stocks; a Tool.
 
     The result is ``{"metric", "value", "unit", "formula", "observations", "start", "end", "source",
     "text", …}`` with the details of the metric. Returns, volatility and drawdowns are in percent,
@@ -131,87 +84,100 @@ class NumericAnalysis:
     """
 
     def __init__(self, source: PriceSource) -> None:
+        """Take prices from ``source``."""
         self._source = source
         self.spec = asking(_SPEC, source)
+        super().__init__()
 
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
         """Return the tool over what the tools of a process share."""
         return cls(resources.prices)
 
-    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Work out ``args["metric"]``; a refusal is a failure dict with its reason."""
-        inputs = Inputs(args)
+    async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Return the figure that ``args["metric"]`` names.
+
+        Raises:
+            ToolRefusedError: there are no such prices, or the figure is not defined.
+        """
+        metric = args["metric"]
+        decimals = int(args["decimals"]) if "decimals" in args else None
         try:
-            metric = inputs.choice("metric", NAMES, "")
-            decimals = inputs.whole("decimals", 0, 10, 0) if inputs.has("decimals") else None
             if metric == CORRELATION:
-                result = await self._correlation(inputs)
-            elif inputs.has("symbols"):
-                ranking = await self._ranking(inputs, metric)
-                return {"metric": metric, **rounded(ranking, decimals)}
+                result = worded(rounded(await self._correlation(args), decimals))
+            elif "symbols" in args:
+                result = rounded(await self._ranking(args), decimals)
             else:
-                result = await self._single(inputs, metric)
-            return {"metric": metric, **worded(rounded(result, decimals))}
-        except StockRefusedError as refusal:
-            return refusal.result()
-        except (ArithmeticError, StatisticsError, ValueError):
-            return failure("The numbers are too far apart to work this out.", "too_large")
+                result = worded(rounded(await self._single(args), decimals))
+        except (ArithmeticError, StatisticsError, ValueError) as error:
+            raise ToolRefusedError(
+                "The numbers are too far apart to work this out.", code="too_large"
+            ) from error
+        return {"metric": metric, **result}
 
-    async def _single(self, inputs: Inputs, name: str) -> ToolResult:
-        metric = METRICS[name]
-        if inputs.has("values") == inputs.has("symbol"):
-            raise unfit(f"{name} needs either 'symbol' or 'values'")
-        options = _options(inputs)
-        if inputs.has("values"):
-            inputs.only("metric", "decimals", "values", "dates", *metric.uses)
-            subject = given(inputs)
+    async def _single(self, args: Mapping[str, Any]) -> ToolResult:
+        metric = METRICS[args["metric"]]
+        if ("values" in args) == ("symbol" in args):
+            raise ToolRefusedError(f"{args['metric']} needs either 'symbol' or 'values'")
+        if "values" in args:
+            _allow(args, "values", "dates", *metric.uses)
+            observed = given(args)
         else:
-            inputs.only("metric", "decimals", "symbol", *_PRICE_ARGS, *metric.uses)
-            subject = await priced(inputs, inputs.symbol(), self._source)
-        _enough(subject.observations, _least(metric, options), name)
-        finding = metric.compute(subject.observations, options)
-        return found_in(metric.words, [subject], subject.observations, finding)
+            _allow(args, "symbol", *_PRICE_ARGS, *metric.uses)
+            observed = await priced(self._source, symbol_of(args["symbol"]), args)
+        options = _options(args)
+        _enough(observed, args, options)
+        return found_in(metric.words, metric.compute(observed, options), observed)
 
-    async def _ranking(self, inputs: Inputs, name: str) -> ToolResult:
-        metric, options = METRICS[name], _options(inputs)
-        inputs.only("metric", "decimals", "symbols", "which", *_PRICE_ARGS, *metric.uses)
-        first = inputs.choice("which", ENDS, HIGHEST)
-        symbols = inputs.symbols(LEAST, MOST)
-        subjects = [await priced(inputs, symbol, self._source) for symbol in symbols]
-        seen = common(*(subject.observations for subject in subjects))  # of the same time
-        _enough(seen[0], _least(metric, options), name)
-        result = ranked(metric, dict(zip(symbols, seen, strict=True)), options, first)
-        return with_origin(result, subjects, seen[0])
+    async def _ranking(self, args: Mapping[str, Any]) -> ToolResult:
+        metric, options = METRICS[args["metric"]], _options(args)
+        _allow(args, "symbols", "which", *_PRICE_ARGS, *metric.uses)
+        series = await self._together(args, LEAST_COMPARED, MOST_COMPARED)
+        _enough(series[0], args, options)
+        return ranked(metric, options, args.get("which", HIGHEST), *series)
 
-    async def _correlation(self, inputs: Inputs) -> ToolResult:
-        if inputs.has("values"):
-            inputs.only("metric", "decimals", "values", "other_values", "dates")
-            subjects = [given(inputs), given(inputs, "other_values")]
+    async def _correlation(self, args: Mapping[str, Any]) -> ToolResult:
+        if "values" in args and "other_values" in args:
+            _allow(args, "values", "other_values", "dates")
+            one, other = common(given(args), given(args, "other_values"))
+        elif "symbols" in args:
+            _allow(args, "symbols", *_PRICE_ARGS)
+            one, other = await self._together(args, 2, 2)
         else:
-            inputs.only("metric", "decimals", "symbols", *_PRICE_ARGS)
-            symbols = inputs.symbols(2, 2)
-            subjects = [await priced(inputs, symbol, self._source) for symbol in symbols]
-        one, other = common(*(subject.observations for subject in subjects))
-        _enough(one, LEAST_FOR_CORRELATION, CORRELATION)
-        finding = correlation_of_returns(one, other)
-        return found_in("correlation of returns", subjects, one, finding)
+            raise ToolRefusedError(
+                "correlation needs two 'symbols', or 'values' and 'other_values'"
+            )
+        _enough(one, args, _options(args))
+        return found_in("correlation of returns", correlation_of_returns(one, other), one, other)
+
+    async def _together(
+        self, args: Mapping[str, Any], least: int, most: int
+    ) -> tuple[Observations, ...]:
+        """Return the prices of several symbols on the days that all of them have."""
+        symbols = symbols_of(args["symbols"], least, most)
+        return common(*[await priced(self._source, symbol, args) for symbol in symbols])
 
 
-def _options(inputs: Inputs) -> Options:
+def _allow(args: Mapping[str, Any], *names: str) -> None:
+    """Refuse arguments other than ``names`` and those of every metric."""
+    if unused := sorted(args.keys() - {*_ALWAYS, *names}):
+        raise ToolRefusedError(f"{', '.join(unused)} cannot be used here: leave it out")
+
+
+def _options(args: Mapping[str, Any]) -> Options:
     return Options(
-        window=inputs.whole("window", 1, MAX_WINDOW, 20),
-        periods_per_year=inputs.whole("periods_per_year", 1, 366, TRADING_DAYS_A_YEAR),
+        window=int(args.get("window", DEFAULT_WINDOW)),
+        periods_per_year=int(args.get("periods_per_year", TRADING_DAYS_A_YEAR)),
     )
 
 
-def _least(metric: Metric, options: Options) -> int:
-    return max(metric.least, options.window if "window" in metric.uses else 0)
-
-
-def _enough(observed: Observations, least: int, name: str) -> None:
+def _enough(observed: Observations, args: Mapping[str, Any], options: Options) -> None:
+    name = args["metric"]
+    least = LEAST_FOR_CORRELATION if name == CORRELATION else METRICS[name].least
+    if name != CORRELATION and "window" in METRICS[name].uses:
+        least = max(least, options.window)
     if len(observed) < least:
-        raise StockRefusedError(
+        raise ToolRefusedError(
             f"{name} needs at least {least} observations, and there are {len(observed)}.",
             code="too_few_points",
         )

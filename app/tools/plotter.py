@@ -1,10 +1,11 @@
 """The tool that draws prices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from app.tools.arguments import CheckedTool, choice, items, object_of, text, whole
 from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, stem_of
-from app.tools.plotting.composing import MAX_TITLE_CHARS, Wish, clean_title, composed
+from app.tools.plotting.composing import MAX_TITLE_CHARS, PlotRequest, clean_title, composed
 from app.tools.plotting.picture import (
     DEFAULT_HEIGHT,
     DEFAULT_WIDTH,
@@ -16,12 +17,11 @@ from app.tools.plotting.picture import (
     Kind,
     Picture,
 )
-from app.tools.plotting.renderer import NotRenderedError, Renderer
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from app.tools.plotting.renderer import Renderer
+from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
 from app.tools.resources import ToolResources
-from app.tools.stocks.inputs import END, START, SYMBOL, Inputs, fetched
+from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, fetched, symbol_of, symbols_of
 from app.tools.stocks.prices import PriceSeries, PriceSource, asking
-from app.tools.stocks.refusal import StockRefusedError, unfit
 
 MAX_SYMBOLS = 5
 _SPEC = ToolSpec(
@@ -33,121 +33,94 @@ _SPEC = ToolSpec(
         " symbol is below its highest close). Returns the artifact's name, media type and size, and"
         " what was drawn."
     ),
-    parameters={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["kind"],
-        "properties": {
-            "kind": {"type": "string", "enum": [kind.value for kind in Kind]},
-            "symbol": SYMBOL,
-            "symbols": {
-                "type": "array",
-                "items": SYMBOL,
-                "minItems": 1,
-                "maxItems": MAX_SYMBOLS,
-                "description": "Instead of symbol, to compare stocks in a line picture",
-            },
-            "start": START,
-            "end": END,
-            "price": {
-                "type": "string",
-                "enum": ["adjusted", "raw"],
-                "description": "adjusted for splits and dividends (default), or raw as traded",
-            },
-            "title": {
-                "type": "string",
-                "maxLength": MAX_TITLE_CHARS,
-                "description": "Plain text; without it the picture names what it shows",
-            },
-            "format": {
-                "type": "string",
-                "enum": [form.value for form in Format],
-                "description": "Default png",
-            },
-            "width": {
-                "type": "integer",
-                "minimum": MIN_WIDTH,
-                "maximum": MAX_WIDTH,
-                "description": f"In pixels, default {DEFAULT_WIDTH}",
-            },
-            "height": {
-                "type": "integer",
-                "minimum": MIN_HEIGHT,
-                "maximum": MAX_HEIGHT,
-                "description": f"In pixels, default {DEFAULT_HEIGHT}",
-            },
-        },
-    },
+    parameters=object_of(
+        "kind",
+        kind=choice(Kind),
+        symbol=SYMBOL,
+        symbols=items(
+            SYMBOL, 1, MAX_SYMBOLS, "Instead of symbol, to compare stocks in a line picture"
+        ),
+        start=START,
+        end=END,
+        price=PRICE,
+        title=text(
+            MAX_TITLE_CHARS, "Plain text; without it the picture names what it shows", least=0
+        ),
+        format=choice(Format, "Default png"),
+        width=whole(MIN_WIDTH, MAX_WIDTH, f"In pixels, default {DEFAULT_WIDTH}"),
+        height=whole(MIN_HEIGHT, MAX_HEIGHT, f"In pixels, default {DEFAULT_HEIGHT}"),
+    ),
     timeout_seconds=30.0,
 )
 
 
-class Plotter:
-    """Pictures of prices, kept as artifacts; a Tool (seed 002, 5.3 and 9.4).
+class Plotter(CheckedTool):
+    """Pictures of prices, kept as artifacts; a Tool.
 
     The result is ``{"artifact": name, "media_type", "size_bytes", "sha256", "width", "height",
-    "source", "text", …}``; where the file can be fetched is the service's to add. A picture is made
-    again after a crash, because the same arguments give the same bytes, which are kept once.
+    "source", "text", …}``; the service adds where the file can be fetched. A picture is made again
+    after a crash, because the same arguments give the same bytes, which are kept once.
     """
 
     def __init__(self, source: PriceSource, renderer: Renderer) -> None:
+        """Draw prices of ``source`` with ``renderer``, which the caller closes."""
         self._source = source
         self._renderer = renderer
         self.spec = asking(_SPEC, source)
+        super().__init__()
 
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
         """Return the tool over what the tools of a process share."""
         return cls(resources.prices, resources.renderer)
 
-    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Draw what ``args`` ask for and keep it; a refusal is a failure dict with its reason."""
-        inputs = Inputs(args)
+    async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Draw what ``args`` ask for and keep it.
+
+        Raises:
+            ToolRefusedError: there are no such prices, or the picture cannot be drawn or kept.
+        """
         sink = context.artifacts
         if sink is None:
-            return failure("Pictures cannot be kept here, so none is drawn.", "no_artifacts")
+            raise ToolRefusedError(
+                "Pictures cannot be kept here, so none is drawn.", code="no_artifacts"
+            )
+        request, symbols = _request(args), _symbols(args)
+        series = [await fetched(self._source, symbol, args) for symbol in symbols]
+        picture = composed(series, request)
+        data = await self._renderer.render(picture, sink.max_bytes)
+        stem = stem_of("plot", *symbols, request.kind)
         try:
-            inputs.only(*_SPEC.parameters["properties"])
-            wish, symbols = _wish(inputs), _symbols(inputs)
-            series = [await fetched(self._source, name, inputs.period()) for name in symbols]
-            picture = composed(series, wish)
-            data = await self._renderer.render(picture, sink.max_bytes)
-            stem = stem_of("plot", *symbols, wish.kind)
-            saved = await sink.save(stem, wish.format.media_type, data)
-        except StockRefusedError as refusal:
-            return refusal.result()
-        except NotRenderedError as refusal:
-            return failure(str(refusal), refusal.code)
+            saved = await sink.save(stem, request.format.media_type, data)
         except ArtifactTooLargeError as refusal:
-            return failure(str(refusal), "too_large")
+            raise ToolRefusedError(str(refusal), code="too_large") from refusal
         except Exception as error:  # a sink is foreign code, and a tool never raises
-            return failure(f"The picture could not be kept ({type(error).__name__}).", "not_kept")
+            raise ToolRefusedError(
+                f"The picture could not be kept ({type(error).__name__}).", code="not_kept"
+            ) from error
         return _result(series, picture, saved)
 
 
-def _wish(inputs: Inputs) -> Wish:
-    title = inputs.args.get("title", "")
-    if not isinstance(title, str):
-        raise unfit("'title' must be text")
-    return Wish(
-        kind=Kind(inputs.choice("kind", list(Kind), "")),
-        format=Format(inputs.choice("format", list(Format), Format.PNG)),
-        width=inputs.whole("width", MIN_WIDTH, MAX_WIDTH, DEFAULT_WIDTH),
-        height=inputs.whole("height", MIN_HEIGHT, MAX_HEIGHT, DEFAULT_HEIGHT),
-        adjusted=inputs.choice("price", ("adjusted", "raw"), "adjusted") == "adjusted",
-        title=clean_title(title) or None,
+def _request(args: Mapping[str, Any]) -> PlotRequest:
+    return PlotRequest(
+        kind=Kind(args["kind"]),
+        format=Format(args.get("format", Format.PNG)),
+        width=int(args.get("width", DEFAULT_WIDTH)),
+        height=int(args.get("height", DEFAULT_HEIGHT)),
+        adjusted=args.get("price", "adjusted") == "adjusted",
+        title=clean_title(args.get("title", "")) or None,
     )
 
 
-def _symbols(inputs: Inputs) -> list[str]:
-    if inputs.has("symbol") == inputs.has("symbols"):
-        raise unfit("the plotter needs either 'symbol' or 'symbols'")
-    if inputs.has("symbol"):
-        return [inputs.symbol()]
-    return inputs.symbols(1, MAX_SYMBOLS if inputs.args.get("kind") == Kind.LINE else 1)
+def _symbols(args: Mapping[str, Any]) -> list[str]:
+    if ("symbol" in args) == ("symbols" in args):
+        raise ToolRefusedError("the plotter needs either 'symbol' or 'symbols'")
+    if "symbol" in args:
+        return [symbol_of(args["symbol"])]
+    return symbols_of(args["symbols"], 1, MAX_SYMBOLS if args["kind"] == Kind.LINE else 1)
 
 
-def _result(series: list[PriceSeries], picture: Picture, saved: SavedArtifact) -> ToolResult:
+def _result(series: Sequence[PriceSeries], picture: Picture, saved: SavedArtifact) -> ToolResult:
     symbols = [one.symbol for one in series]
     start = max(one.first.day for one in series).isoformat()
     end = min(one.last.day for one in series).isoformat()

@@ -1,4 +1,4 @@
-"""What a tool is, and what it is told."""
+"""What a tool is, what it may know of its run, and how it fails."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class ToolSpec:
     leaves nothing behind. The verifier runs such a tool again to check what it found."""
     parallel_safe: bool = True
     transient: frozenset[str] = frozenset()
-    """Codes of failures that another attempt may not meet, such as ``source_unavailable``. A tool
-    that names any is asked again after them and after a timeout, if it is idempotent, as the
-    settings ``retry`` say; every attempt counts in ``max_tool_calls`` (seed 002, 21.3)."""
+    """Codes of failures that another attempt may not meet, such as ``source_unavailable``. An
+    idempotent tool that names any is called again after them and after a timeout, as the settings
+    ``retry`` say; every attempt counts in ``max_tool_calls``."""
     timeout_seconds: float = 10.0
     """Per attempt."""
 
@@ -58,17 +58,38 @@ class Tool(Protocol):
         ...
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Do it; every failure is a dict with ``error`` and ``code``.
+        """Run the tool; every failure is a dict with ``error`` and ``code``.
 
-        A transient one may say in ``retry_after_seconds`` how long to wait before the next attempt.
-        ``args`` already follow ``spec.parameters``.
+        A transient failure may say in ``retry_after_seconds`` how long to wait before the next
+        attempt. ``args`` already follow ``spec.parameters``.
         """
         ...
 
 
 def failure(message: str, code: str, *, retry_after_seconds: float | None = None) -> ToolResult:
-    """The dict that every failing tool returns."""
+    """Return the dict that every failing tool returns."""
     result: ToolResult = {"error": message, "code": code}
     if retry_after_seconds is not None:
         result["retry_after_seconds"] = retry_after_seconds
     return result
+
+
+class ToolRefusedError(Exception):
+    """A built-in tool cannot do what was asked; the message says what to ask instead."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "invalid_arguments",
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        """One word, such as ``invalid_arguments``, ``out_of_range`` or ``too_large``."""
+        self.retry_after_seconds = retry_after_seconds
+        """How long a source of data asks not to be called, if it does."""
+
+    def result(self) -> ToolResult:
+        """Return the result of a tool that was refused."""
+        return failure(str(self), self.code, retry_after_seconds=self.retry_after_seconds)

@@ -1,6 +1,7 @@
-"""The tools of a process, by name."""
+"""The tools of a process by name, and the policy that says which of them may be used."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from app.tools.ports import Tool, ToolSpec
 
@@ -10,10 +11,10 @@ class DuplicateToolError(ValueError):
 
 
 class ToolRegistry:
-    """Every tool that exists here; built once and never changed.
+    """Every tool of this process; built once and never changed.
 
-    Listings are in the order of names, so that prompts and traces do not depend on the order in
-    which tools were made (seed 002, 22.3).
+    Listings are sorted by name, so that prompts and traces do not depend on the order in which
+    tools were made.
     """
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
@@ -34,16 +35,23 @@ class ToolRegistry:
         """Return the tool of that name, or None."""
         return self._by_name.get(name)
 
-    def names(self) -> tuple[str, ...]:
-        """Return every name, sorted."""
-        return tuple(self._by_name)
-
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return every spec, sorted by name."""
         return tuple(tool.spec for tool in self._by_name.values())
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
 
-    def __len__(self) -> int:
-        return len(self._by_name)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicy:
+    """An allowlist and a denylist of tool names; a name on both lists is denied.
+
+    The policy does not know which tools exist.
+    """
+
+    allow: frozenset[str] | None = None
+    """The only names that may be used; None allows all, an empty set none."""
+    deny: frozenset[str] = frozenset()
+    """Names that may not be used, whatever ``allow`` says."""
+
+    def allows(self, name: str) -> bool:
+        """Return whether the tool of that name may be used."""
+        return name not in self.deny and (self.allow is None or name in self.allow)

@@ -10,7 +10,7 @@ import pytest
 from app.api.services import PartState
 from app.runs.ports import JournalWrite
 from app.runs.run import CallRecord, RunKey
-from app.tools.policy import ToolPolicy
+from app.tools.registry import ToolPolicy
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.limits import api_limits
 from tests.support.manual_clock import ManualClock

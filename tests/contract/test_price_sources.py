@@ -6,9 +6,9 @@ from datetime import date
 import pytest
 
 from app.adapters.stocks.tiingo import TiingoPrices
+from app.tools.ports import ToolRefusedError
 from app.tools.stocks.packaged import PackagedPrices
 from app.tools.stocks.prices import PriceSource
-from app.tools.stocks.refusal import StockRefusedError
 from tests.support.fake_tiingo import FakeTiingo
 
 
@@ -59,7 +59,7 @@ async def test_a_question_without_an_answer_is_told_what_to_ask(
     source: PriceSource, symbol: str, start: date | None, end: date | None, code: str, told: str
 ) -> None:
     """Covered dates and the nearest trading days are named."""
-    with pytest.raises(StockRefusedError) as refused:
+    with pytest.raises(ToolRefusedError) as refused:
         await source.daily(symbol, start, end)
 
     assert refused.value.code == code

@@ -15,8 +15,7 @@ from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits
 from app.runs.graphs import GraphLimits
 from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
-from app.tools.policy import ToolPolicy
-from app.tools.registry import ToolRegistry
+from app.tools.registry import ToolPolicy, ToolRegistry
 
 
 def api_limits(**changes: Any) -> ApiLimits:

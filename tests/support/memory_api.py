@@ -20,8 +20,7 @@ from app.runs.artifacts import ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService
 from app.tools.calculator import Calculator
-from app.tools.policy import ToolPolicy
-from app.tools.registry import ToolRegistry
+from app.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.graph_checks import ShapeChecks
 from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
 from tests.support.memory_artifacts import MemoryArtifacts

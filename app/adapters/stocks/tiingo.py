@@ -5,9 +5,12 @@ for a while: a case that fetches prices, computes with them and draws them makes
 """
 
 import asyncio
+import csv
+import math
 import time
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
@@ -16,9 +19,8 @@ from weakref import WeakValueDictionary
 import httpx
 from cachetools import TTLCache
 
-from app.adapters.stocks.replies import UnreadableError, days_in, seconds_asked
-from app.tools.stocks.prices import UNAVAILABLE, PriceSeries, unknown_symbol
-from app.tools.stocks.refusal import StockRefusedError
+from app.tools.ports import ToolRefusedError
+from app.tools.stocks.prices import UNAVAILABLE, DailyPrice, PriceSeries, unknown_symbol
 
 BASE_URL: Final = "https://api.tiingo.com"
 SOURCE: Final = "live: Tiingo end-of-day prices"
@@ -30,10 +32,16 @@ MAX_KEPT_DAYS: Final = 100_000
 MAX_REPLY_BYTES: Final = 6_000_000
 """Of one symbol: four times what a hundred bytes a day since 1960 make."""
 MAX_IN_FLIGHT: Final = 4
+MAX_DAYS: Final = 40_000
+"""More trading days than there were in a hundred and fifty years."""
+LONGEST_WAIT_SECONDS: Final = 31_536_000.0
+"""A year: a longer wait, which JSON may be unable to hold, is reported as this one."""
 
 _FIRST_DAY = "1960-01-01"
 _SERVED = "shares, funds and ETFs that are traded in the United States, by ticker"
 _RENAMED = MappingProxyType({"FB": "META"})
+_DATE_CHARS = 10  # 2012-01-03, whatever time follows
+_COLUMNS = frozenset({"date", "open", "high", "low", "close", "volume", "adjClose"})
 
 
 class TiingoPrices:
@@ -94,8 +102,8 @@ class TiingoPrices:
             raise _unavailable("cannot be reached") from error
         _judge(reply, symbol)
         try:
-            days = await asyncio.to_thread(days_in, text)
-        except UnreadableError as error:
+            days = await asyncio.to_thread(_days_in, text)
+        except (csv.Error, TypeError, ValueError, OverflowError) as error:
             raise _unavailable("sent something that is no list of prices") from error
         if not days:
             raise unknown_symbol(symbol, _SERVED)
@@ -121,7 +129,7 @@ def _judge(reply: httpx.Response, symbol: str) -> None:
         case 404:
             raise unknown_symbol(symbol, _SERVED)
         case 401 | 403:
-            raise StockRefusedError(
+            raise ToolRefusedError(
                 "Tiingo refuses the key of this service: its operator must check it.",
                 code="source_refused",
             )
@@ -131,8 +139,55 @@ def _judge(reply: httpx.Response, symbol: str) -> None:
             raise _unavailable(f"answered with status {status}", reply)
 
 
-def _unavailable(what: str, reply: httpx.Response | None = None) -> StockRefusedError:
-    asked = None if reply is None else seconds_asked(reply.headers.get("retry-after", ""))
-    return StockRefusedError(
+def _unavailable(what: str, reply: httpx.Response | None = None) -> ToolRefusedError:
+    asked = None if reply is None else _seconds_asked(reply.headers.get("retry-after", ""))
+    return ToolRefusedError(
         f"Tiingo {what}: try again later.", code=UNAVAILABLE, retry_after_seconds=asked
     )
+
+
+def _days_in(text: str) -> tuple[DailyPrice, ...]:
+    """Read a CSV with the columns of Tiingo's end-of-day prices; the earliest day comes first.
+
+    Raises:
+        csv.Error, TypeError, ValueError, OverflowError: a column is missing, a value cannot be one,
+            a day occurs twice, or there are more than ``MAX_DAYS``.
+    """
+    lines = text.splitlines()
+    rows = csv.DictReader(lines, strict=True)
+    if len(lines) > MAX_DAYS or not set(rows.fieldnames or ()) >= _COLUMNS:
+        raise ValueError("not a list of prices")
+    days = sorted(map(_day, rows))
+    if len({price.day for price in days}) < len(days):
+        raise ValueError("a day occurs twice")
+    return tuple(days)
+
+
+def _day(row: Mapping[str, str]) -> DailyPrice:
+    day = DailyPrice(
+        day=date.fromisoformat(row["date"][:_DATE_CHARS]),
+        open=float(row["open"]),
+        high=float(row["high"]),
+        low=float(row["low"]),
+        close=float(row["close"]),
+        volume=int(float(row["volume"])),
+        adjusted_close=float(row["adjClose"]),
+    )
+    prices = (day.open, day.high, day.low, day.close, day.adjusted_close)
+    if day.volume < 0 or not all(0 < price < math.inf for price in prices):
+        raise ValueError("not prices or a number of shares")
+    return day
+
+
+def _seconds_asked(retry_after: str) -> float | None:
+    """Return how long a ``Retry-After`` asks to wait, in seconds; None if it cannot be read.
+
+    It is at most ``LONGEST_WAIT_SECONDS``.
+    """
+    if retry_after.isdecimal():
+        return min(float(retry_after), LONGEST_WAIT_SECONDS)
+    try:
+        wait = parsedate_to_datetime(retry_after).astimezone(UTC) - datetime.now(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return min(max(0.0, wait.total_seconds()), LONGEST_WAIT_SECONDS)

@@ -10,7 +10,7 @@ from app.nodes.case.case import FinishReason
 from app.nodes.case.evidence import Evidence, compose
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import Action, Plan
-from app.tools.keeping import ARTIFACTS, references_in
+from app.tools.artifacts import ARTIFACTS, references_in
 from app.tools.ports import ToolResult
 
 

@@ -29,8 +29,7 @@ from app.nodes.case.evidence import (
 )
 from app.nodes.case.work import CaseWork
 from app.tools.dates.reader import DateReader
-from app.tools.dates.refusal import DateRefusedError
-from app.tools.ports import Tool, ToolContext, ToolResult, failure
+from app.tools.ports import Tool, ToolContext, ToolRefusedError, ToolResult, failure
 
 _TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
 """An answer with a time of day means more than its date does."""
@@ -193,7 +192,7 @@ class Comparison:
             return None
         try:
             return self._dates.read(text, self._zone)
-        except DateRefusedError:
+        except ToolRefusedError:
             return None
 
 

@@ -1,16 +1,20 @@
-"""What is analysed: numbers in order, often with their days."""
+"""What is analysed: numbers in order, often with their days, and where they come from."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import date
+from itertools import pairwise
 from typing import Any
 
-from app.tools.stocks.refusal import StockRefusedError
+from app.tools.ports import ToolRefusedError
+from app.tools.stocks.inputs import day_in, fetched
+from app.tools.stocks.prices import DailyPrice, PriceSeries, PriceSource
 
-TRADING_DAYS_A_YEAR = 252
-DAYS_A_YEAR = 365.25
+FIELDS = ("close", "open", "high", "low", "volume")
 LEAST_POSITIVE = 1e-15
 """What is smaller counts as zero where a ratio is needed, so that no ratio overflows."""
+SPLIT_RATIO = 1.2
+"""From one day to the next the adjustment changes by this much only if shares were split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,81 +27,130 @@ class Observations:
     values: tuple[float, ...]
     days: tuple[date, ...] | None = None
     """The day of each value, strictly ascending; None if the days are not known."""
+    source: str = "given values"
+    symbol: str | None = None
+    note: str | None = None
+    """What a reader must know to understand the numbers."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def at(self, index: int) -> dict[str, Any]:
-        """Return where a value stands: its date, or its position from 1."""
+        """Return the date of a value, or its position from 1."""
         if self.days is None:
             return {"position": index + 1}
         return {"date": self.days[index].isoformat()}
 
     def place(self, index: int) -> dict[str, Any]:
-        """Return a value and where it stands."""
+        """Return a value with its date or position."""
         return {**self.at(index), "value": self.values[index]}
 
-    def positive(self) -> Sequence[float]:
+    def ends(self) -> dict[str, Any]:
+        """Return the first and the last value with their places."""
+        return {"first": self.place(0), "last": self.place(len(self) - 1)}
+
+    def positive(self) -> tuple[float, ...]:
         """Return the values, for what is defined only above zero.
 
         Raises:
-            StockRefusedError: one of them is zero or less, or too small to divide by.
+            ToolRefusedError: one of them is zero or less, or too small to divide by.
         """
         if min(self.values) < LEAST_POSITIVE:
-            raise StockRefusedError(
+            raise ToolRefusedError(
                 "Returns and drawdowns are defined for values above zero only; one of these is"
                 " not. Use change, mean, median, min, max or trend.",
                 code="undefined",
             )
         return self.values
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a metric may be told besides the numbers."""
-
-    window: int = 20
-    """Observations in one moving average."""
-    periods_per_year: int = TRADING_DAYS_A_YEAR
-    """How many observations make a year."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What a metric found."""
-
-    value: float
-    unit: str
-    formula: str
-    """The definition in words."""
-    details: dict[str, Any]
-    """JSON values besides the main one; percentages are in percent as well."""
+    def on(self, days: tuple[date, ...]) -> "Observations":
+        """Return the values of some of the days."""
+        known = dict(zip(self.days or (), self.values, strict=True))
+        return replace(self, values=tuple(known[day] for day in days), days=days)
 
 
 def common(*series: Observations) -> tuple[Observations, ...]:
     """Return all of them on the days that all have; without days they must be of equal length.
 
     Raises:
-        StockRefusedError: they cannot be paired.
+        ToolRefusedError: they cannot be paired.
     """
     days = [set(observed.days) for observed in series if observed.days is not None]
-    if len(days) < len(series):
-        lengths = [len(observed) for observed in series]
-        if len(set(lengths)) > 1:
-            raise StockRefusedError(
-                f"The series must be of equal length, not {' and '.join(map(str, lengths))}.",
-                code="invalid_arguments",
-            )
-        return series
-    shared = tuple(sorted(set.intersection(*days)))
-    return tuple(_on(observed, shared) for observed in series)
+    if len(days) == len(series):
+        shared = tuple(sorted(set.intersection(*days)))
+        return tuple(observed.on(shared) for observed in series)
+    lengths = [len(observed) for observed in series]
+    if len(set(lengths)) > 1:
+        raise ToolRefusedError(
+            f"The series must be of equal length, not {' and '.join(map(str, lengths))}."
+        )
+    return series
 
 
-def _on(observed: Observations, days: tuple[date, ...]) -> Observations:
-    known = dict(zip(observed.days or (), observed.values, strict=True))
+async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> Observations:
+    """Return the prices, or volumes, that the arguments ask for.
+
+    Raises:
+        ToolRefusedError: there are no such prices.
+    """
+    field = args.get("field", "close")
+    adjusted = args.get("price", "adjusted") == "adjusted"
+    series = await fetched(source, symbol, args)
+    if field == "volume":
+        name, unit, note = field, "shares", None
+    elif adjusted:
+        name, unit, note = f"adjusted {field}", series.currency, None
+    else:
+        name, unit, note = f"{field} as traded", series.currency, _split_note(series)
     return Observations(
-        name=observed.name,
-        unit=observed.unit,
-        values=tuple(known[day] for day in days),
-        days=days,
+        name=f"{symbol} {name}",
+        unit=unit,
+        values=tuple(_value(day, field, adjusted=adjusted) for day in series.days),
+        days=tuple(day.day for day in series.days),
+        source=series.source,
+        symbol=symbol,
+        note=note,
+    )
+
+
+def given(args: Mapping[str, Any], name: str = "values") -> Observations:
+    """Return the numbers that came with the question.
+
+    Raises:
+        ToolRefusedError: they do not go with their dates.
+    """
+    numbers = tuple(float(value) for value in args[name])
+    days = None
+    if "dates" in args:
+        days = tuple(day_in(day) for day in args["dates"])
+        if len(days) != len(numbers):
+            raise ToolRefusedError(
+                f"'dates' must be a list with one date for each of the {len(numbers)} values"
+            )
+        if any(later <= earlier for earlier, later in pairwise(days)):
+            raise ToolRefusedError("'dates' must ascend, each later than the one before")
+    return Observations(name=name, unit="units of the values", values=numbers, days=days)
+
+
+def _value(day: DailyPrice, field: str, *, adjusted: bool) -> float:
+    if field == "volume":
+        return float(day.volume)
+    if field == "close" and adjusted:
+        return day.adjusted_close
+    price = float(getattr(day, field))
+    return price * day.adjustment if adjusted else price
+
+
+def _split_note(series: PriceSeries) -> str | None:
+    """Name the days on which prices as traded jump because shares were split."""
+    splits = [
+        later.day.isoformat()
+        for earlier, later in pairwise(series.days)
+        if not 1 / SPLIT_RATIO < later.adjustment / earlier.adjustment < SPLIT_RATIO
+    ]
+    if not splits:
+        return None
+    return (
+        f"Shares were split on {', '.join(splits)}: prices as traded jump there. Compare adjusted"
+        " prices instead."
     )

@@ -1,41 +1,81 @@
-"""What the analysis of prices or numbers returns."""
+"""What the analysis of prices or numbers returns, rounded and in words."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
 
-from app.tools.analysis.observations import Finding, Observations
-from app.tools.analysis.subjects import Subject
-from app.tools.ports import ToolResult
+from app.tools.analysis.metrics import Finding, Metric, Options
+from app.tools.analysis.observations import Observations
+from app.tools.ports import ToolRefusedError, ToolResult
+
+HIGHEST, LOWEST = "highest", "lowest"
+"""Which value comes first in a ranking."""
+LEAST_DECIMALS = 4
+LEAST_DIGITS = 6
+"""By default a number keeps at least this many decimals and this many significant digits."""
+_WHOLE_FROM = 1e15
+"""From here on a float has no decimals worth rounding."""
 
 
-def found_in(
-    words: str, subjects: Sequence[Subject], observed: Observations, finding: Finding
-) -> ToolResult:
+def found_in(words: str, finding: Finding, *series: Observations) -> ToolResult:
     """Return a finding with everything that a reader needs to judge it, for ``worded``."""
     result: ToolResult = {
         "value": finding.value,
         "unit": finding.unit,
-        "of": " and ".join(subject.observations.name for subject in subjects),
+        "of": " and ".join(observed.name for observed in series),
         "words": words,
         "formula": finding.formula,
         **finding.details,
     }
-    return with_origin(result, subjects, observed)
+    return _with_origin(result, series)
 
 
-def with_origin(
-    result: ToolResult, subjects: Sequence[Subject], observed: Observations
-) -> ToolResult:
+def ranked(metric: Metric, options: Options, first: str, *series: Observations) -> ToolResult:
+    """Return the symbol whose value comes first, and the values of all in that order.
+
+    ``series`` are prices of different symbols on the same days.
+
+    Raises:
+        ToolRefusedError: two values share the first place, or are not in one unit.
+    """
+    found = [(observed.symbol, metric.compute(observed, options)) for observed in series]
+    units = sorted({one.unit for _, one in found})
+    if len(units) > 1:
+        raise ToolRefusedError(
+            f"These figures are in {' and '.join(units)} and cannot be compared.", code="undefined"
+        )
+    order = sorted(found, key=lambda pair: pair[1].value, reverse=first == HIGHEST)
+    if order[0][1].value == order[1][1].value:
+        raise ToolRefusedError(
+            f"{order[0][0]} and {order[1][0]} have the same {metric.words}: neither comes first.",
+            code="undefined",
+        )
+    winner = order[0][0]  # the answer to "which stock" is its symbol alone
+    result: ToolResult = {
+        "value": winner,
+        "text": winner,
+        "which": first,
+        "ranking": [{"symbol": symbol, "value": one.value} for symbol, one in order],
+        "unit": units[0],
+        "formula": order[0][1].formula,
+    }
+    return _with_origin(result, series)
+
+
+def _with_origin(result: ToolResult, series: Sequence[Observations]) -> ToolResult:
     """Return a result with the stocks, the days and the source that it rests on."""
-    symbols = [subject.symbol for subject in subjects if subject.symbol is not None]
+    symbols = [observed.symbol for observed in series if observed.symbol is not None]
+    observed = series[0]
     origin: ToolResult = {"observations": len(observed)}
     if symbols:
         origin |= {"symbols": symbols} if len(symbols) > 1 else {"symbol": symbols[0]}
     if observed.days is not None:
         origin |= {"start": observed.days[0].isoformat(), "end": observed.days[-1].isoformat()}
-    notes = [result.get("note"), *(subject.note for subject in subjects)]
-    if told := " ".join(note for note in notes if note):
-        origin |= {"note": told}
-    return {**result, **origin, "source": subjects[0].source}
+    notes = [result.get("note"), *(one.note for one in series)]
+    if joined := " ".join(note for note in notes if note):
+        origin |= {"note": joined}
+    return {**result, **origin, "source": observed.source}
 
 
 def worded(result: ToolResult) -> ToolResult:
@@ -45,3 +85,28 @@ def worded(result: ToolResult) -> ToolResult:
     value = f"{result['value']:,}".removesuffix(".0")
     on = f" on {result['date']}" if "date" in result else ""
     return {**result, "text": f"{words} of {of}{period}: {value} {unit}{on}"}
+
+
+def rounded(value: Any, decimals: int | None) -> Any:
+    """Round every number in a JSON value, halves away from zero.
+
+    Raises:
+        ToolRefusedError: a number is not finite.
+    """
+    if isinstance(value, Mapping):
+        return {name: rounded(part, decimals) for name, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part, decimals) for part in value]
+    return _rounded(value, decimals) if isinstance(value, float) else value
+
+
+def _rounded(number: float, decimals: int | None) -> float:
+    if not math.isfinite(number):
+        raise ToolRefusedError("The result is too large to be stated.", code="too_large")
+    exact = Decimal(repr(number))
+    if decimals is None:
+        decimals = max(LEAST_DECIMALS, LEAST_DIGITS - 1 - exact.adjusted())
+    if abs(number) >= _WHOLE_FROM:
+        return number
+    shown = float(exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
+    return shown or 0.0  # never -0.0

@@ -1,19 +1,28 @@
 """The functions and constants that an expression may name."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
+from functools import reduce
 
-from app.tools.arithmetic.real import MAX_DIGITS, Real, RealArithmetic, is_whole, negate
-from app.tools.arithmetic.refusal import malformed, too_large, undefined
+from app.tools.arithmetic.real import (
+    MAX_DIGITS,
+    Real,
+    RealArithmetic,
+    is_whole,
+    negate,
+    too_large,
+    undefined,
+)
+from app.tools.ports import ToolRefusedError
 
 MAX_FACTORIAL = 449
 """The largest number whose factorial has at most ``MAX_DIGITS`` digits."""
 MAX_DECIMALS = 100
 """The most decimal places that ``round`` takes."""
-ANY_NUMBER = 100
+MANY = 100
 """The most arguments of a function of any number of arguments."""
 _MAX_WHOLE_LOGARITHM = 10_000
 
@@ -25,7 +34,7 @@ CONSTANTS: Mapping[str, Decimal] = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of an expression: its name, how many arguments it takes, and what it does."""
+    """A function of an expression, and how many arguments it takes."""
 
     name: str
     fewest: int
@@ -36,11 +45,14 @@ class Function:
         """Apply the function.
 
         Raises:
-            CalculationRefusedError: the number of arguments is wrong or the result is undefined.
+            ToolRefusedError: the number of arguments is wrong or the result is undefined.
         """
         if not self.fewest <= len(arguments) <= self.most:
             takes = str(self.fewest) if self.fewest == self.most else f"{self.fewest}-{self.most}"
-            raise malformed(f"{self.name} takes {takes} argument(s), not {len(arguments)}")
+            raise ToolRefusedError(
+                f"{self.name} takes {takes} argument(s), not {len(arguments)}",
+                code="invalid_expression",
+            )
         return self.compute(*arguments)
 
 
@@ -48,27 +60,27 @@ def function_table(arithmetic: RealArithmetic) -> dict[str, Function]:
     """Return every function by name, computing with ``arithmetic``."""
     library = _Library(arithmetic)
     table = (
-        Function("abs", 1, 1, library.absolute),
-        Function("cbrt", 1, 1, library.cube_root),
-        Function("ceil", 1, 1, library.ceiling),
+        Function("abs", 1, 1, lambda value: negate(value) if value < 0 else value),
+        Function("cbrt", 1, 1, lambda value: arithmetic.root(value, Fraction(3))),
+        Function("ceil", 1, 1, lambda value: negate(arithmetic.floor(negate(value)))),
         Function("exp", 1, 1, library.exponential),
         Function("factorial", 1, 1, library.factorial),
         Function("floor", 1, 1, arithmetic.floor),
-        Function("gcd", 2, ANY_NUMBER, library.greatest_common_divisor),
-        Function("lcm", 2, ANY_NUMBER, library.least_common_multiple),
+        Function("gcd", 2, MANY, lambda *values: Fraction(math.gcd(*_whole("gcd", values)))),
+        Function("lcm", 2, MANY, library.least_common_multiple),
         Function("ln", 1, 1, library.natural_logarithm),
         Function("log", 2, 2, library.logarithm),
         Function("log10", 1, 1, library.decimal_logarithm),
-        Function("max", 1, ANY_NUMBER, library.largest),
-        Function("mean", 1, ANY_NUMBER, library.mean),
-        Function("median", 1, ANY_NUMBER, library.median),
-        Function("min", 1, ANY_NUMBER, library.smallest),
+        Function("max", 1, MANY, lambda *values: max(values, key=Fraction)),
+        Function("mean", 1, MANY, library.mean),
+        Function("median", 1, MANY, library.median),
+        Function("min", 1, MANY, lambda *values: min(values, key=Fraction)),
         Function("mod", 2, 2, arithmetic.remainder),
-        Function("product", 1, ANY_NUMBER, library.product),
+        Function("product", 1, MANY, lambda *values: reduce(arithmetic.multiply, values)),
         Function("root", 2, 2, arithmetic.root),
         Function("round", 1, 2, library.round),
-        Function("sqrt", 1, 1, library.square_root),
-        Function("sum", 1, ANY_NUMBER, library.sum),
+        Function("sqrt", 1, 1, lambda value: arithmetic.root(value, Fraction(2))),
+        Function("sum", 1, MANY, lambda *values: reduce(arithmetic.add, values)),
     )
     return {function.name: function for function in table}
 
@@ -79,30 +91,17 @@ class _Library:
     def __init__(self, arithmetic: RealArithmetic) -> None:
         self._arithmetic = arithmetic
 
-    def absolute(self, value: Real) -> Real:
-        return negate(value) if value < 0 else value
-
-    def square_root(self, value: Real) -> Real:
-        return self._arithmetic.root(value, Fraction(2))
-
-    def cube_root(self, value: Real) -> Real:
-        return self._arithmetic.root(value, Fraction(3))
-
-    def ceiling(self, value: Real) -> Real:
-        return negate(self._arithmetic.floor(negate(value)))
-
     def round(self, value: Real, places: Real = Fraction(0)) -> Real:
         """Round a half away from zero, as people do; a negative ``places`` rounds to tens."""
         if not is_whole(places) or not -MAX_DECIMALS <= places <= MAX_DECIMALS:
             raise undefined(f"round takes a whole number of places up to {MAX_DECIMALS}")
-        shift = Fraction(10) ** int(places)
         if isinstance(value, Decimal):
-            step = Decimal(1).scaleb(-int(places))
             wide = self._arithmetic.context.copy()
             wide.prec = 2 * MAX_DIGITS
-            return value.quantize(step, ROUND_HALF_UP, wide)
+            return value.quantize(Decimal(1).scaleb(-int(places)), ROUND_HALF_UP, wide)
+        shift = Fraction(10) ** int(places)
         rounded = math.floor(abs(value) * shift + Fraction(1, 2)) / shift
-        return self._arithmetic.settle(rounded if value >= 0 else -rounded)
+        return self._arithmetic.fitted(rounded if value >= 0 else -rounded)
 
     def factorial(self, value: Real) -> Real:
         if not is_whole(value) or value < 0:
@@ -114,21 +113,23 @@ class _Library:
     def exponential(self, value: Real) -> Real:
         if value == 0:
             return Fraction(1)
-        return self._guarded(self._arithmetic.context.exp, value)
+        return self._arithmetic.guard(self._arithmetic.context.exp, value)
 
     def natural_logarithm(self, value: Real) -> Real:
-        self._refuse_logarithm(value)
-        return Fraction(0) if value == 1 else self._guarded(self._arithmetic.context.ln, value)
+        _refuse_logarithm(value)
+        if value == 1:
+            return Fraction(0)
+        return self._arithmetic.guard(self._arithmetic.context.ln, value)
 
     def decimal_logarithm(self, value: Real) -> Real:
-        self._refuse_logarithm(value)
+        _refuse_logarithm(value)
         exact = self._whole_logarithm(value, Fraction(10))
         if exact is not None:
             return exact
-        return self._guarded(self._arithmetic.context.log10, value)
+        return self._arithmetic.guard(self._arithmetic.context.log10, value)
 
     def logarithm(self, value: Real, base: Real) -> Real:
-        self._refuse_logarithm(value)
+        _refuse_logarithm(value)
         if base <= 0 or base == 1:
             raise undefined("the base of a logarithm must be positive and not 1")
         exact = self._whole_logarithm(value, base)
@@ -136,48 +137,21 @@ class _Library:
             return exact
         return self._arithmetic.divide(self.natural_logarithm(value), self.natural_logarithm(base))
 
-    def largest(self, *values: Real) -> Real:
-        return self._sorted(values)[-1]
-
-    def smallest(self, *values: Real) -> Real:
-        return self._sorted(values)[0]
-
-    def sum(self, *values: Real) -> Real:
-        total: Real = Fraction(0)
-        for value in values:
-            total = self._arithmetic.add(total, value)
-        return total
-
-    def product(self, *values: Real) -> Real:
-        result: Real = Fraction(1)
-        for value in values:
-            result = self._arithmetic.multiply(result, value)
-        return result
-
     def mean(self, *values: Real) -> Real:
-        return self._arithmetic.divide(self.sum(*values), Fraction(len(values)))
+        return self._arithmetic.divide(reduce(self._arithmetic.add, values), Fraction(len(values)))
 
     def median(self, *values: Real) -> Real:
-        ordered = self._sorted(values)
+        ordered = sorted(values, key=lambda value: Fraction(value))
         middle = len(ordered) // 2
-        if len(ordered) % 2 == 1:
-            return ordered[middle]
-        return self.mean(ordered[middle - 1], ordered[middle])
-
-    def greatest_common_divisor(self, *values: Real) -> Real:
-        return Fraction(math.gcd(*_whole_numbers("gcd", values)))
+        return ordered[middle] if len(ordered) % 2 else self.mean(*ordered[middle - 1 : middle + 1])
 
     def least_common_multiple(self, *values: Real) -> Real:
         result = 1
-        for number in _whole_numbers("lcm", values):
+        for number in _whole("lcm", values):
             result = math.lcm(result, number)
             if result >= 10**MAX_DIGITS:
                 raise too_large(f"the result has more than {MAX_DIGITS} digits")
         return Fraction(result)
-
-    def _guarded(self, function: Callable[[Decimal], Decimal], value: Real) -> Real:
-        argument = self._arithmetic.rounded(value)
-        return self._arithmetic.guard(lambda: function(argument))
 
     def _whole_logarithm(self, value: Real, base: Real) -> Fraction | None:
         """Return the logarithm if it is an exact whole number, else None."""
@@ -194,17 +168,13 @@ class _Library:
         exponent = Fraction(round(ratio))
         return exponent if self._arithmetic.power(base, exponent) == value else None
 
-    @staticmethod
-    def _refuse_logarithm(value: Real) -> None:
-        if value <= 0:
-            raise undefined("only a positive number has a logarithm")
 
-    @staticmethod
-    def _sorted(values: Sequence[Real]) -> list[Real]:
-        return sorted(values, key=lambda value: Fraction(value))
+def _refuse_logarithm(value: Real) -> None:
+    if value <= 0:
+        raise undefined("only a positive number has a logarithm")
 
 
-def _whole_numbers(name: str, values: Sequence[Real]) -> list[int]:
+def _whole(name: str, values: tuple[Real, ...]) -> list[int]:
     if not all(isinstance(value, Fraction) and is_whole(value) for value in values):
         raise undefined(f"{name} takes whole numbers")
     return [int(value) for value in values]

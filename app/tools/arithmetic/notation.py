@@ -1,9 +1,9 @@
 """From the notation of calculators to the notation of Python.
 
 The text is read token by token; nothing that is not a number, an operator, a known name, a comma
-or a parenthesis in its proper place gets through. What comes out is one expression that Python's
-own parser reads the same way, with three kinds of mark worked in: ``5!`` becomes ``factorial(5)``,
-``17%`` becomes ``(17/100)`` and ``2 hours 30 min`` becomes ``((2 * hours) + (30 * minutes))``.
+or a parenthesis in its proper place gets through. The result is one expression that Python's own
+parser reads the same way, with two kinds of mark worked in: ``5!`` becomes ``factorial(5)`` and
+``17%`` becomes ``(17/100)``.
 
 A ``%`` is a percent sign where no operand follows it and a remainder where one does. It is refused
 where people disagree: ``5 % -3`` (a remainder, or 5 % less 3?) and ``100 + 8%`` (100.08 or 108?).
@@ -13,16 +13,12 @@ import re
 from collections.abc import Container
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
 
 from app.observability.redaction import redact_text
-from app.tools.arithmetic.real import MAX_DIGITS
-from app.tools.arithmetic.refusal import malformed, too_large
-from app.tools.arithmetic.units import UNITS, refuse_calendar_units
+from app.tools.arithmetic.real import MAX_DIGITS, too_large
+from app.tools.ports import ToolRefusedError
 
-MAX_LENGTH: Final = 1000
-"""Characters of the longest expression."""
-MAX_DEPTH: Final = 30
+MAX_DEPTH = 30
 """Parentheses inside parentheses."""
 
 _TOKEN = re.compile(
@@ -36,34 +32,21 @@ _AFTER_PERCENT = frozenset({"", ")", ",", "*", "/", "//", "**"})
 _SCALES = frozenset({"*", "/", "//"})
 
 
-@dataclass(frozen=True, slots=True)
-class Notation:
-    """An expression in Python's notation."""
-
-    expression: str
-    wanted: str | None
-    """The unit of time that the value is wanted in, if the text says so."""
+def malformed(message: str) -> ToolRefusedError:
+    """Return the refusal of a text that is not an expression."""
+    return ToolRefusedError(message, code="invalid_expression")
 
 
-def to_python(text: str, *, functions: Container[str], constants: Container[str]) -> Notation:
-    """Return ``text`` as a Python expression of numbers, operators, units and the given names.
+def to_python(text: str, *, functions: Container[str], constants: Container[str]) -> str:
+    """Return ``text`` as a Python expression of numbers, operators and the given names.
 
     Raises:
-        CalculationRefusedError: it is too long or not an expression; the message names the place.
+        ToolRefusedError: it is not an expression; the message names the place.
     """
-    if len(text) > MAX_LENGTH:
-        raise too_large(f"the expression is longer than {MAX_LENGTH} characters")
     reader = _Reader(functions, constants)
-    tokens, wanted = _wanted(_tokens(text))
-    for (kind, lexeme), (_, following) in pairwise([*tokens, ("", "")]):
-        reader.read(kind, lexeme, following.lower())
-    return Notation(reader.finish(), wanted)
-
-
-def _wanted(tokens: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], str | None]:
-    """Take ``in hours`` off the end."""
-    word, last = ("", "", *(lexeme.lower() for _, lexeme in tokens))[-2:]
-    return (tokens[:-2], UNITS[last]) if word == "in" and last in UNITS else (tokens, None)
+    for (kind, lexeme), (_, following) in pairwise([*_tokens(text), ("", "")]):
+        reader.read(kind, lexeme, following)
+    return reader.finish()
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -100,19 +83,13 @@ class _Reader:
     """Where in ``pieces`` the operand that was just read begins; None where one must come."""
     sum_sign: str = ""
     """The plus or minus between two operands that stands right before the operand."""
-    time: int | None = None
-    """Where a time such as ``2 hours`` begins, after which another one may follow at once."""
 
     def read(self, kind: str, lexeme: str, following: str) -> None:
-        """Take one token; ``following`` is the next one in small letters."""
+        """Take one token; ``following`` is the next one."""
         if kind == "number":
-            self._read_number(lexeme, following)
-            return
-        if kind == "name" and lexeme.lower() in UNITS and following != "(":
-            self._unit(UNITS[lexeme.lower()], lexeme)
-            return
-        self.time = None
-        if kind == "name":
+            self._begin_operand(lexeme)
+            self._push_operand(_checked_number(lexeme))
+        elif kind == "name":
             self._read_name(lexeme, following)
         elif lexeme == "(":
             self._open()
@@ -127,7 +104,7 @@ class _Reader:
         """Return the expression.
 
         Raises:
-            CalculationRefusedError: something is missing at the end.
+            ToolRefusedError: something is missing at the end.
         """
         if self.groups:
             raise malformed("a closing parenthesis is missing")
@@ -137,32 +114,8 @@ class _Reader:
             )
         return "".join(self.pieces)
 
-    def _read_number(self, lexeme: str, following: str) -> None:
-        if self.time is not None and following in UNITS:
-            self.pieces.append(" + ")
-            self.operand = None
-        else:
-            self.time = None
-        self._begin_operand(lexeme)
-        self._push_operand(_checked_number(lexeme))
-
-    def _unit(self, unit: str, lexeme: str) -> None:
-        """Read the unit behind a number or parentheses, or one that stands for itself."""
-        if self.operand is None:
-            self._push_operand(unit)
-            return
-        if self.time == self.operand:
-            self._begin_operand(lexeme)
-        self._wrap("(", f" * {unit})")
-        if self.time is None:
-            self.time = self.operand
-        else:
-            self.operand = self.time
-            self._wrap("(", ")")
-
     def _read_name(self, lexeme: str, following: str) -> None:
         name = lexeme.lower()
-        refuse_calendar_units(name)
         self._begin_operand(lexeme)
         if name in self.constants:
             self._push_operand(name)
@@ -195,7 +148,9 @@ class _Reader:
         if self.operand is None:
             raise malformed(f"a number is missing before {lexeme!r}")
         if lexeme == "!":
-            self._factorial()
+            if self.pieces[-1].startswith("factorial("):
+                raise malformed("'!!' can mean two things; write factorial(factorial(n))")
+            self._wrap("factorial(", ")")
         elif not self.groups:
             raise malformed(f"{lexeme!r} stands outside parentheses")
         elif lexeme == ")":
@@ -209,11 +164,6 @@ class _Reader:
         else:
             self.pieces.append(", ")
             self.operand, self.sum_sign = None, ""
-
-    def _factorial(self) -> None:
-        if self.pieces[-1].startswith("factorial("):
-            raise malformed("'!!' can mean two things; write factorial(factorial(n))")
-        self._wrap("factorial(", ")")
 
     def _percent_or_remainder(self, following: str) -> None:
         if following in {"+", "-"}:

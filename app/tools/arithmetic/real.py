@@ -1,19 +1,20 @@
 """Real numbers that are exact for as long as they can be.
 
 A value is a ``Fraction`` while it is exact: sums, products, quotients, whole powers and perfect
-roots of written numbers are. It becomes a ``Decimal`` of ``WORKING_DIGITS`` digits, for good, when
-it is irrational (``sqrt(2)``) or when its fraction needs more than ``MAX_DIGITS`` digits. So the
-type tells whether a result may be called exact, and no operation can take long: every value stays
-below ``10 ** MAX_DIGITS`` and every operand is small.
+roots of written numbers are. It becomes a ``Decimal`` of ``WORKING_DIGITS`` digits, and stays one,
+when it is irrational (``sqrt(2)``) or when its fraction needs more than ``MAX_DIGITS`` digits. So
+the type says whether a result is exact, and no operation can take long: every value stays below
+``10 ** MAX_DIGITS`` and every operand is small.
 """
 
 import decimal
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 
-from app.tools.arithmetic.refusal import CalculationRefusedError, too_large, undefined
+from app.tools.ports import ToolRefusedError
 
 Real = Fraction | Decimal
 """An exact value, or one rounded to ``WORKING_DIGITS``."""
@@ -22,6 +23,10 @@ MAX_DIGITS = 1000
 """Digits of the largest whole number, and of each side of a fraction."""
 WORKING_DIGITS = 50
 """Significant digits of a value that is not exact; more than a result shows."""
+SHOWN_DIGITS = 34
+"""Significant digits of a rounded result (those of IEEE decimal128)."""
+MAX_EXACT_DECIMALS = 100
+"""Decimal places up to which a finite decimal is written out in full."""
 
 _LIMIT = 10**MAX_DIGITS
 _MAX_BITS = _LIMIT.bit_length()
@@ -30,39 +35,44 @@ _TRUSTED_DIGITS = 40
 """A difference of rounded values that is this many digits smaller than they are is noise."""
 
 
-def new_context() -> decimal.Context:
-    """Return the context of values that are not exact; too large and too small are refused."""
-    return decimal.Context(
-        prec=WORKING_DIGITS,
-        rounding=decimal.ROUND_HALF_EVEN,
-        Emin=-MAX_DIGITS,
-        Emax=MAX_DIGITS - 1,
-        traps=[
-            decimal.DivisionByZero,
-            decimal.InvalidOperation,
-            decimal.Overflow,
-            decimal.Underflow,
-        ],
-    )
+def undefined(message: str) -> ToolRefusedError:
+    """Return the refusal of an operation that has no real result."""
+    return ToolRefusedError(message, code="undefined")
+
+
+def too_large(message: str) -> ToolRefusedError:
+    """Return the refusal of a calculation beyond one of the limits."""
+    return ToolRefusedError(message, code="too_large")
 
 
 class RealArithmetic:
-    """The operations on ``Real``; each one returns a settled value or refuses.
+    """The operations on ``Real``.
 
     Raises:
-        CalculationRefusedError: the operation is undefined or its result out of range.
+        ToolRefusedError: the operation is undefined or its result out of range.
     """
 
     def __init__(self) -> None:
-        self.context = new_context()
-        """Where the rounded operations happen; used by the functions too."""
+        self.context = decimal.Context(
+            prec=WORKING_DIGITS,
+            rounding=decimal.ROUND_HALF_EVEN,
+            Emin=-MAX_DIGITS,
+            Emax=MAX_DIGITS - 1,
+            traps=[
+                decimal.DivisionByZero,
+                decimal.InvalidOperation,
+                decimal.Overflow,
+                decimal.Underflow,
+            ],
+        )
+        """Of rounded operations; values that are too large or too small are refused."""
 
     def add(self, left: Real, right: Real) -> Real:
         """Return ``left + right``."""
         if isinstance(left, Fraction) and isinstance(right, Fraction):
-            return self.settle(left + right)
+            return self.fitted(left + right)
         first, second = self.rounded(left), self.rounded(right)
-        total = self.guard(lambda: self.context.add(first, second))
+        total = self.guard(self.context.add, first, second)
         largest = max(first.adjusted(), second.adjusted())
         return total if total.adjusted() > largest - _TRUSTED_DIGITS else Decimal(0)
 
@@ -73,15 +83,16 @@ class RealArithmetic:
     def multiply(self, left: Real, right: Real) -> Real:
         """Return ``left * right``."""
         if isinstance(left, Fraction) and isinstance(right, Fraction):
-            return self.settle(left * right)
-        return self.guard(lambda: self.context.multiply(self.rounded(left), self.rounded(right)))
+            return self.fitted(left * right)
+        return self.guard(self.context.multiply, left, right)
 
     def divide(self, left: Real, right: Real) -> Real:
         """Return ``left / right``."""
-        self._refuse_zero(right)
+        if right == 0:
+            raise ToolRefusedError("division by zero has no result", code="division_by_zero")
         if isinstance(left, Fraction) and isinstance(right, Fraction):
-            return self.settle(left / right)
-        return self.guard(lambda: self.context.divide(self.rounded(left), self.rounded(right)))
+            return self.fitted(left / right)
+        return self.guard(self.context.divide, left, right)
 
     def divide_whole(self, left: Real, right: Real) -> Real:
         """Return the largest whole number that is not above ``left / right``."""
@@ -94,18 +105,18 @@ class RealArithmetic:
     def power(self, base: Real, exponent: Real) -> Real:
         """Return ``base ** exponent``; 0 ** 0 is 1."""
         if base == 0 and exponent < 0:
-            raise CalculationRefusedError(
+            raise ToolRefusedError(
                 "zero cannot be raised to a negative power", code="division_by_zero"
             )
         exact = _exact_power(base, exponent)
         if exact is not None:
-            return self.settle(exact)
+            return self.fitted(exact)
         if base < 0 and not is_whole(exponent):
             raise undefined(
                 "a negative number to a fractional power is not a real number; "
                 "use root(x, n) for an odd root"
             )
-        return self.guard(lambda: self.context.power(self.rounded(base), self.rounded(exponent)))
+        return self.guard(self.context.power, base, exponent)
 
     def root(self, value: Real, degree: Real) -> Real:
         """Return the real root: ``root(-8, 3)`` is -2."""
@@ -123,8 +134,8 @@ class RealArithmetic:
             return Fraction(math.floor(value))
         return value.to_integral_value(decimal.ROUND_FLOOR)
 
-    def settle(self, value: Fraction) -> Real:
-        """Keep an exact value that is small enough, and round any other."""
+    def fitted(self, value: Fraction) -> Real:
+        """Return an exact value if it is small enough to stay exact, else the rounded value."""
         if abs(value.numerator) < _LIMIT and value.denominator < _LIMIT:
             return value
         return self.rounded(value)
@@ -133,24 +144,18 @@ class RealArithmetic:
         """Return ``value`` with ``WORKING_DIGITS`` significant digits."""
         if isinstance(value, Decimal):
             return value
-        top, bottom = Decimal(value.numerator), Decimal(value.denominator)
-        return self.guard(lambda: self.context.divide(top, bottom))
+        return self.guard(self.context.divide, Decimal(value.numerator), Decimal(value.denominator))
 
-    def guard(self, operation: Callable[[], Decimal]) -> Decimal:
-        """Turn the signals of a decimal operation into refusals."""
+    def guard(self, operation: Callable[..., Decimal], *operands: Real) -> Decimal:
+        """Return ``operation`` of the rounded operands; its decimal signals become refusals."""
         try:
-            return operation()
+            return operation(*map(self.rounded, operands))
         except decimal.Overflow:
             raise too_large(f"the result has more than {MAX_DIGITS} digits") from None
         except decimal.Underflow:
             raise too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
         except decimal.DecimalException:
             raise undefined("the operation has no real result") from None
-
-    @staticmethod
-    def _refuse_zero(divisor: Real) -> None:
-        if divisor == 0:
-            raise CalculationRefusedError("division by zero has no result", code="division_by_zero")
 
 
 def negate(value: Real) -> Real:
@@ -159,10 +164,8 @@ def negate(value: Real) -> Real:
 
 
 def is_whole(value: Real) -> bool:
-    """Tell whether ``value`` is a whole number."""
-    if isinstance(value, Fraction):
-        return value.denominator == 1
-    return value == value.to_integral_value()
+    """Return whether ``value`` is a whole number."""
+    return value == math.floor(value)
 
 
 def _exact_power(base: Real, exponent: Real) -> Fraction | None:
@@ -186,9 +189,7 @@ def exact_root(value: Fraction, degree: int) -> Fraction | None:
     """Return the root of a value that is a perfect power, else None."""
     if value < 0 or degree > _MAX_ROOT:
         return None
-    top = _whole_root(value.numerator, degree)
-    bottom = _whole_root(value.denominator, degree)
-    root = Fraction(top, bottom)
+    root = Fraction(_whole_root(value.numerator, degree), _whole_root(value.denominator, degree))
     return root if root**degree == value else None
 
 
@@ -196,11 +197,30 @@ def _whole_root(value: int, degree: int) -> int:
     """Return the largest whole number whose power is not above ``value`` (Newton's method)."""
     if value < 2:
         return value
-    if degree == 2:
-        return math.isqrt(value)
     guess = 1 << -(-value.bit_length() // degree)
     while True:
         closer = ((degree - 1) * guess + value // guess ** (degree - 1)) // degree
         if closer >= guess:
             return guess
         guess = closer
+
+
+def decimal_text(value: Real) -> tuple[str, bool]:
+    """Return the digits of ``value``, without exponent, and whether they are all of them."""
+    shown = decimal.Context(prec=SHOWN_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
+    if isinstance(value, Decimal):
+        return _plain(shown.plus(value)), False
+    top, bottom = Decimal(value.numerator), Decimal(value.denominator)
+    finite = decimal.Context(prec=2 * MAX_DIGITS, traps=[decimal.Inexact])
+    with suppress(decimal.Inexact):
+        digits = _plain(finite.divide(top, bottom))
+        if len(digits.partition(".")[2]) <= MAX_EXACT_DECIMALS:
+            return digits, True
+    return _plain(shown.divide(top, bottom)), False
+
+
+def _plain(value: Decimal) -> str:
+    digits = format(value, "f")
+    if "." in digits:
+        digits = digits.rstrip("0").rstrip(".")
+    return "0" if digits in {"-0", ""} else digits

@@ -1,30 +1,55 @@
-"""Calendar arithmetic on plain dates and on instants; nothing here knows today or languages."""
+"""Arithmetic on plain dates, and how dates are written in English whatever the locale."""
 
 import calendar
-from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
-from types import MappingProxyType
+from collections.abc import Sequence
+from datetime import MAXYEAR, MINYEAR, date, timedelta
 from typing import Literal, get_args
 
-from app.tools.dates.refusal import DateRefusedError, outside_years
+from app.tools.ports import ToolRefusedError
 
 Unit = Literal["days", "weeks", "months", "years", "business_days"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
-ClockUnit = Literal["hours", "minutes", "seconds"]
-CLOCK_UNITS: tuple[ClockUnit, ...] = get_args(ClockUnit)
-"""Units that are counted between instants, not between dates."""
-UNIT_SECONDS: Mapping[str, int] = MappingProxyType(
-    {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
-)
-"""Units of a fixed length; a day between two instants is 24 hours."""
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-MAX_AMOUNT = 4_000_000
-"""More days than there are between the first and the last date."""
-
-_DAYS = {"days": 1, "weeks": 7}
-_MONTHS = {"months": 1, "years": 12}
+_MONTHS_PER_UNIT = {"months": 1, "years": 12}
 _WORKING_DAYS = 5
+
+
+def month_and_day(day: date) -> str:
+    """Return a date such as ``September 8, 2025``."""
+    return f"{MONTHS[day.month - 1]} {day.day}, {day.year}"
+
+
+def weekday_name(day: date) -> str:
+    """Return the name of the day of the week."""
+    return WEEKDAYS[day.weekday()]
+
+
+def in_words(day: date) -> str:
+    """Return a date in the one form that all results use: ``Monday, September 8, 2025``."""
+    return f"{weekday_name(day)}, {month_and_day(day)}"
+
+
+def counted(number: int | str, unit: str) -> str:
+    """Return ``1 day`` or ``2 days``."""
+    return f"{number} {unit}" if str(number) == "1" else f"{number} {unit}s"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return ``1 day``, ``1 day and 2 hours`` or ``1 day, 2 hours and 5 minutes``."""
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def outside_years() -> ToolRefusedError:
+    """Return the refusal of a result that no date can hold."""
+    return ToolRefusedError(
+        f"the result lies outside the years {MINYEAR} to {MAXYEAR}", code="out_of_range"
+    )
 
 
 def shifted(day: date, amount: int, unit: Unit) -> date:
@@ -34,14 +59,14 @@ def shifted(day: date, amount: int, unit: Unit) -> date:
     of February. Business days are Monday to Friday; holidays are not considered.
 
     Raises:
-        DateRefusedError: the result is before year 1 or after year 9999.
+        ToolRefusedError: the result is before year 1 or after year 9999.
     """
     try:
         if unit == "business_days":
             return _business_days_after(day, amount)
-        if unit in _DAYS:
-            return day + timedelta(days=amount * _DAYS[unit])
-        return _months_after(day, amount * _MONTHS[unit])
+        if unit in _MONTHS_PER_UNIT:
+            return _months_after(day, amount * _MONTHS_PER_UNIT[unit])
+        return day + timedelta(**{unit: amount})
     except (OverflowError, ValueError):
         raise outside_years() from None
 
@@ -81,23 +106,23 @@ def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
     """Return the nth Monday (``weekday`` 0) to Sunday of a month; ``nth`` -1 is the last.
 
     Raises:
-        DateRefusedError: the month has no such day.
+        ToolRefusedError: the month has no such day.
     """
-    if nth < 0:
-        last = end_of_month(year, month)
-        return last - timedelta(days=(last.weekday() - weekday) % 7)
-    first = date(year, month, 1)
-    day = 1 + (weekday - first.weekday()) % 7 + 7 * (nth - 1)
-    if day > days_in_month(year, month):
-        raise DateRefusedError(f"the month has only {nth - 1} of these days", code="invalid_date")
-    return first.replace(day=day)
+    weeks = calendar.monthcalendar(year, month)
+    days = [week[weekday] for week in weeks if week[weekday]]
+    if nth > len(days):
+        raise ToolRefusedError(
+            f"the month has {len(days)} of these days: give 1 to {len(days)}, or -1 for the last",
+            code="invalid_date",
+        )
+    return date(year, month, days[nth - 1 if nth > 0 else nth])
 
 
 def next_weekday(day: date, weekday: int, *, forward: bool) -> date:
     """Return the nearest such weekday strictly after ``day``, or strictly before it.
 
     Raises:
-        DateRefusedError: the result is before year 1 or after year 9999.
+        ToolRefusedError: the result is before year 1 or after year 9999.
     """
     distance = (weekday - day.weekday()) % 7 if forward else (day.weekday() - weekday) % 7
     return shifted(day, (distance or 7) * (1 if forward else -1), "days")
@@ -111,27 +136,9 @@ def whole_months_between(start: date, end: date) -> tuple[int, int]:
     return months, (end - _months_after(start, months)).days
 
 
-def instant_after(moment: datetime, amount: int, unit: ClockUnit) -> datetime:
-    """Return the instant ``amount`` units after an aware one, in its zone, whatever clocks do.
-
-    Raises:
-        DateRefusedError: the result is before year 1 or after year 9999.
-    """
-    try:
-        later = moment.astimezone(UTC) + timedelta(seconds=amount * UNIT_SECONDS[unit])
-        return later.astimezone(moment.tzinfo)
-    except (OverflowError, ValueError):
-        raise outside_years() from None
-
-
-def count_of_weekday(start: date, end: date, weekday: int) -> int:
-    """Return how many such weekdays lie from ``start`` to a later ``end``, both included.
-
-    Ordinals count days from a Monday, so weekday 0 has the ordinals 1, 8, 15 and so on.
-    """
-    return (end.toordinal() - weekday + 6) // 7 - (start.toordinal() - weekday + 5) // 7
-
-
 def count_of_business_days(start: date, end: date) -> int:
     """Return how many Mondays to Fridays lie from ``start`` to a later ``end``, both included."""
-    return sum(count_of_weekday(start, end, weekday) for weekday in range(_WORKING_DAYS))
+    weeks, rest = divmod((end - start).days + 1, 7)
+    beginning = start.weekday()
+    left = sum((beginning + number) % 7 < _WORKING_DAYS for number in range(rest))
+    return weeks * _WORKING_DAYS + left

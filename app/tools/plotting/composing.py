@@ -1,29 +1,32 @@
 """Turns prices into a picture: which words, which values, which candles."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import groupby
 from types import MappingProxyType
+from typing import NamedTuple
 
-from app.tools.analysis.drawdown import drawdowns
-from app.tools.plotting.candle import candles_of, period_for
-from app.tools.plotting.picture import Format, Kind, Picture, Series, TooManyPointsError
-from app.tools.plotting.wording import in_words
+from app.tools.analysis.metrics import drawdowns
+from app.tools.plotting.picture import Format, Kind, Picture, Series, short_date
+from app.tools.ports import ToolRefusedError
 from app.tools.stocks.prices import DailyPrice, PriceSeries
-from app.tools.stocks.refusal import StockRefusedError
 
 MAX_TITLE_CHARS = 120
 LEAST_DAYS = 2
 AXIS_PIXELS = 110
 """About how much of the width is taken by numbers and margins."""
+PIXELS_A_CANDLE = 4.5
+"""Narrower candles cannot be told apart."""
 TITLES: Mapping[Kind, str] = MappingProxyType(
     {Kind.LINE: "closing price", Kind.CANDLES: "price range", Kind.DRAWDOWN: "drawdown"}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What the caller of the plotter asked for; sizes in pixels."""
+class PlotRequest:
+    """How prices are to be drawn; sizes in pixels."""
 
     kind: Kind
     format: Format
@@ -33,20 +36,37 @@ class Wish:
     title: str | None = None
 
 
-def composed(series: Sequence[PriceSeries], wish: Wish) -> Picture:
+def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
     """Return the picture of one series, or of several from a common 100.
 
     Raises:
-        StockRefusedError: there are too few days to draw, or too many.
+        ToolRefusedError: there are too few days to draw, or too many.
     """
-    try:
-        if wish.kind is Kind.CANDLES:
-            return _candles(series[0], wish)
-        if wish.kind is Kind.DRAWDOWN:
-            return _drawdown(series[0], wish)
-        return _line(series[0], wish) if len(series) == 1 else _comparison(series, wish)
-    except TooManyPointsError as error:
-        raise StockRefusedError(f"{error}: choose narrower dates.", code="too_large") from error
+    shared = set.intersection(*({day.day for day in series.days} for series in several))
+    if len(shared) < LEAST_DAYS:
+        raise ToolRefusedError(
+            f"A picture needs at least {LEAST_DAYS} trading days, and there are {len(shared)}:"
+            " choose wider dates.",
+            code="too_few_points",
+        )
+    days = sorted(shared)
+    content = _content(several, days, request)
+    first, last = (short_date(day.toordinal()) for day in (days[0], days[-1]))
+    sources = " and ".join(dict.fromkeys(_credit(series.source) for series in several))
+    price = "Adjusted" if request.adjusted else "As-traded"
+    return Picture(
+        kind=request.kind,
+        format=request.format,
+        title=request.title or _title(several, request),
+        subtitle=f"{price} {content.about} \N{MIDDLE DOT} {first} \N{EN DASH} {last}",
+        unit=content.unit,
+        caption=f"Source: {sources} \N{MIDDLE DOT} {len(days):,} trading days",
+        days=tuple(day.toordinal() for day in content.days),
+        series=content.lines,
+        day_width=content.day_width,
+        width=request.width,
+        height=request.height,
+    )
 
 
 def clean_title(title: str) -> str:
@@ -55,82 +75,55 @@ def clean_title(title: str) -> str:
     return " ".join(visible.split())[:MAX_TITLE_CHARS].rstrip()
 
 
-def _line(series: PriceSeries, wish: Wish) -> Picture:
-    values = tuple(_close(day, wish) for day in series.days)
-    about = f"{_price(wish)} close"
-    return _picture(wish, [series], series.days, [Series(series.symbol, values)], about)
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is drawn between the words of a picture."""
+
+    about: str
+    unit: str
+    days: Sequence[date]
+    lines: tuple[Series, ...]
+    day_width: float = 1.0
 
 
-def _comparison(several: Sequence[PriceSeries], wish: Wish) -> Picture:
-    """Put several series on their common days, each as a share of its first value there."""
-    shared = set.intersection(*({day.day for day in series.days} for series in several))
-    on_shared = [[day for day in series.days if day.day in shared] for series in several]
-    lines = []
-    for series, days in zip(several, on_shared, strict=True):
-        base = _close(days[0], wish) if days else 1.0
-        values = tuple(100 * _close(day, wish) / base for day in days)
-        lines.append(Series(series.symbol, values))
-    first = f"{in_words(on_shared[0][0].day.toordinal())} = 100" if on_shared[0] else ""
-    return _picture(
-        wish, several, on_shared[0], lines, f"{_price(wish)} close, relative", unit=first
+def _content(
+    several: Sequence[PriceSeries], days: Sequence[date], request: PlotRequest
+) -> _Content:
+    one = several[0]
+    closes = {series.symbol: _closes(series, days, request) for series in several}
+    values = closes[one.symbol]
+    if request.kind is Kind.CANDLES:
+        return _candles(one, request)
+    if request.kind is Kind.DRAWDOWN:
+        falls = tuple(-100 * fall for fall in drawdowns(values))
+        line = Series(one.symbol, falls)
+        return _Content("close below its highest so far", "percent", days, (line,))
+    if len(several) == 1:
+        return _Content("close", one.currency, days, (Series(one.symbol, values),))
+    lines = tuple(
+        Series(symbol, tuple(100 * value / values[0] for value in values))
+        for symbol, values in closes.items()
     )
+    unit = f"{short_date(days[0].toordinal())} = 100"
+    return _Content("close, relative", unit, days, lines)
 
 
-def _drawdown(series: PriceSeries, wish: Wish) -> Picture:
-    falls = drawdowns([_close(day, wish) for day in series.days])
-    values = tuple(-100 * fall for fall in falls)
-    about = f"{_price(wish)} close below its highest so far"
-    line = [Series(series.symbol, values)]
-    return _picture(wish, [series], series.days, line, about, unit="percent")
+def _closes(series: PriceSeries, days: Sequence[date], request: PlotRequest) -> tuple[float, ...]:
+    field = "adjusted_close" if request.adjusted else "close"
+    closes = {day.day: getattr(day, field) for day in series.days}
+    return tuple(closes[day] for day in days)
 
 
-def _candles(series: PriceSeries, wish: Wish) -> Picture:
-    period = period_for(series.first.day, series.last.day, wish.width - AXIS_PIXELS)
-    candles = candles_of(series.days, period, adjusted=wish.adjusted)
-    lines = [
+def _candles(series: PriceSeries, request: PlotRequest) -> _Content:
+    period = period_for(series.first.day, series.last.day, request.width - AXIS_PIXELS)
+    candles = candles_of(series.days, period, adjusted=request.adjusted)
+    lines = tuple(
         Series(name, tuple(getattr(candle, name) for candle in candles))
         for name in ("open", "high", "low", "close")
-    ]
-    about = f"{_price(wish)} prices, {period.name}: blue rises, orange falls"
-    days = [candle.day.toordinal() for candle in candles]
-    return _picture(
-        wish, [series], series.days, lines, about, ordinals=days, day_width=period.width_days
     )
-
-
-def _picture(
-    wish: Wish,
-    several: Sequence[PriceSeries],
-    days: Sequence[DailyPrice],
-    lines: Sequence[Series],
-    about: str,
-    *,
-    unit: str | None = None,
-    ordinals: Sequence[int] | None = None,
-    day_width: float = 1.0,
-) -> Picture:
-    if len(days) < LEAST_DAYS:
-        raise StockRefusedError(
-            f"A picture needs at least {LEAST_DAYS} trading days, and there are {len(days)}:"
-            " choose wider dates.",
-            code="too_few_points",
-        )
-    first, last = (in_words(day.day.toordinal()) for day in (days[0], days[-1]))
-    names = ", ".join(series.symbol for series in several)
-    sources = " and ".join(dict.fromkeys(_credit(series.source) for series in several))
-    return Picture(
-        kind=wish.kind,
-        format=wish.format,
-        title=wish.title or f"{names}: {_subject(wish, compared=len(several) > 1)}",
-        subtitle=f"{about} \N{MIDDLE DOT} {first} \N{EN DASH} {last}",
-        unit=several[0].currency if unit is None else unit,
-        caption=f"Source: {sources} \N{MIDDLE DOT} {len(days):,} trading days",
-        days=tuple(ordinals or (day.day.toordinal() for day in days)),
-        series=tuple(lines),
-        day_width=day_width,
-        width=wish.width,
-        height=wish.height,
-    )
+    about = f"prices, {period.name}: blue rises, orange falls"
+    days = [candle.day for candle in candles]
+    return _Content(about, series.currency, days, lines, period.width_days)
 
 
 def _credit(source: str) -> str:
@@ -139,15 +132,75 @@ def _credit(source: str) -> str:
     return f"{what}, {how}" if colon else source
 
 
-def _price(wish: Wish) -> str:
-    return "Adjusted" if wish.adjusted else "As-traded"
-
-
-def _close(day: DailyPrice, wish: Wish) -> float:
-    return day.adjusted_close if wish.adjusted else day.close
-
-
-def _subject(wish: Wish, *, compared: bool) -> str:
+def _title(several: Sequence[PriceSeries], request: PlotRequest) -> str:
     """Return what the picture is of; an adjusted price is not the one that was paid on the day."""
-    adjusted = wish.kind is Kind.LINE and wish.adjusted
-    return f"{'adjusted ' * adjusted}{TITLES[wish.kind]}{'s compared' * compared}"
+    names = ", ".join(series.symbol for series in several)
+    adjusted = request.kind is Kind.LINE and request.adjusted
+    compared = len(several) > 1
+    return f"{names}: {'adjusted ' * adjusted}{TITLES[request.kind]}{'s compared' * compared}"
+
+
+class Candle(NamedTuple):
+    """The prices of one period."""
+
+    day: date
+    """The middle of the period."""
+    open: float
+    high: float
+    low: float
+    close: float
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A length of time that one candle stands for."""
+
+    name: str
+    width_days: float
+    """Of the trading that a candle covers."""
+    every_days: float
+    """Calendar days from one candle to the next, on average."""
+    key: Callable[[date], Hashable]
+    middle: Callable[[date], date]
+
+
+def _wednesday(day: date) -> date:
+    return day - timedelta(days=day.weekday() - 2)
+
+
+PERIODS = (
+    Period("daily", 1.0, 1.45, lambda day: day, lambda day: day),
+    Period("weekly", 6.0, 7.0, _wednesday, _wednesday),
+    Period(
+        "monthly", 28.0, 30.44, lambda day: (day.year, day.month), lambda day: day.replace(day=15)
+    ),
+)
+
+
+def period_for(first: date, last: date, pixels: float) -> Period:
+    """Return the shortest period whose candles can be told apart on so many pixels."""
+    most = pixels / PIXELS_A_CANDLE
+    span = (last - first).days + 1
+    return next((period for period in PERIODS if span / period.every_days <= most), PERIODS[-1])
+
+
+def candles_of(days: Sequence[DailyPrice], period: Period, *, adjusted: bool) -> list[Candle]:
+    """Return the candles of trading days in order.
+
+    Adjusted, all four prices of a day are multiplied with what adjusts its close.
+    """
+    return [
+        _merged(list(part), period, adjusted)
+        for _, part in groupby(days, key=lambda price: period.key(price.day))
+    ]
+
+
+def _merged(days: list[DailyPrice], period: Period, adjusted: bool) -> Candle:
+    factors = [day.adjustment if adjusted else 1.0 for day in days]
+    return Candle(
+        period.middle(days[0].day),
+        days[0].open * factors[0],
+        max(day.high * factor for day, factor in zip(days, factors, strict=True)),
+        min(day.low * factor for day, factor in zip(days, factors, strict=True)),
+        days[-1].close * factors[-1],
+    )

@@ -1,17 +1,64 @@
-"""What every picture has: words above and below, and a pair of axes between."""
+"""What every picture has: words above and below, axes between, and one quiet style."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from app.tools.plotting.picture import PIXELS_PER_INCH, Format, Picture
-from app.tools.plotting.style import QUIET, SMALL_POINTS, TEXT_POINTS, TITLE_POINTS
-from app.tools.plotting.ticks import EPOCH, NumberLabels, date_ticks
+
+INK = "#1f2933"
+QUIET = "#5f6b7a"
+GRID = "#e4e7eb"
+AXIS = "#9aa5b1"
+PAPER = "#ffffff"
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B07D00")
+"""After Okabe and Ito, the light ones darkened so that text in them can be read."""
+RISING, FALLING = COLOURS[0], COLOURS[1]
+
+TITLE_POINTS = 13.5
+TEXT_POINTS = 9.5
+SMALL_POINTS = 8.0
+
+SETTINGS: Mapping[Any, Any] = MappingProxyType(
+    {
+        "font.family": "DejaVu Sans",
+        "font.size": TEXT_POINTS,
+        "text.color": INK,
+        "text.parse_math": False,  # a title may hold dollar signs
+        "axes.formatter.use_mathtext": False,
+        "axes.edgecolor": AXIS,
+        "axes.linewidth": 0.8,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.unicode_minus": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.8,
+        "xtick.color": AXIS,
+        "ytick.color": AXIS,
+        "xtick.labelcolor": QUIET,
+        "ytick.labelcolor": QUIET,
+        "xtick.major.size": 4,
+        "ytick.major.size": 0,
+        "figure.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "svg.fonttype": "path",  # looks the same where the font is not installed
+        "svg.hashsalt": "caseworker",
+        "path.simplify_threshold": 0.2,
+    }
+)
 
 MARGIN = 24
 ABOVE = 92
@@ -23,6 +70,14 @@ LINE = 16
 AXIS_LABELS = 60
 """About how many pixels the numbers beside the axis take, with their margin."""
 PIXELS_A_NUMBER = 55
+PIXELS_A_DATE = 60
+LEAST_DATES = 4
+DATE_FORMATS = ["%Y", "%b", *4 * ["%d %b"]]
+"""By the distance of the ticks: years, months, days; the last three never come up."""
+DATE_ZEROS = ["", "%Y", *4 * ["%d %b"]]
+"""The same for the first tick of a larger unit, such as January."""
+EPOCH = date(1970, 1, 1).toordinal()
+"""What is taken from an ordinal to get a place on the axis of days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +92,25 @@ class Frame:
         """Return where the days stand on the horizontal axis."""
         return [float(day - EPOCH) for day in self.picture.days]
 
-    def settle(self, suffix: str, right: float) -> None:
+    def finish(self, suffix: str, right: float) -> None:
         """Set the ticks and give the labels beside the axes their room; ``right`` is in pixels."""
         picture, axes = self.picture, self.axes
         room = picture.width - right - AXIS_LABELS
-        dates = date_ticks(picture.days[0], picture.days[-1], room)
-        axes.set_xticks(dates.places(), dates.labels)
+        span = picture.days[-1] - picture.days[0]
+        dates = AutoDateLocator(  # type: ignore[no-untyped-call]
+            minticks=max(1, min(LEAST_DATES, span)), maxticks=max(2, int(room // PIXELS_A_DATE))
+        )
+        axes.xaxis.set_major_locator(dates)
+        axes.xaxis.set_major_formatter(
+            ConciseDateFormatter(  # type: ignore[no-untyped-call]
+                dates, formats=DATE_FORMATS, zero_formats=DATE_ZEROS, show_offset=False
+            )
+        )
         rows = max(2, (picture.height - ABOVE - BELOW) // PIXELS_A_NUMBER)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=rows, steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_formatter(NumberLabels(suffix))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: plain(value, ",.13g") + suffix)
+        )
         axes.grid(axis="y")
         axes.tick_params(pad=6)
         self._fit(right)
@@ -99,3 +164,8 @@ def _shorten(text: Text, room: float) -> None:
     while words and text.get_window_extent().width > room:
         words = words[: len(words) * 9 // 10].rstrip()
         text.set_text(words + "\N{HORIZONTAL ELLIPSIS}")
+
+
+def plain(number: float, form: str) -> str:
+    """Return a number in a format such as ``,.2f``, with a real minus sign and no -0."""
+    return format(number + 0.0, f"z{form}").replace("-", "\N{MINUS SIGN}")

@@ -1,12 +1,16 @@
-"""What is drawn, as the process that draws it is told.
+"""What is drawn, as it is sent to the process that draws.
 
-Everything that needs judgement (which prices, which words, which candles) is settled here, so that
-the drawing process only draws.
+Everything that needs judgement (which prices, which words, which candles) is decided before, so
+that the drawing process only draws.
 """
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import date
 from enum import StrEnum
+
+from app.tools.dates.calculation import MONTHS
+from app.tools.ports import ToolRefusedError
 
 PIXELS_PER_INCH = 96
 """What browsers count, so that a PNG and an SVG have the same size."""
@@ -38,10 +42,6 @@ class Format(StrEnum):
         return "image/png" if self is Format.PNG else "image/svg+xml"
 
 
-class TooManyPointsError(ValueError):
-    """A picture has more values than may be drawn."""
-
-
 @dataclass(frozen=True, slots=True)
 class Series:
     """Named values, one for each day of the picture."""
@@ -71,14 +71,17 @@ class Picture:
     height: int = DEFAULT_HEIGHT
 
     def __post_init__(self) -> None:
-        """Refuse what could take long to draw, whoever asks.
+        """Refuse what could take long to draw.
 
         Raises:
-            TooManyPointsError: it has more than MAX_POINTS values.
+            ToolRefusedError: it has more than MAX_POINTS values.
             ValueError: its size is outside the limits, or a series is not as long as its days.
         """
         if len(self.days) * len(self.series) > MAX_POINTS:
-            raise TooManyPointsError(f"a picture may have {MAX_POINTS:,} values")
+            raise ToolRefusedError(
+                f"a picture may have {MAX_POINTS:,} values: choose narrower dates.",
+                code="too_large",
+            )
         if not (MIN_WIDTH <= self.width <= MAX_WIDTH and MIN_HEIGHT <= self.height <= MAX_HEIGHT):
             raise ValueError("the picture is too small or too large")
         if not self.days or any(len(line.values) != len(self.days) for line in self.series):
@@ -103,3 +106,9 @@ class Picture:
                 ),
             }
         )
+
+
+def short_date(ordinal: int) -> str:
+    """Return a day as captions name it, such as 3 Jan 2012, whatever the locale."""
+    day = date.fromordinal(ordinal)
+    return f"{day.day} {MONTHS[day.month - 1][:3]} {day.year}"

@@ -1,9 +1,9 @@
 """The process that draws: ``python -m app.tools.plotting.worker IDLE_SECONDS``.
 
 It reads pictures from its standard input, one JSON line each, and answers each with one JSON line
-and then the bytes that the line counts. It has no keys in its environment and a limit on its
-memory, and whoever started it may kill it at any moment: it keeps nothing. It ends when its input
-ends, or when it has been idle for a while, so that an idle service does not pay for it.
+and then as many bytes as the line says. It has no keys in its environment, a limit on its memory
+and no state, so that its parent may kill it at any moment. It ends when its input ends, or when it
+has been idle for a while, so that an idle service does not pay for it.
 """
 
 import json
@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from app.tools.plotting.capped import CapExceededError
-from app.tools.plotting.drawing import drawn
+from app.tools.plotting.drawing import CapExceededError, drawn
 from app.tools.plotting.picture import Picture
 
 MAX_MEMORY_BYTES = 1 << 30
@@ -35,7 +34,7 @@ def main(idle_seconds: float) -> None:
 
 
 def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Draw what was asked for; a picture that cannot be drawn is an answer, too."""
+    """Return the header and the bytes of a picture; without one, the header has the problem."""
     try:
         data = drawn(Picture.from_json(request["picture"].encode()), request["max_bytes"])
     except CapExceededError:

@@ -1,128 +1,101 @@
-"""The arguments of the stock tools, read."""
+"""What the stock tools share: their arguments, and how they get prices."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any
 
-from app.tools.stocks.companies import symbol_of
-from app.tools.stocks.prices import PriceSeries, PriceSource
-from app.tools.stocks.refusal import StockRefusedError, unfit
+from app.tools.arguments import choice, day, text
+from app.tools.ports import ToolRefusedError
+from app.tools.stocks.prices import UNAVAILABLE, PriceSeries, PriceSource
 
-SYMBOL: Final[Mapping[str, Any]] = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 60,
-    "description": "Ticker such as AAPL, or the company's name such as Apple",
-}
-START: Final[Mapping[str, Any]] = {
-    "type": "string",
-    "format": "date",
-    "description": "First day, YYYY-MM-DD; without it the first day there is",
-}
-END: Final[Mapping[str, Any]] = {
-    "type": "string",
-    "format": "date",
-    "description": "Last day, YYYY-MM-DD, included; without it the last day there is",
-}
+SYMBOL = text(60, "Ticker such as AAPL, or the company's name such as Apple")
+START = day("First day, YYYY-MM-DD; without it the first day there is")
+END = day("Last day, YYYY-MM-DD, included; without it the last day there is")
+PRICE = choice(("adjusted", "raw"), "adjusted for splits and dividends (default), or raw as traded")
 
+SYMBOLS: Mapping[str, str] = MappingProxyType(
+    {
+        "alphabet": "GOOG",
+        "apple": "AAPL",
+        "apple computer": "AAPL",
+        "facebook": "FB",
+        "google": "GOOG",
+        "international business machines": "IBM",
+        "meta": "FB",
+        "meta platforms": "FB",
+        "microsoft": "MSFT",
+    }
+)
+"""Symbols by the name of the company, small letters without its legal form."""
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Typed access to arguments; every method raises StockRefusedError for what it cannot use."""
-
-    args: Mapping[str, Any]
-
-    def has(self, name: str) -> bool:
-        """Tell whether the argument was given."""
-        return name in self.args
-
-    def only(self, *names: str) -> None:
-        """Refuse arguments other than ``names``."""
-        if unused := sorted(str(name) for name in self.args if name not in names):
-            raise unfit(f"{', '.join(unused)[:80]} cannot be used here: leave it out")
-
-    def symbol(self) -> str:
-        """Return the symbol that the argument ``symbol`` names."""
-        return _symbol(self.args.get("symbol"), "'symbol'")
-
-    def symbols(self, least: int, most: int) -> list[str]:
-        """Return the different symbols that the argument ``symbols`` names."""
-        named = self.args.get("symbols")
-        if not isinstance(named, Sequence) or isinstance(named, str):
-            raise unfit("'symbols' must be a list of tickers")
-        symbols = [_symbol(name, "each of 'symbols'") for name in named[: most + 1]]
-        if len(set(symbols)) != len(symbols):
-            raise unfit("'symbols' names a company twice: name it once")
-        if not least <= len(symbols) <= most:
-            asked = f"{least}" if least == most else f"{least} to {most}"
-            raise unfit(f"'symbols' must name {asked} different companies")
-        return symbols
-
-    def choice(self, name: str, options: Sequence[str], default: str) -> str:
-        """Return which of ``options`` the argument chooses."""
-        chosen = self.args.get(name, default)
-        if not isinstance(chosen, str) or chosen not in options:
-            raise unfit(f"'{name}' must be one of {', '.join(options)}")
-        return chosen
-
-    def whole(self, name: str, lowest: int, highest: int, default: int) -> int:
-        """Return a whole number; JSON knows no difference between 2 and 2.0."""
-        value = self.args.get(name, default)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-            raise unfit(f"'{name}' must be a whole number from {lowest} to {highest}")
-        return value
-
-    def period(self) -> tuple[date | None, date | None]:
-        """Return the first and the last day that were asked for."""
-        start, end = self._day("start"), self._day("end")
-        if start is not None and end is not None and start > end:
-            raise unfit(f"'start' ({start}) must not be later than 'end' ({end})")
-        return start, end
-
-    def _day(self, name: str) -> date | None:
-        if not self.has(name):
-            return None
-        return day_in(self.args[name], f"'{name}'")
+_LEGAL_FORM = re.compile(r"[,.]?\s+(?:inc|incorporated|corp|corporation|co|company|plc|ltd)\.?$")
+_SYMBOL = re.compile(r"[A-Z0-9][A-Z0-9.\-^=]{0,14}")
 
 
-def day_in(value: object, place: str) -> date:
-    """Return the day that an ISO date names.
+def symbol_of(name: str) -> str:
+    """Return the symbol that ``name`` stands for, in any case.
+
+    A name that is not in the table is taken for a symbol, because a source may know it.
 
     Raises:
-        StockRefusedError: it is none; the message names ``place``.
+        ToolRefusedError: it cannot be a symbol.
     """
-    try:
-        day = date.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        day = None
-    if day is not None and day.isoformat() == value:  # not 2012-W07-3, which is read as well
-        return day
-    raise unfit(f"{place} must be a date written YYYY-MM-DD")
-
-
-def _symbol(name: object, place: str) -> str:
-    symbol = symbol_of(name) if isinstance(name, str) else None
-    if symbol is None:
-        raise unfit(f"{place} must be a ticker such as AAPL, or a company's name such as Apple")
+    words = " ".join(name.lower().removeprefix("$").split())
+    known = SYMBOLS.get(_LEGAL_FORM.sub("", words))
+    if known is not None:
+        return known
+    symbol = words.upper()
+    if not _SYMBOL.fullmatch(symbol):
+        raise ToolRefusedError(
+            "a symbol must be a ticker such as AAPL, or a company's name such as Apple"
+        )
     return symbol
 
 
-async def fetched(
-    source: PriceSource, symbol: str, period: tuple[date | None, date | None]
-) -> PriceSeries:
-    """Ask the source for prices.
+def symbols_of(names: Sequence[str], least: int, most: int) -> list[str]:
+    """Return the symbols of different companies.
 
     Raises:
-        StockRefusedError: it has none, or broke; what broke is not told, it may hold a key.
+        ToolRefusedError: there are fewer than ``least``, more than ``most``, or one twice.
+    """
+    symbols = [symbol_of(name) for name in names]
+    if len(set(symbols)) != len(symbols):
+        raise ToolRefusedError("'symbols' names a company twice: name it once")
+    if not least <= len(symbols) <= most:
+        wanted = f"{least}" if least == most else f"{least} to {most}"
+        raise ToolRefusedError(f"'symbols' must name {wanted} different companies")
+    return symbols
+
+
+def day_in(text: str) -> date:
+    """Return the day that a date of the schema's format names.
+
+    Raises:
+        ToolRefusedError: no such year can be counted with.
     """
     try:
-        return await source.daily(symbol, *period)
-    except StockRefusedError:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise ToolRefusedError("a date must be written YYYY-MM-DD") from error
+
+
+async def fetched(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> PriceSeries:
+    """Return the prices of a symbol from the argument ``start`` to the argument ``end``.
+
+    Raises:
+        ToolRefusedError: the source has none, or broke; the message does not quote what broke,
+            which may hold a key.
+    """
+    start, end = (day_in(args[name]) if name in args else None for name in ("start", "end"))
+    if start is not None and end is not None and start > end:
+        raise ToolRefusedError(f"'start' ({start}) must not be later than 'end' ({end})")
+    try:
+        return await source.daily(symbol, start, end)
+    except ToolRefusedError:
         raise
     except Exception as error:
-        raise StockRefusedError(
-            "The source of the prices failed: try again later.", code="source_unavailable"
+        raise ToolRefusedError(
+            "The source of the prices failed: try again later.", code=UNAVAILABLE
         ) from error

@@ -20,7 +20,7 @@ SOURCE = "packaged: Quandl WIKI daily prices 2000-2013, public domain"
 CURRENCY = "USD"
 
 _OTHER_SYMBOLS = MappingProxyType({"GOOGL": "GOOG", "META": "FB"})
-"""Symbols by which shares of the set go today; what the set calls GOOG is GOOGL since 2014."""
+"""Today's symbols of shares in the set; what the set calls GOOG is GOOGL since 2014."""
 
 _History = Mapping[str, PriceSeries]
 
@@ -44,10 +44,6 @@ class PackagedPrices:
             raise unknown_symbol(symbol, ", ".join(sorted(history)))
         return series.between(start, end)
 
-    async def warm_up(self) -> None:
-        """Read the data now (about 0.1 s in a thread, 3 MB) and not at the first question."""
-        await asyncio.to_thread(self._load)
-
     def _load(self) -> _History:
         with self._loading:
             if self._history is None:
@@ -63,16 +59,14 @@ def _read() -> _History:
     for symbol, day, opened, high, low, close, volume, adjusted in rows:
         price = DailyPrice(
             date.fromisoformat(day),
-            float(opened),
-            float(high),
-            float(low),
-            float(close),
-            int(volume),
-            float(adjusted),
+            *(float(opened), float(high), float(low), float(close)),
+            volume=int(volume),
+            adjusted_close=float(adjusted),
         )
         found.setdefault(symbol, []).append(price)
-    return MappingProxyType({symbol: _series(symbol, days) for symbol, days in found.items()})
-
-
-def _series(symbol: str, days: list[DailyPrice]) -> PriceSeries:
-    return PriceSeries(symbol=symbol, source=SOURCE, currency=CURRENCY, days=tuple(sorted(days)))
+    return {
+        symbol: PriceSeries(
+            symbol=symbol, source=SOURCE, currency=CURRENCY, days=tuple(sorted(days))
+        )
+        for symbol, days in found.items()
+    }

@@ -3,11 +3,11 @@
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from datetime import date
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-from app.tools.dates.wording import weekday_name
-from app.tools.ports import ToolSpec
-from app.tools.stocks.refusal import StockRefusedError
+from app.tools.dates.calculation import weekday_name
+from app.tools.ports import ToolRefusedError, ToolSpec
 
 UNAVAILABLE: Final = "source_unavailable"
 """The code of a source that may answer when it is asked again."""
@@ -39,7 +39,7 @@ class PriceSeries:
 
     symbol: str
     source: str
-    """Who answered, as ``packaged: …`` or ``live: …``; every result repeats it."""
+    """Where the prices come from, as ``packaged: …`` or ``live: …``; every result repeats it."""
     currency: str
     """ISO 4217, such as USD."""
     days: tuple[DailyPrice, ...]
@@ -58,25 +58,34 @@ class PriceSeries:
         """Return the days from ``start`` to ``end``, both included; None is all there is.
 
         Raises:
-            StockRefusedError: they lie, at least in part, outside the series (``out_of_range``), or
+            ToolRefusedError: they lie, at least in part, outside the series (``out_of_range``), or
                 nothing was traded on them (``no_data``).
         """
         first, last = self.first.day, self.last.day
         start, end = start or first, end or last
         if start < first or end > last:
-            raise out_of_range(self.symbol, first, last)
-        begin = bisect_left(self.days, start, key=_day_of)
-        stop = bisect_right(self.days, end, key=_day_of)
+            raise ToolRefusedError(
+                f"The prices of {self.symbol} cover {first} to {last}: choose start and end"
+                " inside, or leave them out.",
+                code="out_of_range",
+            )
+        begin = bisect_left(self.days, start, key=attrgetter("day"))
+        stop = bisect_right(self.days, end, key=attrgetter("day"))
         if begin == stop:
-            before, after = self.days[begin - 1].day, self.days[begin].day
-            raise not_traded(self.symbol, start, end, before, after)
+            on = f"on {weekday_name(start)} {start}"
+            raise ToolRefusedError(
+                f"{self.symbol} was not traded"
+                f" {on if start == end else f'from {start} to {end}'}; the nearest trading days are"
+                f" {self.days[begin - 1].day} and {self.days[begin].day}.",
+                code="no_data",
+            )
         return replace(self, days=self.days[begin:stop])
 
 
 class PriceSource(Protocol):
     """Where daily prices come from: the packaged set, or a provider that is asked by key.
 
-    What a source raises is a StockRefusedError and nothing else; its message names no key.
+    A source raises ToolRefusedError only; its message names no key.
     """
 
     @property
@@ -91,9 +100,9 @@ class PriceSource(Protocol):
         ``end`` it ends with the last one. Prices are finite and above zero.
 
         Raises:
-            StockRefusedError: the symbol is unknown (``unknown_symbol``); the dates are not covered
+            ToolRefusedError: the symbol is unknown (``unknown_symbol``); the dates are not covered
                 (``out_of_range``); nothing was traded on them (``no_data``); the source cannot be
-                reached, or asks to wait (``source_unavailable``); it does not let us in
+                reached, or asks to wait (``source_unavailable``); it refuses the key
                 (``source_refused``).
         """
         ...
@@ -106,31 +115,9 @@ def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
     return replace(spec, external=source.external, transient=transient, deterministic=deterministic)
 
 
-def unknown_symbol(symbol: str, there_are: str) -> StockRefusedError:
+def unknown_symbol(symbol: str, there_are: str) -> ToolRefusedError:
     """Return the refusal of a symbol; ``there_are`` says for what there are prices."""
-    return StockRefusedError(
+    return ToolRefusedError(
         f"There are no prices for {symbol[:20]!r}; there are prices for {there_are}.",
         code="unknown_symbol",
-    )
-
-
-def _day_of(price: DailyPrice) -> date:
-    return price.day
-
-
-def out_of_range(symbol: str, first: date, last: date) -> StockRefusedError:
-    """Return the refusal of dates that lie, at least in part, outside ``first`` to ``last``."""
-    return StockRefusedError(
-        f"The prices of {symbol} cover {first} to {last}: choose start and end inside, or leave"
-        " them out.",
-        code="out_of_range",
-    )
-
-
-def not_traded(symbol: str, start: date, end: date, before: date, after: date) -> StockRefusedError:
-    """Return the refusal of dates without a trading day; it names those around them."""
-    asked = f"on {weekday_name(start)} {start}" if start == end else f"from {start} to {end}"
-    return StockRefusedError(
-        f"{symbol} was not traded {asked}; the nearest trading days are {before} and {after}.",
-        code="no_data",
     )

@@ -22,9 +22,8 @@ from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.runs.service import RunService
 from app.tools.arguments import ArgumentChecks
-from app.tools.policy import ToolPolicy
 from app.tools.ports import ToolContext
-from app.tools.registry import ToolRegistry
+from app.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.drawing_tool import SVG, DrawingTool
 from tests.support.limits import artifact_limits, executor_limits, tool_dispatch
 from tests.support.memory_api import client_of, memory_api

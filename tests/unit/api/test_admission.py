@@ -12,8 +12,7 @@ from app.api.services import ApiLimits
 from app.control.budget import Budget
 from app.runs.run import NewRun
 from app.tools.calculator import Calculator
-from app.tools.policy import ToolPolicy
-from app.tools.registry import ToolRegistry
+from app.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.limits import api_limits, tool_dispatch
 
 DEFAULTS = Budget(max_tool_calls=6, max_time_seconds=60.0)

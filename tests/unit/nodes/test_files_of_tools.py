@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.runs.artifact_keeping import ArtifactKeeping
-from app.tools.keeping import ArtifactKeeper
+from app.tools.artifacts import ArtifactKeeper
 from app.tools.ports import ToolContext
 from tests.support.artifacts import LIMITS, Files, files_of_a_run
 from tests.support.drawing_tool import DrawingTool

@@ -10,6 +10,8 @@ from typing import Any
 
 import app.tools.stocks
 from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
+from app.tools.plotting.picture import Picture
+from app.tools.plotting.renderer import Renderer
 from app.tools.ports import ToolContext
 from app.tools.stocks.packaged import PackagedPrices
 from app.tools.stocks.prices import PriceSeries
@@ -50,6 +52,14 @@ class MemorySink:
             size_bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
         )
+
+
+class BlankRenderer(Renderer):
+    """Draws nothing and starts no process, for tests that look at anything but the picture."""
+
+    async def render(self, picture: Picture, max_bytes: int) -> bytes:
+        """Return some bytes."""
+        return f"{picture.kind} of {len(picture.days)} days".encode()
 
 
 class BrokenSource:

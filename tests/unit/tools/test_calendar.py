@@ -86,7 +86,7 @@ FACTS = [
             "unit": "years",
         },
         "34",
-        "34 years and 7 months and 26 days",
+        "34 years, 7 months and 26 days",
     ),
     (
         {
@@ -106,6 +106,17 @@ FACTS = [
     ({"operation": "leap_year", "year": 1900}, "no", "no"),
     ({"operation": "days_in_month", "year": 2023, "month": 2}, "28", "February 2023 has 28 days"),
     ({"operation": "days_in_year", "year": 2024}, "366", "2024 has 366 days"),
+    # May 2024 began on a Wednesday.
+    (
+        {"operation": "count_business_days", "date": "2024-05-01", "end_date": "2024-05-31"},
+        "23",
+        "23 business days from Wednesday, May 1, 2024 to Friday, May 31, 2024, both included",
+    ),
+    (
+        {"operation": "count_business_days", "date": "2024-05-06", "end_date": "2024-05-04"},
+        "1",
+        "1 business day from Saturday, May 4, 2024 to Monday, May 6, 2024, both included",
+    ),
 ]
 
 REFUSED = [
@@ -161,8 +172,8 @@ REFUSED = [
     ({"operation": "today", "timezone": "../../etc/passwd"}, "unknown_timezone"),
     ({"operation": "today", "timezone": "America"}, "unknown_timezone"),
     ({"operation": "today", "timezone": ""}, "unknown_timezone"),
-    ({"operation": "today", "timezone": "\ud800"}, "unknown_timezone"),
-    ({"operation": "today", "timezone": 3}, "unknown_timezone"),
+    ({"operation": "today", "timezone": "\ud800"}, "invalid_arguments"),
+    ({"operation": "today", "timezone": 3}, "invalid_arguments"),
     ({"operation": "add", "date": "9999-12-31", "amount": 1, "unit": "days"}, "out_of_range"),
 ]
 

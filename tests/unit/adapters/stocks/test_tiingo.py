@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.adapters.stocks.tiingo import KEPT_SECONDS, TiingoPrices
-from app.tools.stocks.refusal import StockRefusedError
+from app.tools.ports import ToolRefusedError
 from tests.support.fake_tiingo import FakeTiingo, Reply, prices_as_csv
 from tests.support.manual_clock import ManualClock
 
@@ -31,9 +31,9 @@ async def prices(server: FakeTiingo) -> AsyncIterator[TiingoPrices]:
     await source.aclose()
 
 
-async def refused(prices: TiingoPrices, symbol: str = "IBM") -> StockRefusedError:
+async def refused(prices: TiingoPrices, symbol: str = "IBM") -> ToolRefusedError:
     """Ask and be refused."""
-    with pytest.raises(StockRefusedError) as refusal:
+    with pytest.raises(ToolRefusedError) as refusal:
         await prices.daily(symbol, None, None)
     assert KEY not in str(refusal.value)
     return refusal.value

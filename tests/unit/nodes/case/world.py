@@ -32,9 +32,8 @@ from app.nodes.toolset import ToolNames, toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ONE_ATTEMPT
-from app.tools.policy import ToolPolicy
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
-from app.tools.registry import ToolRegistry
+from app.tools.registry import ToolPolicy, ToolRegistry
 from app.tools.respond import Respond
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch

@@ -7,15 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.analysis import returns
-from app.tools.analysis.drawdown import deepest, drawdowns
-from app.tools.analysis.metrics import METRICS
-from app.tools.analysis.observations import Observations, Options, common
-from app.tools.analysis.relations import correlation_of_returns
-from app.tools.analysis.rounding import rounded
-from app.tools.stocks.refusal import StockRefusedError
+from app.tools.analysis.metrics import (
+    METRICS,
+    Options,
+    correlation_of_returns,
+    deepest,
+    drawdowns,
+    log_returns,
+    simple_returns,
+)
+from app.tools.analysis.observations import Observations, common
+from app.tools.analysis.results import rounded
+from app.tools.ports import ToolRefusedError
 
 PRICES = st.lists(st.floats(0.01, 1e6), min_size=4, max_size=40)
+OPTIONS = Options(window=20, periods_per_year=252)
 PERCENTAGES = [
     "total_return", "annualized_return", "daily_returns", "volatility", "max_drawdown",
     "best_day", "worst_day",
@@ -50,10 +56,10 @@ def test_a_percentage_does_not_depend_on_the_currency(
 ) -> None:
     """Scaled prices (by a power of two, which rounds nothing) have the same returns."""
     try:
-        before = METRICS[metric].compute(observed(values), Options()).value
+        before = METRICS[metric].compute(observed(values), OPTIONS).value
     except OverflowError:
         return
-    after = METRICS[metric].compute(observed([value * 2.0**power for value in values]), Options())
+    after = METRICS[metric].compute(observed([value * 2.0**power for value in values]), OPTIONS)
 
     assert after.value == before
 
@@ -62,8 +68,8 @@ def test_a_percentage_does_not_depend_on_the_currency(
 @given(values=PRICES, power=st.integers(-8, 8))
 def test_an_amount_scales_with_the_currency(metric: str, values: list[float], power: int) -> None:
     """Twice the prices, twice the mean."""
-    before = METRICS[metric].compute(observed(values), Options()).value
-    after = METRICS[metric].compute(observed([value * 2.0**power for value in values]), Options())
+    before = METRICS[metric].compute(observed(values), OPTIONS).value
+    after = METRICS[metric].compute(observed([value * 2.0**power for value in values]), OPTIONS)
 
     assert after.value == pytest.approx(before * 2.0**power, rel=1e-9, abs=1e-9)
 
@@ -76,7 +82,7 @@ def test_a_correlation_is_symmetric_and_between_minus_one_and_one(
     one, other = (observed(list(values)) for values in zip(*pairs, strict=True))
     try:
         there = correlation_of_returns(one, other).value
-    except StockRefusedError:  # one of them does not vary
+    except ToolRefusedError:  # one of them does not vary
         return
     back = correlation_of_returns(other, one).value
 
@@ -89,8 +95,8 @@ def test_returns_lead_from_the_first_value_to_the_last(values: list[float]) -> N
     """Simple returns multiply and log returns add up to the total return."""
     total = values[-1] / values[0]
 
-    assert math.prod(1 + step for step in returns.simple_returns(values)) == pytest.approx(total)
-    assert math.exp(sum(returns.log_returns(values))) == pytest.approx(total)
+    assert math.prod(1 + step for step in simple_returns(values)) == pytest.approx(total)
+    assert math.exp(sum(log_returns(values))) == pytest.approx(total)
 
 
 def test_two_series_meet_on_their_common_days() -> None:
@@ -124,5 +130,5 @@ def test_without_a_wish_four_decimals_and_six_digits_are_kept(number: float, sho
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_never_leaves(number: float) -> None:
     """Not even deep inside a result."""
-    with pytest.raises(StockRefusedError):
+    with pytest.raises(ToolRefusedError):
         rounded({"recent": [{"value": number}]}, None)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from app.nodes.case.evidence import finding
-from app.tools.analysis.metrics import METRICS
-from app.tools.analysis.observations import Observations, Options
-from app.tools.analysis.ranking import HIGHEST, ranked
+from app.tools.analysis.metrics import METRICS, Options
+from app.tools.analysis.observations import Observations
+from app.tools.analysis.results import HIGHEST, ranked
 from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.stocks.refusal import StockRefusedError
+from app.tools.ports import ToolRefusedError
 from tests.unit.tools.stock_support import PRICES, BrokenSource, closes, context, csv_rows
 
 TOOL = NumericAnalysis(PRICES)
@@ -94,8 +94,12 @@ async def test_stocks_are_compared_over_the_same_days() -> None:
 @pytest.mark.parametrize(
     ("args", "code", "told"),
     [
-        ({"symbols": ["AAPL"]}, "invalid_arguments", "2 to 5"),
-        ({"symbols": ["AAPL", "IBM", "MSFT", "GOOG", "FB", "X"]}, "invalid_arguments", "2 to 5"),
+        ({"symbols": ["AAPL"]}, "invalid_arguments", "less than 2"),
+        (
+            {"symbols": ["AAPL", "IBM", "MSFT", "GOOG", "FB", "X"]},
+            "invalid_arguments",
+            "more than 5",
+        ),
         ({"symbols": ["AAPL", "apple"]}, "invalid_arguments", "twice"),
         ({"symbols": ["AAPL", "IBM"], "which": "best"}, "invalid_arguments", "highest"),
         ({"symbols": ["AAPL", "IBM"], "symbol": "FB"}, "invalid_arguments", "symbol"),
@@ -127,23 +131,26 @@ async def test_a_source_that_breaks_breaks_the_comparison() -> None:
     )
 
 
-def observed(*values: float, unit: str = "USD") -> Observations:
+OPTIONS = Options(window=20, periods_per_year=252)
+
+
+def observed(symbol: str, *values: float, unit: str = "USD") -> Observations:
     """Return prices of some stock."""
-    return Observations(name="x", unit=unit, values=values)
+    return Observations(name=symbol, unit=unit, values=values, symbol=symbol)
 
 
 def test_two_that_are_equal_have_no_first() -> None:
     """Nothing is drawn by lot."""
-    twins = {"A": observed(1, 2), "B": observed(2, 4), "C": observed(2, 3)}
+    twins = observed("A", 1, 2), observed("B", 2, 4), observed("C", 2, 3)
 
-    with pytest.raises(StockRefusedError, match="A and B have the same total return"):
-        ranked(METRICS["total_return"], twins, Options(), HIGHEST)
+    with pytest.raises(ToolRefusedError, match="A and B have the same total return"):
+        ranked(METRICS["total_return"], OPTIONS, HIGHEST, *twins)
 
 
 def test_prices_in_two_currencies_are_not_compared() -> None:
     """Their returns can be."""
-    stocks = {"A": observed(1, 2), "B": observed(1, 3, unit="EUR")}
+    stocks = observed("A", 1, 2), observed("B", 1, 3, unit="EUR")
 
-    assert ranked(METRICS["total_return"], stocks, Options(), HIGHEST)["value"] == "B"
-    with pytest.raises(StockRefusedError, match="EUR and USD"):
-        ranked(METRICS["max"], stocks, Options(), HIGHEST)
+    assert ranked(METRICS["total_return"], OPTIONS, HIGHEST, *stocks)["value"] == "B"
+    with pytest.raises(ToolRefusedError, match="EUR and USD"):
+        ranked(METRICS["max"], OPTIONS, HIGHEST, *stocks)

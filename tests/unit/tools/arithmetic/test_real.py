@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.tools.arithmetic.functions import CONSTANTS
 from app.tools.arithmetic.real import MAX_DIGITS, RealArithmetic, exact_root, negate
-from app.tools.arithmetic.refusal import CalculationRefusedError
+from app.tools.ports import ToolRefusedError
 
 small = st.fractions(min_value=-1000, max_value=1000, max_denominator=1000)
 
@@ -48,7 +48,7 @@ def test_a_fraction_that_grows_too_long_is_rounded_and_a_number_too_large_refuse
 
     assert isinstance(long, Decimal)
     assert arithmetic.power(Fraction(10), Fraction(MAX_DIGITS - 1)) == 10 ** (MAX_DIGITS - 1)
-    with pytest.raises(CalculationRefusedError):
+    with pytest.raises(ToolRefusedError):
         arithmetic.power(Fraction(10), Fraction(MAX_DIGITS))
 
 

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.tools.dates.calculation import (
+    count_of_business_days,
     end_of_month,
     next_weekday,
     nth_weekday,
     shifted,
     whole_months_between,
 )
-from app.tools.dates.refusal import DateRefusedError
+from app.tools.ports import ToolRefusedError
 
 days = st.dates(min_value=date(1900, 1, 1), max_value=date(2200, 1, 1))
 
@@ -49,6 +50,16 @@ def test_business_days_are_counted_one_by_one(day: date, amount: int) -> None:
     assert shifted(day, amount, "business_days") == wanted
 
 
+@given(start=days, length=st.integers(0, 900))
+def test_business_days_between_two_dates_are_counted_as_if_one_by_one(
+    start: date, length: int
+) -> None:
+    """Both ends are included."""
+    every = [start + timedelta(days=number) for number in range(length + 1)]
+
+    assert count_of_business_days(start, every[-1]) == sum(day.isoweekday() < 6 for day in every)
+
+
 @given(start=days, length=st.integers(0, 40_000))
 def test_whole_months_and_days_lead_from_the_start_to_the_end(start: date, length: int) -> None:
     """No month more fits in between."""
@@ -73,7 +84,7 @@ def test_the_nth_weekday_is_found_in_the_calendar_of_the_month(
 
     assert [nth_weekday(year, month, weekday, n + 1) for n in range(len(found))] == found
     assert nth_weekday(year, month, weekday, -1) == found[-1]
-    with pytest.raises(DateRefusedError):
+    with pytest.raises(ToolRefusedError):
         nth_weekday(year, month, weekday, len(found) + 1)
 
 
@@ -99,7 +110,7 @@ def test_the_next_weekday_is_never_the_day_itself(day: date, weekday: int, forwa
 )
 def test_a_day_outside_the_calendar_is_refused(day: date, amount: int, unit: str) -> None:
     """Years run from 1 to 9999."""
-    with pytest.raises(DateRefusedError, match="years 1 to 9999"):
+    with pytest.raises(ToolRefusedError, match="years 1 to 9999"):
         shifted(day, amount, unit)  # type: ignore[arg-type]
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.tools.dates.calculation import MONTHS, in_words
 from app.tools.dates.reader import DateReader
-from app.tools.dates.refusal import DateRefusedError
-from app.tools.dates.wording import MONTHS, in_words
+from app.tools.ports import ToolRefusedError
 
 UTC = ZoneInfo("UTC")
 
@@ -65,7 +65,7 @@ def test_a_date_with_two_readings_is_refused_and_both_are_named(
     reader: DateReader, text: str, readings: tuple[str, ...]
 ) -> None:
     """The message also says how to write each of them."""
-    with pytest.raises(DateRefusedError) as refused:
+    with pytest.raises(ToolRefusedError) as refused:
         reader.read(text, UTC)
 
     assert refused.value.code == "ambiguous_date"
@@ -88,7 +88,7 @@ def test_a_date_with_two_readings_is_refused_and_both_are_named(
 )
 def test_what_is_not_one_whole_date_is_refused(reader: DateReader, text: str) -> None:
     """Parts are not guessed, words are not passed over, and a wrong weekday is not ignored."""
-    with pytest.raises(DateRefusedError):
+    with pytest.raises(ToolRefusedError):
         reader.read(text, UTC)
 
 
@@ -117,7 +117,7 @@ def test_digits_are_read_only_if_the_order_does_not_matter(day: date) -> None:
     if day.day > 12 or day.day == day.month:
         assert READER.read(text, UTC) == day
     else:
-        with pytest.raises(DateRefusedError, match="can be read as"):
+        with pytest.raises(ToolRefusedError, match="can be read as"):
             READER.read(text, UTC)
 
 

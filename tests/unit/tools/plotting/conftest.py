@@ -1,15 +1,15 @@
 """What the tests of the pictures share."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
-import pytest
+import pytest_asyncio
 
 from app.tools.plotting.renderer import Renderer
 
 
-@pytest.fixture(scope="package")
-def renderer() -> Iterator[Renderer]:
-    """A renderer whose process lives as long as the tests of this package."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def renderer() -> AsyncIterator[Renderer]:
+    """A renderer whose process lives as long as the tests of a module, on their loop."""
     renderer = Renderer()
     yield renderer
-    renderer.close()
+    await renderer.aclose()

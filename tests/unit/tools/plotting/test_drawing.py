@@ -1,9 +1,12 @@
 """Pictures as bytes: formats, sizes, hostile titles, caps, and nothing that changes by itself."""
 
+import asyncio
+import gc
 import io
 import re
 import time
 from dataclasses import replace
+from datetime import date
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -13,19 +16,18 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from app.tools.plotting.capped import CapExceededError
-from app.tools.plotting.drawing import drawn
-from app.tools.plotting.frame import framed
-from app.tools.plotting.kinds import DRAWN, apart
+from app.tools.plotting.drawing import DRAWN, CapExceededError, apart, drawn
+from app.tools.plotting.frame import COLOURS, PAPER, framed, plain
 from app.tools.plotting.picture import (
     MAX_POINTS,
     Format,
     Kind,
     Picture,
     Series,
-    TooManyPointsError,
+    short_date,
 )
-from app.tools.plotting.style import COLOURS, PAPER
+from app.tools.plotting.renderer import Renderer
+from app.tools.ports import ToolRefusedError
 from tests.unit.tools.plotting.pictures import CANDLES, COMPARISON, EVERY_KIND, LINE
 
 CAP = 5_000_000
@@ -202,7 +204,7 @@ def test_the_largest_picture_is_drawn_in_bounded_time() -> None:
 def test_a_picture_beyond_the_caps_cannot_be_made() -> None:
     """Whoever asks for it."""
     days = tuple(range(700_000, 700_001 + MAX_POINTS))
-    with pytest.raises(TooManyPointsError):
+    with pytest.raises(ToolRefusedError):
         replace(LINE, days=days, series=(Series("", tuple(float(day) for day in days)),))
     for width, height in ((2001, 500), (900, 1401), (399, 500), (900, 0)):
         with pytest.raises(ValueError, match="too small or too large"):
@@ -230,3 +232,56 @@ def test_any_prices_can_be_drawn(values: list[float], kind: Kind) -> None:
 def test_a_picture_survives_its_way_to_the_process() -> None:
     """What is sent is what is read."""
     assert Picture.from_json(CANDLES.to_json()) == CANDLES
+
+
+@pytest.mark.parametrize(
+    ("number", "form", "text"),
+    [
+        (120_000, ",.13g", "120,000"),
+        (0.1 + 0.2, ",.13g", "0.3"),
+        (-0.004, ",.2f", "0.00"),
+        (-1234.5, ",.1f", "\N{MINUS SIGN}1,234.5"),
+    ],
+)
+def test_numbers_have_separators_and_a_real_minus(number: float, form: str, text: str) -> None:
+    """And no minus before a zero."""
+    assert plain(number, form) == text
+
+
+def test_a_day_is_named_without_regard_to_the_language_of_the_system() -> None:
+    """In English, with the day first."""
+    assert short_date(date(2012, 3, 5).toordinal()) == "5 Mar 2012"
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"), [(2, 2), (9, 4), (40, 4), (400, 4), (4000, 4), (20_000, 4)]
+)
+def test_dates_stand_below_the_axis_for_any_length_of_time(length: int, shown: int) -> None:
+    """Whole days, months or years, and never an hour."""
+    days = (734_000, 734_000 + length - 1)
+    figure = figure_of(replace(LINE, days=days, series=(Series("X", (1.0, 2.0)),)))
+    figure.draw_without_rendering()
+
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert len([label for label in labels if label]) >= shown
+    assert not any(":" in label for label in labels)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed transport", "ignore:loop is closed")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_on_another_event_loop_the_process_is_started_anew() -> None:
+    """And the one of the loop before is ended."""
+    renderer, pids = Renderer(), list[int | None]()
+
+    async def draw(*, close: bool) -> None:
+        assert (await renderer.render(LINE, CAP)).startswith(b"\x89PNG")
+        pids.append(renderer.pid)
+        if close:
+            await renderer.aclose()
+
+    asyncio.run(draw(close=False))
+    asyncio.run(draw(close=True))
+    gc.collect()
+
+    assert pids[0] != pids[1]
+    assert renderer.pid is None

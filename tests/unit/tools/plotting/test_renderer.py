@@ -12,11 +12,12 @@ import pytest
 
 from app.tools.plotting.drawing import drawn
 from app.tools.plotting.picture import Format
-from app.tools.plotting.process import WORKER, DrawingProcess, ProcessEndedError, Ticket
-from app.tools.plotting.renderer import NotRenderedError, Renderer
+from app.tools.plotting.renderer import WORKER, Renderer
 from app.tools.plotting.worker import MAX_MEMORY_BYTES
+from app.tools.ports import ToolRefusedError
 from tests.unit.tools.plotting.pictures import CANDLES, LINE
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CAP = 5_000_000
 
 
@@ -24,6 +25,16 @@ def pid_of(renderer: Renderer) -> int:
     """Return the process id of the process that draws."""
     assert renderer.pid is not None
     return renderer.pid
+
+
+async def ended(pid: int) -> None:
+    """Wait for the end of a process, without taking its exit status from its parent."""
+    gone, loop = asyncio.Event(), asyncio.get_running_loop()
+    descriptor = os.pidfd_open(pid)
+    loop.add_reader(descriptor, gone.set)
+    await gone.wait()
+    loop.remove_reader(descriptor)
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize("form", Format)
@@ -37,7 +48,7 @@ async def test_the_process_draws_what_is_drawn_here(renderer: Renderer, form: Fo
 
 async def test_one_process_draws_one_picture_after_another(renderer: Renderer) -> None:
     """Many callers at once get each their own."""
-    await renderer.warm_up()
+    await renderer.render(LINE, CAP)
     pid = pid_of(renderer)
     pictures = [replace(LINE, title=f"title {at}") for at in range(4)]
     async with asyncio.TaskGroup() as group:
@@ -50,10 +61,10 @@ async def test_one_process_draws_one_picture_after_another(renderer: Renderer) -
 @pytest.mark.req("002/23.3")
 async def test_a_picture_that_is_too_large_ends_in_the_process(renderer: Renderer) -> None:
     """It is never sent back, and the process goes on."""
-    await renderer.warm_up()
+    await renderer.render(LINE, CAP)
     pid = pid_of(renderer)
 
-    with pytest.raises(NotRenderedError, match="1,000 bytes") as refused:
+    with pytest.raises(ToolRefusedError, match="1,000 bytes") as refused:
         await renderer.render(LINE, 1000)
 
     assert refused.value.code == "too_large"
@@ -64,7 +75,7 @@ async def test_a_picture_that_is_too_large_ends_in_the_process(renderer: Rendere
 async def test_a_picture_that_hangs_is_killed_and_the_next_one_is_drawn() -> None:
     """The process is frozen here, as by a loop without end."""
     renderer = Renderer(timeout_seconds=5)
-    await renderer.warm_up()
+    await renderer.render(LINE, CAP)
     stuck = pid_of(renderer)
     os.kill(stuck, signal.SIGSTOP)
     hasty = renderer.render(LINE, CAP)
@@ -76,7 +87,7 @@ async def test_a_picture_that_hangs_is_killed_and_the_next_one_is_drawn() -> Non
         assert data.startswith(b"\x89PNG")
         assert pid_of(renderer) != stuck
     finally:
-        renderer.close()
+        await renderer.aclose()
 
 
 async def test_drawing_has_a_time_limit_of_its_own() -> None:
@@ -84,19 +95,19 @@ async def test_drawing_has_a_time_limit_of_its_own() -> None:
     before = set(psutil.Process().children())
     renderer = Renderer(timeout_seconds=0.05)  # it takes longer to start the process
     try:
-        with pytest.raises(NotRenderedError) as refused:
+        with pytest.raises(ToolRefusedError) as refused:
             await renderer.render(LINE, CAP)
         assert refused.value.code == "timeout"
-        _, alive = psutil.wait_procs(set(psutil.Process().children()) - before, timeout=10)
-        assert alive == []
+        assert renderer.pid is None
     finally:
-        renderer.close()
+        await renderer.aclose()
+    assert set(psutil.Process().children()) == before
 
 
 async def test_a_process_that_dies_is_replaced_within_the_same_call() -> None:
     """Drawing has no effect outside, so it is simply done again."""
     renderer = Renderer()
-    await renderer.warm_up()
+    await renderer.render(LINE, CAP)
     frozen = pid_of(renderer)
     os.kill(frozen, signal.SIGSTOP)
     task = asyncio.create_task(renderer.render(LINE, CAP))
@@ -106,20 +117,20 @@ async def test_a_process_that_dies_is_replaced_within_the_same_call() -> None:
         assert (await task).startswith(b"\x89PNG")
         assert pid_of(renderer) != frozen
     finally:
-        renderer.close()
+        await renderer.aclose()
 
 
 async def test_an_idle_process_ends_by_itself_and_comes_back() -> None:
     """An idle service does not pay for pictures."""
     renderer = Renderer(idle_seconds=0.05)
     try:
-        await renderer.warm_up()
-        gone = [psutil.Process(pid) for pid in [renderer.pid] if pid is not None]
-        psutil.wait_procs(gone, timeout=10)
-        assert renderer.pid is None
+        await renderer.render(LINE, CAP)
+        gone = pid_of(renderer)
+        await ended(gone)
         assert (await renderer.render(LINE, CAP)).startswith(b"\x89PNG")
+        assert renderer.pid != gone
     finally:
-        renderer.close()
+        await renderer.aclose()
 
 
 async def test_the_process_knows_no_secret_and_has_a_limit_on_its_memory(
@@ -129,50 +140,36 @@ async def test_the_process_knows_no_secret_and_has_a_limit_on_its_memory(
     monkeypatch.setenv("OPENAI_API_KEY", "canary-key")
     renderer = Renderer()
     try:
-        await renderer.warm_up()
+        await renderer.render(LINE, CAP)
         process = psutil.Process(pid_of(renderer))
         assert "canary" not in str(process.environ())
         if sys.platform == "linux":
             assert process.rlimit(psutil.RLIMIT_AS) == (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES)
     finally:
-        renderer.close()
+        await renderer.aclose()
 
 
 async def test_a_closed_renderer_leaves_neither_process_nor_folder() -> None:
     """And whoever asks it again is told in an error."""
     renderer = Renderer()
-    await renderer.warm_up()
+    await renderer.render(LINE, CAP)
     process = psutil.Process(pid_of(renderer))
     folder = process.cwd()
 
-    renderer.close()
+    await renderer.aclose()
 
     assert not process.is_running()
     assert not os.path.exists(folder)  # noqa: ASYNC240 - it takes no time
-    with pytest.raises(NotRenderedError):
+    with pytest.raises(ToolRefusedError):
         await renderer.render(LINE, CAP)
 
 
-def test_an_ask_that_was_given_up_never_begins() -> None:
-    """No process is even started for it."""
-    process, ticket = DrawingProcess(idle_seconds=1), Ticket()
-    process.give_up(ticket)
-
-    with pytest.raises(ProcessEndedError):
-        process.ask({}, ticket)
-
-    assert process.pid is None
-    process.close()
-
-
-def test_the_process_ends_when_its_parent_is_gone() -> None:
+async def test_the_process_ends_when_its_parent_is_gone() -> None:
     """The end of its input is all that a killed parent leaves behind."""
-    done = subprocess.run(
-        (sys.executable, "-m", WORKER, "60"),
-        input=b"",
-        capture_output=True,
-        timeout=30,
-        check=False,
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", WORKER, "60"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
+    async with asyncio.timeout(30):
+        written, _ = await process.communicate(b"")
 
-    assert (done.returncode, done.stdout) == (0, b"")
+    assert (process.returncode, written) == (0, b"")

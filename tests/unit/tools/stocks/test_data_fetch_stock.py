@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.data_fetch_stock import DEFAULT_ROWS, MAX_ROWS, DataFetchStock
-from app.tools.stocks.table import FIELDS
+from app.tools.data_fetch_stock import DEFAULT_ROWS, FIELDS, MAX_ROWS, DataFetchStock
 from tests.unit.tools.stock_support import PRICES, BrokenSource, context, csv_rows
 
 TOOL = DataFetchStock(PRICES)
@@ -102,8 +101,9 @@ async def test_what_fits_is_shown_whole() -> None:
         ({"symbol": "IBM", "fields": []}, "invalid_arguments", "fields"),
         ({"symbol": "IBM", "max_points": 401}, "invalid_arguments", "400"),
         ({"symbol": "IBM", "limit": 3}, "invalid_arguments", "limit"),
-        ({"symbol": 7}, "invalid_arguments", "ticker"),
-        ({}, "invalid_arguments", "ticker"),
+        ({"symbol": 7}, "invalid_arguments", "string"),
+        ({"symbol": "../etc"}, "invalid_arguments", "ticker"),
+        ({}, "invalid_arguments", "'symbol' is missing"),
     ],
 )
 async def test_a_failure_is_a_dict_that_says_what_to_ask(

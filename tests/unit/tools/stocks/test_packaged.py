@@ -4,8 +4,8 @@ from datetime import date
 
 import pytest
 
+from app.tools.ports import ToolRefusedError
 from app.tools.stocks.packaged import PackagedPrices
-from app.tools.stocks.refusal import StockRefusedError
 from tests.unit.tools.stock_support import PRICES, csv_rows
 
 SYMBOLS = {"AAPL": 3270, "FB": 196, "GOOG": 2148, "IBM": 3270, "MSFT": 3270}
@@ -43,7 +43,6 @@ async def test_the_file_is_read_once() -> None:
     prices = PackagedPrices()
 
     first = await prices.daily("FB", None, None)
-    await prices.warm_up()
     second = await prices.daily("FB", None, None)
 
     assert first.days[0] is second.days[0]
@@ -62,7 +61,7 @@ async def test_a_question_without_an_answer_is_told_what_to_ask(
     symbol: str, start: date | None, end: date | None, code: str, told: str
 ) -> None:
     """Known symbols, covered dates and the nearest trading days are named."""
-    with pytest.raises(StockRefusedError) as refused:
+    with pytest.raises(ToolRefusedError) as refused:
         await PRICES.daily(symbol, start, end)
 
     assert refused.value.code == code

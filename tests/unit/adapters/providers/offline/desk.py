@@ -16,12 +16,11 @@ from app.tools.calendar import Calendar
 from app.tools.data_fetch_stock import DataFetchStock
 from app.tools.numeric_analysis import NumericAnalysis
 from app.tools.plotter import Plotter
-from app.tools.plotting.renderer import Renderer
 from app.tools.ports import ToolContext, ToolResult
 from app.tools.registry import ToolRegistry
 from app.tools.respond import Respond
 from app.tools.stocks.packaged import PackagedPrices
-from tests.unit.tools.stock_support import MemorySink
+from tests.unit.tools.stock_support import BlankRenderer, MemorySink
 
 NOW = datetime(2025, 1, 15, 12, 0, tzinfo=UTC)
 """A Wednesday."""
@@ -39,7 +38,7 @@ class Desk:
                 Respond(),
                 DataFetchStock(prices),
                 NumericAnalysis(prices),
-                Plotter(prices, Renderer()),
+                Plotter(prices, BlankRenderer()),
             ]
         )
         self.checks = ArgumentChecks(self._registry)
@@ -52,7 +51,7 @@ class Desk:
             "question": question,
             "today": NOW.date().isoformat(),
             "timezone": "UTC",
-            "tools": list(self._registry.names()),
+            "tools": [spec.name for spec in self._registry.specs()],
             "evidence": [],
         } | more
         message = Message(role="user", content=json.dumps(document))

@@ -1,0 +1,152 @@
+"""What a picture is made of: words, values, and candles of days, weeks and months."""
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+
+from app.tools.plotting.composing import (
+    MAX_TITLE_CHARS,
+    PERIODS,
+    Candle,
+    PlotRequest,
+    candles_of,
+    clean_title,
+    composed,
+    period_for,
+)
+from app.tools.plotting.picture import Format, Kind
+from app.tools.stocks.prices import DailyPrice
+from tests.unit.tools.stock_support import PRICES, closes, csv_rows
+
+DAYS = [
+    DailyPrice(date(2024, 1, 29), 10, 12, 9, 11, 100, 5.5),
+    DailyPrice(date(2024, 1, 31), 11, 15, 10, 14, 100, 7),
+    DailyPrice(date(2024, 2, 2), 14, 14, 8, 9, 100, 4.5),
+    DailyPrice(date(2024, 2, 5), 9, 10, 7, 8, 100, 4),
+]
+DAILY, WEEKLY, MONTHLY = PERIODS
+
+
+def test_a_week_opens_with_its_first_day_and_closes_with_its_last() -> None:
+    """High and low are those of all its days, also where a month ends between them."""
+    assert candles_of(DAYS, WEEKLY, adjusted=False) == [
+        Candle(date(2024, 1, 31), 10, 15, 8, 9),
+        Candle(date(2024, 2, 7), 9, 10, 7, 8),
+    ]
+
+
+def test_a_month_ends_inside_a_week() -> None:
+    """The same days, put together differently."""
+    assert candles_of(DAYS, MONTHLY, adjusted=False) == [
+        Candle(date(2024, 1, 15), 10, 15, 9, 14),
+        Candle(date(2024, 2, 15), 14, 14, 7, 8),
+    ]
+
+
+def test_adjusted_candles_keep_their_proportions() -> None:
+    """All four prices of a day are multiplied with the same factor, here a half."""
+    assert candles_of(DAYS[:1], DAILY, adjusted=True) == [Candle(date(2024, 1, 29), 5, 6, 4.5, 5.5)]
+
+
+@pytest.mark.parametrize(
+    ("last", "name"),
+    [(date(2012, 6, 30), "daily"), (date(2014, 1, 1), "weekly"), (date(2020, 1, 1), "monthly")],
+)
+def test_the_longer_the_time_the_longer_a_candle(last: date, name: str) -> None:
+    """On 790 pixels."""
+    assert period_for(date(2012, 1, 1), last, 790).name == name
+
+
+async def test_no_trading_is_lost_in_months() -> None:
+    """The highest price of all months is the highest of all days, in the file too."""
+    series = await PRICES.daily("MSFT", None, None)
+
+    candles = candles_of(series.days, MONTHLY, adjusted=False)
+
+    assert max(candle.high for candle in candles) == max(
+        float(row["High"]) for row in csv_rows("MSFT")
+    )
+    assert len(candles) == 13 * 12 + 1
+
+
+def request(kind: Kind, **other: Any) -> PlotRequest:
+    """Return the request for a picture of the usual size."""
+    usual = {"format": Format.PNG, "width": 900, "height": 500, "adjusted": True, "title": None}
+    return PlotRequest(kind=kind, **{**usual, **other})
+
+
+@pytest.mark.req("002/5.3")
+async def test_several_symbols_are_compared_from_one_hundred() -> None:
+    """On their common days, whatever they cost."""
+    series = [await PRICES.daily(symbol, None, None) for symbol in ("AAPL", "FB")]
+
+    picture = composed(series, request(Kind.LINE))
+
+    first, last = closes("FB")[0], closes("FB")[-1]
+    assert picture.unit == "18 May 2012 = 100"
+    assert [line.values[0] for line in picture.series] == [100, 100]
+    assert picture.series[1].values[-1] == pytest.approx(100 * last / first)
+    assert len(picture.days) == 196
+    assert "AAPL, FB" in picture.title
+
+
+async def test_a_drawdown_is_drawn_below_zero_in_percent() -> None:
+    """Its deepest point is the maximum drawdown."""
+    series = await PRICES.daily("MSFT", None, None)
+
+    picture = composed([series], request(Kind.DRAWDOWN))
+
+    top, deepest = 0.0, 0.0
+    for close in closes("MSFT"):
+        top = max(top, close)
+        deepest = min(deepest, 100 * (close / top - 1))
+    assert min(picture.series[0].values) == pytest.approx(deepest)
+    assert max(picture.series[0].values) == 0
+
+
+async def test_a_caption_names_the_source_and_a_subtitle_the_days() -> None:
+    """A picture that is passed on still tells where it comes from."""
+    picture = composed(
+        [await PRICES.daily("FB", None, None)], request(Kind.CANDLES, adjusted=False)
+    )
+
+    assert picture.caption.startswith("Source: Quandl WIKI daily prices")
+    assert "18 May 2012" in picture.subtitle
+    assert "1 Mar 2013" in picture.subtitle
+    assert "weekly" in picture.subtitle
+    assert picture.unit == "USD"
+
+
+@pytest.mark.parametrize(
+    ("kind", "adjusted", "title"),
+    [
+        (Kind.LINE, True, "IBM: adjusted closing price"),
+        (Kind.LINE, False, "IBM: closing price"),
+        (Kind.DRAWDOWN, True, "IBM: drawdown"),
+    ],
+)
+async def test_a_title_tells_an_adjusted_price_from_the_one_of_the_day(
+    kind: Kind, adjusted: bool, title: str
+) -> None:
+    """They can differ many times over."""
+    series = await PRICES.daily("IBM", None, None)
+
+    assert composed([series], replace(request(kind), adjusted=adjusted)).title == title
+
+
+@pytest.mark.parametrize(
+    ("title", "clean"),
+    [
+        ("  Apple\n in\t2012 ", "Apple in 2012"),
+        ("a\x00b\x1b[31mc", "a b [31mc"),
+        ("\N{RIGHT-TO-LEFT OVERRIDE}evil", "evil"),
+        ("\ud800x", "x"),
+        ("x" * 500, "x" * MAX_TITLE_CHARS),
+        ("\n", ""),
+    ],
+)
+def test_a_title_is_one_line_of_visible_characters(title: str, clean: str) -> None:
+    """Control, format and broken characters are gone, and it has an end."""
+    assert clean_title(title) == clean
