@@ -42,7 +42,6 @@ class Execution:
         token: CancellationToken,
         journals: JournalStore,
         permitted_at: float,
-        snapshot_interval_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self.run = run
@@ -57,7 +56,6 @@ class Execution:
             store=journals,
             earlier=earlier,
             permitted_at=permitted_at,
-            snapshot_interval_seconds=snapshot_interval_seconds,
             last_seq=run.last_seq,
             skipped=run.skipped,
             clock=clock,
@@ -65,7 +63,7 @@ class Execution:
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
         # Nothing here may lead back here: what a run has held goes at once when the run has ended.
         self.scope = Scope(
-            "run", run.request.budget, usage=usage, warn=partial(_tell_warning, self.journal)
+            "run", run.request.budget, usage=usage, warn=partial(_emit_warning, self.journal)
         )
         self.scope.restore(spent_before(earlier))
 
@@ -121,20 +119,20 @@ class Execution:
             over=over,
         )
 
-    def finish_run(self, run_outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
+    def finish(self, outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
         """End the graph and return how the run ended; a later end takes the place of this one."""
         if self._ended:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
-        close(self.graph, self.root, run_outcome)
-        stop = run_outcome.stop.to_dict() if run_outcome.stop else None
-        end = run_ended(run_outcome.status, run_outcome.finish_reason, stop)
+        close(self.graph, self.root, outcome)
+        stop = outcome.stop.to_dict() if outcome.stop else None
+        end = run_ended(outcome.status, outcome.finish_reason, stop)
         return FinishRun(
             key=self.run.key,
             fence=self.run.fence,
-            status=run_outcome.status,
-            finish_reason=run_outcome.finish_reason,
-            result=run_outcome.result,
+            status=outcome.status,
+            finish_reason=outcome.finish_reason,
+            result=outcome.result,
             usage=self.scope.to_dict(),
             stop=stop,
             active_seconds=self.active_seconds,
@@ -145,7 +143,7 @@ class Execution:
         )
 
     def late(self) -> LateResult:
-        """Return what the run has cost since it was settled."""
+        """Return what the run has cost since it was finished."""
         return LateResult(
             key=self.run.key,
             fence=self.run.fence,
@@ -159,8 +157,8 @@ class Execution:
         return Unstored(self.journal.close(), self.journal.unstored_events())
 
 
-def _tell_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
-    """Tell that a scope has reached a share of one of its limits."""
+def _emit_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
+    """Emit that a scope has reached a share of one of its limits."""
     data = {
         "scope": scope.name,
         "dimension": dimension.value,

@@ -1,12 +1,12 @@
 """The durable memory of one run while it is executed.
 
-What the run does and tells is gathered here and stored in three ways: with a barrier (before an
+What the run does and emits is gathered here and stored in three ways: with a barrier (before an
 external call), soon after it happened (so that the trace can be followed from any replica), and
 with the run's end. All of them write only what has changed, so a long run costs no more per call
 than a short one. What may not have arrived (its write failed, or nobody waited for the answer) is
 written again with the next one.
 
-One write is under way at a time, and whoever asks meanwhile shares the next one. So nothing is ever
+One write is under way at a time, and all that ask meanwhile share the next one. So nothing is ever
 stored before what led to it, however many steps work at once, and what was noted and emitted
 without a pause in between is stored together.
 """
@@ -34,7 +34,7 @@ from app.trace.node import TERMINAL, Node
 log = structlog.get_logger(__name__)
 
 PERMISSION_SECONDS = 0.1
-"""How old the database's permission to go on may be when a call begins (spec, section 5)."""
+"""How old the database's permission to go on may be when a call begins."""
 
 ASKS = 20
 """How often a barrier asks a database that takes longer than that to answer."""
@@ -63,7 +63,6 @@ class RunJournal:
         store: JournalStore,
         earlier: Sequence[CallRecord],
         permitted_at: float,
-        snapshot_interval_seconds: float,
         last_seq: int = 0,
         skipped: Set[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
@@ -71,8 +70,8 @@ class RunJournal:
         """Open the journal.
 
         ``earlier`` is what previous executions left, ``last_seq`` their last event that is stored,
-        ``skipped`` the steps that they told to be skipped; ``permitted_at`` is when, on ``clock``,
-        the statement was sent that claimed the run.
+        ``skipped`` the steps that they have reported as skipped; ``permitted_at`` is when, on
+        ``clock``, the statement was sent that claimed the run.
         """
         self._key = key
         self._fence = fence
@@ -92,7 +91,6 @@ class RunJournal:
         self._events = EventLog(last_seq=last_seq, skipped=skipped)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
-        self._snapshots = _Snapshots(clock, snapshot_interval_seconds)
         self._closed = False
 
     def recorded(self, call_key: str) -> Recorded | None:
@@ -132,8 +130,8 @@ class RunJournal:
         """Pass only with a fresh permission; store everything first if the call is external.
 
         Raises:
-            CancelledError: somebody asked the run to stop.
-            HandOver: the run was lost to another worker, or the database is too slow to tell.
+            CancelledError: the run has a cancel request.
+            HandOver: the run was lost to another worker, or the database is too slow to answer.
         """
         if not external and self._clock() - self._permitted_at <= PERMISSION_SECONDS:
             return
@@ -141,7 +139,7 @@ class RunJournal:
             await self._store_changes()
             if self._clock() - self._permitted_at <= PERMISSION_SECONDS:
                 return
-        raise HandOver("The database answers too slowly to tell whether the run may go on.")
+        raise HandOver("The database answers too slowly to say whether the run may go on.")
 
     def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
         """Write nothing more by itself; return what may not be stored yet.
@@ -168,7 +166,7 @@ class RunJournal:
         A write that began after this was asked has stored all of it, and its answer is as good.
 
         Raises:
-            CancelledError: somebody asked the run to stop.
+            CancelledError: the run has a cancel request.
             LostRunError: the run belongs to another worker.
         """
         begun_before = self._writes_begun
@@ -212,14 +210,11 @@ class RunJournal:
             raise CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
 
     def _next_write(self) -> JournalWrite:
-        calls = self._changes()
-        snapshot = self._graph.snapshot() if calls and self._snapshots.due() else None
         return JournalWrite(
             key=self._key,
             fence=self._fence,
-            calls=calls,
+            calls=self._changes(),
             events=self._events.unconfirmed(),
-            snapshot=snapshot,
         )
 
     def _changes(self) -> tuple[CallRecord, ...]:
@@ -243,7 +238,7 @@ class RunJournal:
             await self._store_changes()
         except (HandOver, CancelledError):
             return False  # the token knows, and the run's end brings the rest
-        except Exception as error:  # the next barrier, or the end, tries again and is told
+        except Exception as error:  # the next barrier, or the end, tries again
             log.warning("journal.refused", error=type(error).__name__)
             return False
         return True
@@ -261,23 +256,6 @@ class _Sent:
 
     revision: int
     unwritten: frozenset[str]
-
-
-class _Snapshots:
-    """Says when a snapshot is worth its write: rarely, and ever more rarely as a run gets old."""
-
-    def __init__(self, clock: Callable[[], float], interval_seconds: float) -> None:
-        self._clock = clock
-        self._interval_seconds = interval_seconds
-        self._began = self._last = clock()
-
-    def due(self) -> bool:
-        now = self._clock()
-        age_seconds = now - self._began
-        if now - self._last < max(self._interval_seconds, 0.1 * age_seconds):
-            return False
-        self._last = now
-        return True
 
 
 def _record(node: Node, entries: dict[str, Entry]) -> CallRecord:

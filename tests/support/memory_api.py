@@ -16,8 +16,7 @@ from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.nodes.tool_names import ToolNames
 from app.nodes.toolset import toolset_type
-from app.runs.artifact_reading import ArtifactReading
-from app.runs.artifacts import ArtifactStore
+from app.runs.artifacts import ArtifactReading, ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService
 from app.tools.calculator import Calculator

@@ -53,7 +53,6 @@ class Open:
     store: Store = field(default_factory=Store)
     earlier: Sequence[CallRecord] = ()
     graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
-    snapshot_interval_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         self.token = CancellationToken()
@@ -68,7 +67,6 @@ class Open:
             store=self.store,
             earlier=self.earlier,
             permitted_at=loop().time(),
-            snapshot_interval_seconds=self.snapshot_interval_seconds,
             clock=loop().time,
         )
 
@@ -90,7 +88,7 @@ class Open:
 HASH = {"request_hash": "h"}
 
 
-def told(story: Callable[[], Awaitable[None]]) -> None:
+def run_story(story: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
         await story()
         await asyncio.sleep(10)
