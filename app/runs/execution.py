@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -23,14 +22,6 @@ from app.runs.replay import graph_of, reopened, spent_before
 from app.runs.run import CallRecord, EventRecord, FinishRun, Run
 
 
-@dataclass(frozen=True, slots=True)
-class Unstored:
-    """What the store does not hold yet of an execution that goes on elsewhere."""
-
-    calls: tuple[CallRecord, ...]
-    events: tuple[EventRecord, ...]
-
-
 class Execution:
     """What is built for a run when it is begun, or begun again."""
 
@@ -49,15 +40,12 @@ class Execution:
         self.graph, self.root = graph_of(run, earlier)
         self._ended = False
         self.journal = RunJournal(
-            key=run.key,
-            fence=run.fence,
+            run=run,
             graph=self.graph,
             token=token,
             store=journals,
             earlier=earlier,
             permitted_at=permitted_at,
-            last_seq=run.last_seq,
-            skipped=run.skipped,
             clock=clock,
         )
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
@@ -91,11 +79,8 @@ class Execution:
         over: Callable[[], None] = lambda: None,
     ) -> RunContext:
         """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
-        draw = random.Random(f"{self.run.key.run_id}/{self.run.fence}")
-
-        def jitter() -> float:
-            return draw.uniform(-1, 1)
-
+        seed = f"{self.run.key.run_id}/{self.run.fence}"
+        jitter = partial(random.Random(seed).uniform, -1, 1)
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,
@@ -151,10 +136,10 @@ class Execution:
             usage=self.scope.to_dict(),
         )
 
-    def abandon(self, reason: str) -> Unstored:
-        """Close what is open, but not the run; return what is not stored yet."""
+    def abandon(self, reason: str) -> tuple[Sequence[CallRecord], Sequence[EventRecord]]:
+        """Close what is open, but not the run; return the calls and events not stored yet."""
         self.graph.close_open(reason)
-        return Unstored(self.journal.close(), self.journal.unstored_events())
+        return self.journal.close(), self.journal.unstored_events()
 
 
 def _emit_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:

@@ -328,12 +328,12 @@ class RunExecutor:
         if isinstance(active.token.stop, LostRunError):
             log.warning("run.lost")
             return
-        left = execution.abandon("The process gave the run up.")
+        calls, events = execution.abandon("The process gave the run up.")
         await self._store.release(
             active.run,
             active_seconds=execution.active_seconds,
-            calls=left.calls,
-            events=left.events,
+            calls=calls,
+            events=events,
             counted=False,
         )
         log.info("run.handed_over")

@@ -12,8 +12,7 @@ without a pause in between is stored together.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -27,7 +26,7 @@ from app.engine.ports import Entry, Recorded
 from app.runs.event_log import EventLog, frozen
 from app.runs.ports import JournalStore, JournalWrite, Permission
 from app.runs.replay import entries_of, spent_inside, tries_of
-from app.runs.run import CallRecord, EventRecord, RunKey
+from app.runs.run import CallRecord, EventRecord, Run
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import TERMINAL, Node
 
@@ -56,25 +55,20 @@ class RunJournal:
     def __init__(
         self,
         *,
-        key: RunKey,
-        fence: int,
+        run: Run,
         graph: ExecutionGraph,
         token: CancellationToken,
         store: JournalStore,
         earlier: Sequence[CallRecord],
         permitted_at: float,
-        last_seq: int = 0,
-        skipped: Set[str] = frozenset(),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
-        """Open the journal.
+        """Open the journal of a claimed run.
 
-        ``earlier`` is what previous executions left, ``last_seq`` their last event that is stored,
-        ``skipped`` the steps that they have reported as skipped; ``permitted_at`` is when, on
-        ``clock``, the statement was sent that claimed the run.
+        ``earlier`` is what previous executions left; ``permitted_at`` is when, on ``clock``, the
+        statement was sent that claimed the run.
         """
-        self._key = key
-        self._fence = fence
+        self._run = run
         self._graph = graph
         self._token = token
         self._store = store
@@ -88,7 +82,7 @@ class RunJournal:
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
         self._recorded = tries_of(earlier)
-        self._events = EventLog(last_seq=last_seq, skipped=skipped)
+        self._events = EventLog(last_seq=run.last_seq, skipped=run.skipped)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False
@@ -211,8 +205,8 @@ class RunJournal:
 
     def _next_write(self) -> JournalWrite:
         return JournalWrite(
-            key=self._key,
-            fence=self._fence,
+            key=self._run.key,
+            fence=self._run.fence,
             calls=self._changes(),
             events=self._events.unconfirmed(),
         )

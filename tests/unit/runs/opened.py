@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from app.adapters.postgres.rows import claimed_run
 from app.engine.cancellation import CancellationToken
 from app.engine.ports import CallOutcome, Entry
 from app.runs.journal import RunJournal
 from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import CallRecord, FinishRun, RunKey
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.stores import new_run
 from tests.unit.runs.world import loop, play
 
 KEY = RunKey("t", "r0")
@@ -60,8 +63,7 @@ class Open:
             self.graph.create_root("run")
         self.root = self.graph.root_id or ""
         self.journal = RunJournal(
-            key=KEY,
-            fence=1,
+            run=claimed_run(new_run("r0", tenant="t"), "w1", datetime.now(UTC)),
             graph=self.graph,
             token=self.token,
             store=self.store,
