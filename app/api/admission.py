@@ -9,24 +9,17 @@ own defaults is: a request that is repeated after the configuration has changed 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
-from app.api.run_body import BudgetBody, CaseBody, RunFields
+from app.api.run_body import CaseBody, GivenBudget, RunFields
 from app.api.services import ApiLimits
 from app.api.violations import Violation
-from app.control.budget import Budget, money
+from app.control.budget import Budget
 from app.runs.run import NewRun, RunKey, RunKind, RunRequest
 from app.runs.service import new_run_id
 from app.tools.dispatch import ToolDispatch
-
-_BUDGET_NAMES: Mapping[str, str] = MappingProxyType(
-    {"max_seconds": "max_time_seconds", "max_cost_usd": "max_cost_dollars"}
-)
-"""Where the names of the HTTP API differ from those of seed 000."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -63,7 +56,7 @@ class Admission:
             timezone=body.timezone or limits.default_timezone,
         )
 
-    def _budget(self, given: BudgetBody | None) -> Budget:
+    def _budget(self, given: GivenBudget | None) -> Budget:
         """Apply the ceilings to what is given and to the defaults for the rest."""
         if given is None:
             return self._usual
@@ -99,14 +92,9 @@ def require_none(violations: Sequence[Violation]) -> None:
         raise ProblemError(INVALID_REQUEST, violations=violations)
 
 
-def given_limits(given: BudgetBody | None, usual: Budget) -> Budget:
+def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
     """Replace limits key by key, null included."""
-    if given is None:
-        return usual
-    limits = {name: getattr(given, name) for name in given.model_fields_set}
-    if limits.get("max_cost_usd") is not None:
-        limits["max_cost_usd"] = money(limits["max_cost_usd"])
-    return replace(usual, **{_BUDGET_NAMES.get(name, name): limits[name] for name in limits})
+    return usual if given is None else given.over(usual)
 
 
 def new_run(
@@ -127,7 +115,7 @@ def request_hash(body: RunFields) -> str:
     """Return the SHA-256 of what a body means."""
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # null is a limit of its own here: unlimited
-        fields["budget"] = body.budget.model_dump(mode="json", exclude_unset=True)
+        fields["budget"] = body.budget.to_json()
     sent = {name: value for name, value in fields.items() if value not in (None, [], {})}
     return hashlib.sha256(as_json(sent)).hexdigest()
 

@@ -10,9 +10,9 @@ from pydantic_core import PydanticCustomError
 
 from app.api.json_text import is_storable
 from app.api.violations import OWN
+from app.control.budget import MAX_LIMIT
 
 MAX_REASON_CHARS = 500
-MAX_LIMIT = 2**63 - 1
 
 _RUN_ID = r"^(?:[.]{0,2}[A-Za-z0-9_:-]|[.]{3})[A-Za-z0-9._:-]*$"
 """Any of these characters, but not a lone ``.`` or ``..``, which no URL can name."""
@@ -100,9 +100,3 @@ Cursor = Annotated[str, AfterValidator(_text), StringConstraints(max_length=512)
 ToolName = Annotated[str, StringConstraints(max_length=128)]
 
 Seed = Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)]
-
-Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
-"""A limit of something that is counted."""
-
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A limit of something that is measured."""

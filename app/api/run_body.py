@@ -1,15 +1,21 @@
 """What a caller may send about runs."""
 
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    ValidatorFunctionWrapHandler,
+)
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, core_schema
 
 from app.api.field_types import (
-    Amount,
     CaseInput,
-    Count,
     Cursor,
     Instant,
     Reason,
@@ -20,6 +26,7 @@ from app.api.field_types import (
 )
 from app.api.graph_body import GraphOrName
 from app.api.violations import OWN
+from app.control.budget import Budget, json_name, json_number
 from app.runs.run import RunStatus
 
 MAX_EXPECTED_TOOLS = 50
@@ -28,28 +35,35 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_doc
 """A number is no string and true is no number; what is not known is refused."""
 
 
-class BudgetBody(BaseModel):
-    """Limits of a run: null is unlimited, 0 allows nothing, what is left out takes the default."""
+@dataclass(frozen=True, slots=True)
+class GivenBudget:
+    """The limits that a caller sent: what is left out takes a default, null is unlimited."""
 
-    model_config = _STRICT
+    budget: Budget
+    given: frozenset[str]
+    """The fields that were sent, by their JSON names."""
 
-    max_tokens: Count | None = None
-    """Input plus output tokens."""
-    max_seconds: Amount | None = None
-    """Counted from the first claim; waiting in a queue does not count."""
-    max_steps: Count | None = None
-    """Step executions; further attempts of a step are not counted."""
-    max_api_calls: Count | None = None
-    """Provider attempts."""
-    max_cost_usd: Amount | None = None
-    max_llm_calls_small: Count | None = None
-    """Logical calls of the small tier, reprompts included."""
-    max_llm_calls_big: Count | None = None
-    """Logical calls of the big tier, reprompts included."""
-    max_tool_calls: Count | None = None
-    """Tool attempts."""
-    max_turns: Count | None = None
-    """Iterations of an agent loop."""
+    def over(self, usual: Budget) -> Budget:
+        """Return ``usual`` with the given limits in the place of its own, null included."""
+        names = (field.name for field in fields(Budget) if json_name(field.name) in self.given)
+        return replace(usual, **{name: getattr(self.budget, name) for name in names})
+
+    def to_json(self) -> dict[str, int | float | None]:
+        """Return the limits that were sent, by their JSON names."""
+        return {name: json_number(getattr(self.budget, name)) for name in self.given}
+
+
+def _given(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
+    return GivenBudget(read(value), frozenset(value))
+
+
+BudgetBody = Annotated[
+    GivenBudget,
+    GetPydanticSchema(
+        lambda _, handler: core_schema.no_info_wrap_validator_function(_given, handler(Budget))
+    ),
+]
+"""Limits of a run."""
 
 
 def _kind(value: Any) -> Any:

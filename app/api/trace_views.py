@@ -9,6 +9,7 @@ from pydantic import ConfigDict
 
 from app.api.run_views import Links
 from app.api.trace_analysis_views import AnalysisView
+from app.engine.step_path import StepPath
 from app.runs.service import Trace
 from app.trace.analysis import duration_ms
 from app.trace.node import Node, number_of
@@ -53,7 +54,7 @@ class StepView:
         """Return the view of a step's CallNode and of what was used below it."""
         path, ended_ms = node["name"], node["end_ts_ms"]
         return cls(
-            step_id=path if use.nested_in is None else path.rpartition("/")[2],
+            step_id=path if use.nested_in is None else StepPath(path).step_id,
             path=path,
             type=str(node["metadata"]["step_type"]),
             node_id=node["node_id"],

@@ -21,9 +21,11 @@ MAX_VIOLATIONS = 20
 MAX_GRAPH_VIOLATIONS = 100
 """How many places of a graph are."""
 
+_UNKNOWN = "This field is not known here; /openapi.json lists those that are."
 _MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
-    "extra_forbidden": "This field is not known here; /openapi.json lists those that are.",
+    "extra_forbidden": _UNKNOWN,
+    "unexpected_keyword_argument": _UNKNOWN,
     "string_type": "This must be a string.",
     "string_unicode": "This must be valid Unicode text.",
     "string_too_short": "This must have at least {min_length} characters.",
@@ -41,6 +43,7 @@ _MESSAGES: Mapping[str, str] = {
     "enum": "This must be one of: {expected}.",
     "dict_type": "This must be a JSON object.",
     "model_type": "This must be a JSON object.",
+    "dataclass_type": "This must be a JSON object.",
     "model_attributes_type": "This must be a JSON object.",
     "list_type": "This must be a JSON array.",
 }

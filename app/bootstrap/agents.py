@@ -27,8 +27,7 @@ from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import subgraph_type
 from app.nodes.tool import tool_type
-from app.nodes.tool_names import ToolNames
-from app.nodes.toolset import toolset_type
+from app.nodes.toolset import ToolNames, toolset_type
 from app.settings.cases import ModelSettings, RetrySettings, TierSettings
 from app.settings.schema import Settings
 from app.tools.arguments import ArgumentChecks

@@ -34,7 +34,7 @@ from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import Toolbox, installed_functions
 from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
-from app.nodes.blocking import BlockingPool
+from app.nodes.function import BlockingPool
 from app.runs.artifact_keeping import ArtifactKeeping
 from app.runs.artifacts import ArtifactLimits, ArtifactReading
 from app.runs.executor import ExecutorLimits, RunExecutor

@@ -19,8 +19,6 @@ from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.process import Process, collect_garbage_seldom
 from app.client import CaseworkerClient
-from app.control.budget import Budget
-from app.settings.cases import LimitSettings
 from app.settings.schema import Settings
 
 T = TypeVar("T")
@@ -149,20 +147,6 @@ def _limits(settings: Settings) -> ApiLimits:
         default_mode=settings.flags.mode,
         default_timezone=settings.flags.zone_name,
         default_seed=settings.flags.seed,
-        default_budget=_budget(settings.budget),
-        budget_ceiling=_budget(settings.admission),
-    )
-
-
-def _budget(limits: LimitSettings) -> Budget:
-    return Budget(
-        max_tokens=limits.max_tokens,
-        max_time_seconds=limits.max_seconds,
-        max_steps=limits.max_steps,
-        max_api_calls=limits.max_api_calls,
-        max_cost_dollars=limits.max_cost_usd,
-        max_llm_calls_small=limits.max_llm_calls_small,
-        max_llm_calls_big=limits.max_llm_calls_big,
-        max_tool_calls=limits.max_tool_calls,
-        max_turns=limits.max_turns,
+        default_budget=settings.budget.limits,
+        budget_ceiling=settings.admission.limits,
     )

@@ -1,13 +1,23 @@
-"""What may be spent (seed 000, REQ-B1; spec, section 3)."""
+"""What may be spent: the one declaration of a budget.
+
+Python, HTTP bodies, graph documents, stored runs and settings all use :class:`Budget`. In JSON its
+fields carry the names in :data:`JSON_NAMES`; validation libraries that read annotations (pydantic)
+build it from JSON by themselves, and this module depends on none of them.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 Amount = int | float | Decimal
+
+MAX_LIMIT = 2**63 - 1
+"""The highest whole number that is accepted from outside."""
 
 
 class Dimension(StrEnum):
@@ -29,38 +39,120 @@ class Dimension(StrEnum):
     TURNS = "turns"
 
 
-@dataclass(frozen=True, slots=True)
+class _Strictly:
+    """Read a limit as this type of JSON number: text and true are no numbers."""
+
+    def __init__(self, number: type) -> None:
+        self.number = number
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(self.number), "strict": True}
+
+
+Count = Annotated[int, _Strictly(int), Ge(0), Le(MAX_LIMIT)]
+"""A limit of something that is counted."""
+Seconds = Annotated[float, _Strictly(float), Ge(0)]
+Dollars = Annotated[float | Decimal, _Strictly(float), Ge(0)]
+"""A JSON number outside, a Decimal inside."""
+
+JSON_NAMES: Mapping[str, str] = {
+    "max_time_seconds": "max_seconds",
+    "max_cost_dollars": "max_cost_usd",
+}
+"""What fields of a budget are called in JSON, where that differs; Python accepts both names."""
+
+
+def json_name(field: str) -> str:
+    """Return what a field of a budget is called in JSON."""
+    return JSON_NAMES.get(field, field)
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """Limits of a scope: None is unlimited, 0 allows nothing.
+    """Limits: null is unlimited, 0 allows nothing."""
 
-    The names are those of seed 000; ``max_seconds`` and ``max_cost_usd`` of the HTTP API are
-    ``max_time_seconds`` and ``max_cost_dollars`` here.
+    max_tokens: Count | None = None
+    """Input plus output tokens."""
+    max_time_seconds: Seconds | None = None
+    """Counted from the first claim; waiting in a queue does not count."""
+    max_steps: Count | None = None
+    """Step executions; further attempts of a step are not counted."""
+    max_api_calls: Count | None = None
+    """Provider attempts, retries included."""
+    max_cost_dollars: Dollars | None = None
+    """US dollars; refuses a model whose price is not known."""
+    max_llm_calls_small: Count | None = None
+    """Logical calls of the small tier, reprompts included."""
+    max_llm_calls_big: Count | None = None
+    """Logical calls of the big tier, reprompts included."""
+    max_tool_calls: Count | None = None
+    """Tool attempts."""
+    max_turns: Count | None = None
+    """Iterations of an agent loop."""
 
-    Raises:
-        ValueError: a limit is negative, NaN, infinite or not a number; the message names it.
-    """
+    __pydantic_config__ = {  # noqa: RUF012 - a constant, read by validation libraries
+        "extra": "forbid",
+        "allow_inf_nan": False,
+        "use_attribute_docstrings": True,
+        "alias_generator": json_name,
+    }
 
-    max_tokens: int | None = None
-    max_time_seconds: float | None = None
-    max_steps: int | None = None
-    max_api_calls: int | None = None
-    max_cost_dollars: float | Decimal | None = None
-    max_llm_calls_small: int | None = None
-    max_llm_calls_big: int | None = None
-    max_tool_calls: int | None = None
-    max_turns: int | None = None
+    def __init__(
+        self,
+        max_tokens: int | None = None,
+        max_time_seconds: float | None = None,
+        max_steps: int | None = None,
+        max_api_calls: int | None = None,
+        max_cost_dollars: float | Decimal | None = None,
+        max_llm_calls_small: int | None = None,
+        max_llm_calls_big: int | None = None,
+        max_tool_calls: int | None = None,
+        max_turns: int | None = None,
+        *,
+        max_seconds: float | None = None,
+        max_cost_usd: float | Decimal | None = None,
+    ) -> None:
+        """Set limits; ``max_seconds`` and ``max_cost_usd`` are other names of the same limits.
+
+        Raises:
+            ValueError: a limit is negative, NaN, infinite or not a number, or was given under both
+                of its names; the message names it.
+        """
+        limits = {
+            "max_tokens": max_tokens,
+            "max_time_seconds": _one_of("max_time_seconds", max_time_seconds, max_seconds),
+            "max_steps": max_steps,
+            "max_api_calls": max_api_calls,
+            "max_cost_dollars": _one_of("max_cost_dollars", max_cost_dollars, max_cost_usd),
+            "max_llm_calls_small": max_llm_calls_small,
+            "max_llm_calls_big": max_llm_calls_big,
+            "max_tool_calls": max_tool_calls,
+            "max_turns": max_turns,
+        }
+        for name, limit in limits.items():
+            object.__setattr__(self, name, limit)
+        self.__post_init__()
 
     def __post_init__(self) -> None:
         for field in fields(self):
             _require_limit(field.name, getattr(self, field.name))
+        if self.max_cost_dollars is not None:
+            object.__setattr__(self, "max_cost_dollars", money(self.max_cost_dollars))
+
+    @property
+    def max_seconds(self) -> float | None:
+        """The same as ``max_time_seconds``."""
+        return self.max_time_seconds
+
+    @property
+    def max_cost_usd(self) -> Decimal | None:
+        """The same as ``max_cost_dollars``."""
+        return None if self.max_cost_dollars is None else money(self.max_cost_dollars)
 
     def limits(self) -> dict[Dimension, Amount]:
         """Return what is limited, by dimension; money as an exact decimal."""
         found = {dimension: getattr(self, name) for dimension, name in _FIELDS.items()}
-        limits = {dimension: limit for dimension, limit in found.items() if limit is not None}
-        if Dimension.COST_USD in limits:
-            limits[Dimension.COST_USD] = money(limits[Dimension.COST_USD])
-        return limits
+        return {dimension: limit for dimension, limit in found.items() if limit is not None}
 
     def merged_with(self, ceiling: "Budget") -> "Budget":
         """Return the smaller of both limits in every dimension."""
@@ -72,15 +164,10 @@ class Budget:
 
 
 _FIELDS: Mapping[Dimension, str] = {
-    Dimension.TOKENS: "max_tokens",
-    Dimension.SECONDS: "max_time_seconds",
-    Dimension.STEPS: "max_steps",
-    Dimension.API_CALLS: "max_api_calls",
-    Dimension.COST_USD: "max_cost_dollars",
-    Dimension.LLM_CALLS_SMALL: "max_llm_calls_small",
-    Dimension.LLM_CALLS_BIG: "max_llm_calls_big",
-    Dimension.TOOL_CALLS: "max_tool_calls",
-    Dimension.TURNS: "max_turns",
+    dimension: field.name
+    for field in fields(Budget)
+    for dimension in Dimension
+    if json_name(field.name) == f"max_{dimension}"
 }
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -90,9 +177,20 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 """What a limit may be that is not a whole number."""
 
 
+def _one_of(name: str, limit: Any, other: Any) -> Any:
+    if limit is not None and other is not None:
+        raise ValueError(f"{name} and {json_name(name)} are the same limit: set one of them.")
+    return other if limit is None else limit
+
+
 def money(value: Amount) -> Decimal:
     """Return an amount of US dollars as the decimal that it was written as."""
     return value if isinstance(value, Decimal) else Decimal(str(value))
+
+
+def json_number(value: Amount | None) -> int | float | None:
+    """Return an amount as JSON has it: money is a number there."""
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _require_limit(name: str, limit: Amount | None) -> None:

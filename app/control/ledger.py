@@ -3,7 +3,7 @@
 A scope is a budget with its usage, inside its parent's scope. Work is paid in two moves. *Before*
 a charge it is reserved, in the scope and in all its ancestors or in none of them, and refused
 where used + reserved + asked would pass a limit. *After* it, the reservation is replaced by what
-was really used. What is reserved cannot be spent by anyone else, so however many lanes work in
+was really used. What is reserved cannot be spent by anyone else, so however many steps work in
 parallel, a limit of N lets exactly N through. What cannot be known before (tokens, cost) may
 overshoot once; from then on every reservation is refused, whatever it asks for.
 
@@ -16,7 +16,7 @@ from app.control.budget import Amount, Budget, Dimension
 from app.control.usage import NOTHING, BudgetExceededError, Charge, ResourceUsage
 
 Warn = Callable[["Scope", Dimension, float], None]
-"""Told once a scope's dimension has reached a share (0.7, 0.9) of its limit."""
+"""Called once when a scope's dimension has reached a share (0.7, 0.9) of its limit."""
 
 WARNING_SHARES = (0.7, 0.9)
 
@@ -142,7 +142,7 @@ class Scope:
                 scope._refuse(*tripped)
 
     def limits_of(self, dimension: Dimension) -> bool:
-        """Tell whether this scope or an ancestor limits a dimension."""
+        """Return whether this scope or an ancestor limits a dimension."""
         return any(dimension in scope._limits for scope in self.lineage())
 
     def remaining(self, dimension: Dimension) -> Amount | None:
@@ -190,11 +190,11 @@ class Scope:
         return self._stop(Dimension.SECONDS, self.budget.limits()[Dimension.SECONDS])
 
     def shares_to_warn_of(self) -> tuple[float, ...]:
-        """Return the shares of a limit that somebody wants to be told of."""
+        """Return the shares of a limit at which a warning is wanted."""
         return WARNING_SHARES if self._warn is not None else ()
 
     def warn_of_time(self, share: float) -> None:
-        """Tell, once, that a share of this scope's seconds has passed."""
+        """Warn, once, that a share of this scope's seconds has passed."""
         if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
             self._warned.add((Dimension.SECONDS, share))
             self._warn(self, Dimension.SECONDS, share)

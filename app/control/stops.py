@@ -1,16 +1,17 @@
 """Reasons to end that no policy may override.
 
 A stop travels as a ``BaseException``: an ``except Exception`` of a node, a tool or a library can
-neither swallow it nor mistake it for a failure that could be retried (spec, section 4). Who
+neither swallow it nor mistake it for a failure that could be retried. Who
 settles the run turns it into a :class:`StopCause`, which is what callers see as ``stop``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any
+
+from app.control.budget import Amount, json_number
 
 
 class StopKind(StrEnum):
@@ -33,8 +34,8 @@ class StopCause:
     """The budget dimension that tripped, such as ``tool_calls``."""
     scope: str | None = None
     """The budget scope that tripped, such as ``run`` or ``run/answer``."""
-    limit: int | float | Decimal | None = None
-    used: int | float | Decimal | None = None
+    limit: Amount | None = None
+    used: Amount | None = None
     requested_by: str | None = None
     reason: str | None = None
     at: datetime | None = None
@@ -45,8 +46,8 @@ class StopCause:
             "kind": self.kind.value,
             "dimension": self.dimension,
             "scope": self.scope,
-            "limit": _number(self.limit),
-            "used": _number(self.used),
+            "limit": json_number(self.limit),
+            "used": json_number(self.used),
             "requested_by": self.requested_by,
             "reason": self.reason,
             "at": self.at.isoformat() if self.at else None,
@@ -67,7 +68,7 @@ class StopCause:
 
 
 class Stop(BaseException):
-    """A reason to end, on its way from where it arose to whoever settles the run."""
+    """A reason to end, on its way from where it arose to what finishes the run."""
 
     def __init__(self, cause: StopCause) -> None:
         super().__init__(cause.reason or cause.kind.value)
@@ -77,7 +78,7 @@ class Stop(BaseException):
 
 
 class CancelledError(Stop):
-    """Someone asked the run to stop (seed 000, REQ-C2).
+    """Someone asked the run to stop.
 
     Not asyncio's class of that name: import it through its module to tell the two apart.
     """
@@ -100,7 +101,3 @@ class HandOver(Stop):
 
     def __init__(self, reason: str) -> None:
         super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))
-
-
-def _number(value: int | float | Decimal | None) -> int | float | None:
-    return float(value) if isinstance(value, Decimal) else value

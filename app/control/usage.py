@@ -1,4 +1,4 @@
-"""What was spent (seed 000, REQ-B2 and REQ-B3)."""
+"""What was spent."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -126,10 +126,10 @@ class ResourceUsage:
         self.checked_by = None
 
     def exceeds(self, budget: Budget) -> tuple[bool, str | None]:
-        """Tell whether nothing is left, and of what.
+        """Return whether nothing is left, and of what.
 
         Asked before a further charge, never after the last: a limit that is used up exactly
-        counts as exceeded, as in seed 000.
+        counts as exceeded.
         """
         tripped = self.tripped_by(budget)
         return (False, None) if tripped is None else (True, self.describe(*tripped))
@@ -170,7 +170,7 @@ class ResourceUsage:
 
 
 class BudgetExceededError(Stop):
-    """A limit refuses what was about to be charged (seed 000, REQ-B3).
+    """A limit refuses what was about to be charged.
 
     It is a stop: nothing retries it, skips it or replaces it.
     """

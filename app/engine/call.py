@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from app.control.retry import RetryPolicy
 from app.control.usage import Charge
+from app.engine.step_path import StepPath
 from app.trace.node import checked_usage
 
 
@@ -37,11 +38,11 @@ FREE = Spent()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallSpec:
     """What is about to be called."""
 
-    key: str
-    """The path of the call inside its run, the same whenever the run is executed again."""
+    key: StepPath
+    """Where the call stands inside its run, the same whenever the run is executed again."""
     kind: Literal["llm", "tool"]
     name: str
     model: str | None = None
@@ -52,7 +53,7 @@ class Call:
     per_attempt: Charge = field(default_factory=dict)
     """Charged for every attempt that was allowed to begin."""
     estimate: Spent = FREE
-    """Reserved for an attempt, and charged for it if nobody can tell what it cost."""
+    """Reserved for an attempt, and charged for it if its cost is not known."""
     external: bool = True
     """False if it has no effect outside this process and costs nothing."""
     repeatable: bool = True
@@ -65,7 +66,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an attempt brought back: a JSON value and, if it can be told, what it cost."""
+    """What an attempt brought back: a JSON value and, if it is known, what it cost."""
 
     value: Any
     spent: Spent | None = None
@@ -89,11 +90,11 @@ class AttemptError(Exception):
         self.retryable = retryable
         self.retry_after_seconds = retry_after_seconds
         self.spent = spent
-        """None if nobody can tell, which is charged at the estimate."""
+        """None if it is not known, which is charged at the estimate."""
 
 
 class CallFailedError(Exception):
-    """A call that failed for good, its retries included."""
+    """A call that failed, its retries included."""
 
     def __init__(
         self,

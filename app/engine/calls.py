@@ -12,28 +12,26 @@ was lost is made again if that does no harm, and counts as the same logical call
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Any
 
 from app.control.budget import Dimension
 from app.control.ledger import Scope
-from app.control.retry import delay_before_retry
 from app.control.usage import NOTHING, Charge
-from app.engine.attempts import BROKEN, AttemptLog
+from app.engine.attempts import BROKEN, AttemptLog, Retries
 from app.engine.call import (
     FREE,
     Attempt,
     AttemptError,
-    Call,
     CallFailedError,
+    CallSpec,
     OutcomeUnknownError,
     Reply,
     Spent,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
-from app.engine.detached_work import DetachedWork
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded
+from app.engine.supervision import DetachedWork
 from app.trace.execution_graph import ExecutionGraph
 
 
@@ -51,17 +49,16 @@ class Calls:
     ) -> None:
         """Open the gateway.
 
-        ``jitter`` draws from [-1, 1]; ``deadline_in`` tells the seconds until the run's deadline,
+        ``jitter`` draws from [-1, 1]; ``deadline_in`` returns the seconds until the run's deadline,
         if it has one.
         """
         self.graph = graph
         self.journal = journal
         self.token = token
-        self.jitter = jitter
-        self.deadline_in = deadline_in
+        self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
 
-    async def perform(self, call: Call, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
+    async def perform(self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
 
         ``attempt`` makes one try; ``parent`` is the CallNode that the call belongs to.
@@ -69,7 +66,7 @@ class Calls:
         Raises:
             CallFailedError: it failed, and its retries are used up or would not help.
             OutcomeUnknownError: an earlier try may have taken effect and cannot be repeated.
-            Stop: a limit or somebody's wish keeps it from being made, or ended it.
+            Stop: a limit or a cancel request keeps it from being made, or ended it.
         """
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
@@ -81,9 +78,9 @@ class Calls:
         performance = _Performance(self, call, parent, scope, once=NOTHING if before else call.once)
         return await performance.run(attempt)
 
-    def _earlier_try_of(self, call: Call) -> Recorded | None:
+    def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
         """Return what an earlier execution left of this very request, if it began to make it."""
-        before = self.journal.recorded(call.key)
+        before = self.journal.recorded(call.key.text)
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             return None
         return before if before.request_hash == call.request_hash else None
@@ -93,7 +90,7 @@ class _Performance:
     """One call on its way through the gateway."""
 
     def __init__(
-        self, calls: Calls, call: Call, parent: str, scope: Scope, *, once: Charge
+        self, calls: Calls, call: CallSpec, parent: str, scope: Scope, *, once: Charge
     ) -> None:
         self._calls = calls
         self._call = call
@@ -101,7 +98,7 @@ class _Performance:
         self._scope = scope
         self._graph = calls.graph
         self._node = calls.graph.begin_node(
-            parent, call.kind, call.name, call.model, {"call_key": call.key, **call.metadata}
+            parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._attempts = AttemptLog(calls.graph, self._node)
         self._begun = 0
@@ -110,21 +107,31 @@ class _Performance:
 
     async def run(self, attempt: Attempt) -> Any:
         try:
-            while True:
-                try:
-                    reply = await self._try(attempt)
-                except AttemptError as failure:
-                    await self._wait_or_fail(failure)
-                else:
-                    return self._succeed(reply)
-        except CallFailedError:
-            raise
+            reply = await self._calls.retries.run(
+                lambda _: self._try(attempt), self._call.retry, self._scope, failed=self._failed
+            )
+            return self._succeed(reply)
+        except AttemptError as failure:
+            self._fail(failure.error_class, str(failure))
+            raise CallFailedError(
+                str(failure),
+                error_class=failure.error_class,
+                attempts=self._begun,
+                retry_after_seconds=failure.retry_after_seconds,
+            ) from None
         except Exception as error:
             self._break(error)
             raise
         except BaseException as stop:
             self._halt(stop)
             raise
+
+    def _failed(self, failure: Exception, _: int) -> bool:
+        """Journal what was spent so far; return whether to try again, if the policy allows it."""
+        if not isinstance(failure, AttemptError):
+            return False
+        self._note(None)
+        return failure.retryable
 
     async def _try(self, attempt: Attempt) -> Reply:
         """Reserve, ask the barrier, perform one attempt, settle it."""
@@ -175,33 +182,6 @@ class _Performance:
             message = "It waited for something that was cancelled."
             raise AttemptError(message, error_class="CancelledError", retryable=False) from None
 
-    async def _wait_or_fail(self, failure: AttemptError) -> None:
-        delay = self._delay(failure)
-        if delay is None:
-            self._fail(failure.error_class, str(failure))
-            raise CallFailedError(
-                str(failure),
-                error_class=failure.error_class,
-                attempts=self._begun,
-                retry_after_seconds=failure.retry_after_seconds,
-            ) from None
-        self._note(None)
-        await asyncio.sleep(delay)
-
-    def _delay(self, failure: AttemptError) -> float | None:
-        """Return how long to wait before the next attempt; None if there is none."""
-        if not failure.retryable:
-            return None
-        delay = delay_before_retry(
-            self._call.retry,
-            failed_attempts=self._begun,
-            retry_after_seconds=failure.retry_after_seconds,
-            jitter_draw=self._calls.jitter(),
-        )
-        ends = (self._scope.remaining_seconds(), self._calls.deadline_in())
-        left = min((seconds for seconds in ends if seconds is not None), default=math.inf)
-        return None if delay is None or delay >= left else delay
-
     def _succeed(self, reply: Reply) -> Any:
         self._note(CallOutcome.RESULT, value=reply.value)
         self._ended(self._graph.mark_success(self._node, **self._usage()))
@@ -213,7 +193,7 @@ class _Performance:
         self._ended(self._graph.mark_failure(self._node, error_class, reason, **self._usage()))
 
     def _break(self, error: Exception) -> None:
-        """End with an error that no call should raise; what came of it, nobody can tell."""
+        """End with an error that no call should raise; its outcome is unknown."""
         self._note(None if self._begun else CallOutcome.NOT_MADE)
         self._ended(
             self._graph.mark_failure(self._node, type(error).__name__, BROKEN, **self._usage())
@@ -246,7 +226,7 @@ class _Performance:
         self._calls.journal.note(
             self._node,
             Entry(
-                call_key=call.key,
+                call_key=call.key.text,
                 request_hash=call.request_hash,
                 charge=_sum(self._charged, in_flight),
                 outcome=outcome,

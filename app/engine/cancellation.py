@@ -1,4 +1,4 @@
-"""The token through which a run learns that it must end (seed 000, REQ-C1)."""
+"""The token through which a run learns that it must end."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from app.control.stops import CancelledError, HandOver, Stop
 class CancellationToken:
     """Carries at most one stop; safe to trip from any thread.
 
-    The first stop wins, with one exception: someone's wish to cancel replaces a hand-over, because
+    The first stop wins, with one exception: a cancel request replaces a hand-over, because
     a run that was asked to stop must not go on elsewhere.
     """
 
@@ -83,7 +83,7 @@ class CancellationToken:
 
 
 def is_being_cancelled() -> bool:
-    """Tell whether somebody cancels this very task.
+    """Return whether somebody cancels this very task.
 
     If not, an ``asyncio.CancelledError`` in it comes from something it waited for, and is a
     failure like any other.

@@ -1,6 +1,6 @@
-"""What a node is handed: the run's limits, its stop, its journal, and where it stands."""
+"""What steps are handed: what their run shares, where they stand in it, what their graph offers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -9,9 +9,96 @@ from app.control.ledger import Scope
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.run_context import RunContext
-from app.engine.runtime import Runtime
+from app.engine.concurrency import StepSlots
+from app.engine.events import EventSink
+from app.engine.ports import Journal
+from app.engine.step_path import StepPath
+from app.kernel.graph import Channel, Edge, Step
+from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
+
+
+class Runtime(Protocol):
+    """The graph as one of its steps sees it. Nothing here knows any domain."""
+
+    def get_node(self, node_id: str) -> Step:
+        """Return a step.
+
+        Raises:
+            LookupError: the graph has no such step.
+        """
+        ...
+
+    def incoming_edges(
+        self, node_id: str, *, channel: Channel | None = None, target_handle: str | None = None
+    ) -> Sequence[Edge]:
+        """Return the edges that lead to a step, in the order of the graph."""
+        ...
+
+    def outgoing_edges(
+        self, node_id: str, *, channel: Channel | None = None, source_handle: str | None = None
+    ) -> Sequence[Edge]:
+        """Return the edges that lead away from a step, in the order of the graph."""
+        ...
+
+    async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
+        """Return what is linked to a handle of a step, in the order of the edges.
+
+        Raises:
+            LinkCycleError: something depends on itself; the message names the way.
+            TypeError: a linked step cannot be materialised.
+        """
+        ...
+
+    async def materialize_output(self, node_id: str, output_handle: str) -> Any:
+        """Return what a step makes for its links; made once in an execution of the graph.
+
+        Raises:
+            LinkCycleError: something depends on itself; the message names the way.
+            TypeError: the step cannot be materialised.
+        """
+        ...
+
+    def cache_get(self, key: str, default: Any = None) -> Any:
+        """Return what a step of this graph has put into the cache of its execution."""
+        ...
+
+    def cache_set(self, key: str, value: Any) -> None:
+        """Keep something for the other steps of this execution; it does not outlive it."""
+        ...
+
+
+DEFAULT_GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What all steps of one run share."""
+
+    run_id: str
+    root: str
+    """The CallNode of the run."""
+    trace: ExecutionGraph
+    scope: Scope
+    token: CancellationToken
+    calls: Calls
+    journal: Journal | None = None
+    """None where nothing outlives the process: no step is replayed, no barrier is passed."""
+    events: EventSink | None = None
+    services: Mapping[type, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    """What the steps of the run share with one another; it does not outlive its execution."""
+    chat_id: str | None = None
+    slots: StepSlots = field(default_factory=StepSlots)
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    """How long cancelled work may take to end before it is abandoned."""
+    begun: dict[StepPath, str] = field(default_factory=dict)
+    """The CallNodes, by path, of the steps whose start was emitted and whose end was not."""
+    over: Callable[[], None] = lambda: None
+    """Called when work that was abandoned has come to its end."""
+    traced: list[Any] | None = None
+    """Executions of graphs whose steps a trace reads (``StepRecords``), if any."""
+
 
 Service = TypeVar("Service")
 
@@ -21,7 +108,7 @@ Outputs = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ExecutionContext:
-    """The context of seed 000, for nodes and callers that know no service around them."""
+    """The context of a node in Python, which knows no service around it."""
 
     session: Any = None
     """Whatever the caller wants its nodes to see; passed through untouched."""
@@ -32,7 +119,7 @@ class ExecutionContext:
     usage: ResourceUsage = field(default_factory=ResourceUsage)
     cancellation: CancellationToken | None = None
     trace: ExecutionTrace | None = None
-    """Pass one to get the details of every step (seed 000, D12)."""
+    """Pass one to get the details of every step."""
     scope: Scope | None = None
     """The scope that ``budget`` and ``usage`` belong to, and through it those around it. Reserve in
     it what several nodes could otherwise spend twice."""
@@ -40,7 +127,7 @@ class ExecutionContext:
     """Where the step stands in its run; None outside of one."""
 
     def check_budget(self) -> None:
-        """Ask before a further charge whether anything is left, here and above (REQ-B4).
+        """Ask before a further charge whether anything is left, here and above.
 
         Raises:
             BudgetExceededError: a limit is used up.
@@ -62,7 +149,7 @@ class ExecutionContext:
         if self.cancellation is not None:
             self.cancellation.check()
 
-    def with_input(self, input: Any) -> "ExecutionContext":  # noqa: A002 - seed 000's name
+    def with_input(self, input: Any) -> "ExecutionContext":  # noqa: A002 - the public name
         """Return a context with another input that shares everything else."""
         return replace(self, input=input)
 
@@ -71,7 +158,7 @@ class ExecutionContext:
         return replace(self, upstream={**self.upstream, **upstream})
 
     def with_sub_budget(self, sub_budget: Budget) -> "ExecutionContext":
-        """Return a context whose spending counts here and in everything around it (REQ-B5).
+        """Return a context whose spending counts here and in everything around it.
 
         Whichever limit is reached first stops it.
         """
@@ -99,7 +186,7 @@ class GraphView(Protocol):
 
 @dataclass(slots=True)
 class FlowContext:
-    """Where a step stands inside its run (seed 004).
+    """Where a step stands inside its run.
 
     Domain dependencies come in ``services``, by their type; the engine never looks at them.
     """
@@ -109,9 +196,8 @@ class FlowContext:
     view: GraphView
     node_id: str
     """The id of the step that is executed."""
-    path: str
-    """The step's place in its run: ``outer/inner`` in a nested graph, ``step~2`` in its second
-    attempt. It begins the keys of the calls that are made here."""
+    path: StepPath
+    """Where the step, or this attempt of it, stands in its run; the calls made here are in it."""
     trace_parent: str
     """The CallNode of the step; calls made by the step are its children."""
     scope: Scope

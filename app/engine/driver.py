@@ -4,7 +4,7 @@ The driver never raises for what happens inside a graph. It returns how the grap
 whatever its steps produced until then.
 
 Where one step alone can work, it works inline, in the driver's own task. Where several can, each
-gets a task, as far as there are lanes. The first failure or stop cancels the others and waits for
+gets a task, as far as there are slots. The first failure or stop cancels the others and waits for
 them; what ignores that for its grace period is abandoned, and its result is dropped.
 """
 
@@ -16,17 +16,15 @@ from functools import partial
 
 from app.control.stops import HandOver, Stop
 from app.control.usage import BudgetExceededError
-from app.engine.context import FlowContext, Outputs
+from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
 from app.engine.routing import Routing
-from app.engine.run_context import RunContext
 from app.engine.step_runner import StepRunner
 from app.engine.supervision import detach, until_done
-from app.kernel.errors import GraphError
-from app.kernel.facts import Order, StartStep, StepFailed
-from app.kernel.lifecycle import FAILED, StepStatus
+from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
+from app.kernel.graph import GraphError
 from app.kernel.scheduler import Scheduler
 
 TURN_SECONDS = 0.005
@@ -36,37 +34,27 @@ TURN_SECONDS = 0.005
 class GraphExecution:
     """One execution of one graph."""
 
-    def __init__(self, prepared: PreparedGraph, inputs: Outputs, run: RunContext) -> None:
-        """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to."""
-        self._begin(
-            prepared, inputs, run, StepRunner(run, run.root, run.scope, ""), run.grace_seconds
-        )
-
-    @classmethod
-    def inside(
-        cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
-    ) -> "GraphExecution":
-        """Prepare to execute a graph inside a step, within its limits and on its lane."""
-        nested = cls.__new__(cls)
-        run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
-        step_runner = StepRunner(run, context.trace_parent, context.scope, f"{context.path}/")
-        nested._begin(prepared, inputs, run, step_runner, run.grace_seconds)
-        return nested
-
-    def _begin(
+    def __init__(
         self,
         prepared: PreparedGraph,
         inputs: Outputs,
         run: RunContext,
-        step_runner: StepRunner,
-        grace_seconds: float,
+        around: FlowContext | None = None,
     ) -> None:
+        """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to.
+
+        ``around`` is the step that executes the graph; None: it is the outermost one.
+        """
+        if around is None:
+            step_runner = StepRunner(run, run.root, run.scope, None)
+        else:
+            step_runner = StepRunner(run, around.trace_parent, around.scope, around.path)
         self._prepared, self._steps = prepared, prepared.steps
-        self._routing = Routing(prepared, inputs, step_runner.prefix)
+        self._routing = Routing(prepared, inputs, step_runner.within)
         self._run = run
         self._step_runner = step_runner
         # A step that is cut off gets less time to end than whatever waits for this graph.
-        self._grace_seconds = grace_seconds / 2
+        self._grace_seconds = run.grace_seconds / 2
         self._reports = self._routing.reports
         self._incoming = prepared.topology.incoming
         self._outcome = GraphOutcome(self._reports)
@@ -77,8 +65,16 @@ class GraphExecution:
         self._ended: deque[str] = deque()
         self._slots_used = 0
         self._woken: asyncio.Future[None] | None = None
-        if run.notes is not None:
-            run.notes.append(self._routing)
+        if run.traced is not None:
+            run.traced.append(self._routing)
+
+    @classmethod
+    def inside(
+        cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
+    ) -> "GraphExecution":
+        """Prepare to execute a graph inside a step, within its limits and in its slot."""
+        run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
+        return cls(prepared, inputs, run, context)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed, or never was."""
@@ -98,7 +94,7 @@ class GraphExecution:
 
         Raises:
             Exception: what made one of its steps fail.
-            Stop: a limit or somebody's wish ended it.
+            Stop: a limit or a cancel request ended it.
         """
         outcome = await self.run()
         if outcome.stop is not None:
@@ -166,11 +162,9 @@ class GraphExecution:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
                 report = self._reports[step_id]
-                rest = self._step_runner.execute(
+                await self._step_runner.execute(
                     self._steps[step_id], report, self._routing.inputs_of(step_id), self
                 )
-                if rest is not None:
-                    await rest
                 self._take(self._tell(step_id, report))
                 if clock() >= turn_ends:
                     await _give_way()
@@ -182,7 +176,7 @@ class GraphExecution:
             raise GraphError("Some steps wait for one another.")
 
     def _ended_before(self) -> bool:
-        """Tell whether a step had failed, or a stop was met, when the run's worker was lost.
+        """Return whether a step had failed, or a stop was met, when the run's worker was lost.
 
         The graph is over then. What was cut off at the time is not begun again.
         """
@@ -198,7 +192,7 @@ class GraphExecution:
         return True
 
     async def _work_side_by_side(self) -> None:
-        """Start what there are lanes for, then go on once something has ended."""
+        """Start what there are slots for, then go on once something has ended."""
         try:
             self._start_ready()
             await self._something_ended()
@@ -227,9 +221,7 @@ class GraphExecution:
     async def _execute_apart(self, step_id: str) -> None:
         try:
             step, report = self._steps[step_id], self._reports[step_id]
-            rest = self._step_runner.execute(step, report, self._routing.inputs_of(step_id), self)
-            if rest is not None:
-                await rest
+            await self._step_runner.execute(step, report, self._routing.inputs_of(step_id), self)
         finally:
             self._ended.append(step_id)
             self._wake()
@@ -247,7 +239,7 @@ class GraphExecution:
             self._woken.set_result(None)
 
     def _take_slot(self) -> bool:
-        """Use the graph's own lane first, then one from the run's pool."""
+        """Use the graph's own slot first, then one from the run's pool."""
         if self._slots_used and not self._run.slots.take(self._wake):
             return False
         self._slots_used += 1
@@ -272,7 +264,7 @@ class GraphExecution:
                     self._free_slot()
                     _forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:
-            return  # those that are left are drained, and the limit is what is told
+            return  # those that are left are drained, and the limit is what is reported
 
     async def _drain(self) -> asyncio.CancelledError | None:
         """Cancel the steps that still work, and wait for them; abandon what will not end.
@@ -317,7 +309,7 @@ class GraphExecution:
                 self._step_runner.skipped(order.step_id)
 
     def _tell(self, step_id: str, report: StepReport) -> list[Order]:
-        """Tell the scheduler how a step has ended."""
+        """Report the end of a step to the scheduler; return its orders."""
         if report.status is FAILED:
             if self._outcome.error is None:
                 self._outcome.error = report.error

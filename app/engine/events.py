@@ -1,4 +1,4 @@
-"""What a run tells while it works. Who stores it numbers and dates it (spec, section 9)."""
+"""The events of a run. They are numbered and dated where they are stored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Materialises what steps are linked to (seed 004).
+"""Materialises what steps are linked to.
 
-An output is made once in an execution of its graph. Whoever needs it while it is being made waits
+An output is made once in an execution of its graph. What needs it while it is being made waits
 for it; before anybody waits, the chain of those who wait for one another is followed, so that a
 cycle is named instead of waited for, also if several steps walk into it at once.
 """
@@ -13,11 +13,14 @@ from app.engine.context import FlowContext
 from app.engine.node import Materializing
 from app.engine.prepared import PreparedGraph
 from app.engine.report import partial_ignored
-from app.engine.runtime import LinkCycleError
 from app.kernel.graph import Channel, Edge, Step
 
 Output = tuple[str, str]
 """A step and one of its output handles."""
+
+
+class LinkCycleError(Exception):
+    """A step depends on itself through its links; the message names the way."""
 
 
 class Materializer:
@@ -104,7 +107,7 @@ class Materializer:
             run=consumer.run,
             view=_Linked(self, consumer, way),
             node_id=step_id,
-            path=f"{consumer.path}>{step_id}",
+            path=consumer.path.linked(step_id),
             trace_parent=node,
             scope=consumer.scope,
             keep=partial_ignored,

@@ -1,10 +1,34 @@
-"""What a step executes."""
+"""What a step executes, and what it gives back."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final, runtime_checkable
 
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult, NodeEvent
+
+
+@final
+@dataclass(slots=True)
+class ExecutionResult:
+    """What a step produced: JSON values by output handle.
+
+    Not frozen: that would triple the price of making one.
+    """
+
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """Progress that a node reports while it works.
+
+    Lifecycle events (``step.started`` and so on) come from the engine alone.
+    """
+
+    type: str
+    """A dotted word of the node's own, such as ``text.delta``."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
 
 Execution = (
     ExecutionResult | Awaitable[ExecutionResult] | AsyncIterator[NodeEvent | ExecutionResult]
@@ -13,7 +37,7 @@ Execution = (
 
 
 class Node(Protocol):
-    """Executes the steps of one type (seed 004)."""
+    """Executes the steps of one type."""
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
         """Do the step's work: at once, as a coroutine or as an async generator.
@@ -26,7 +50,7 @@ class Node(Protocol):
 
 @runtime_checkable
 class Materializing(Protocol):
-    """A node that can be linked: it makes what other steps depend on (seed 004)."""
+    """A node that can be linked: it makes what other steps depend on."""
 
     async def materialize(self, data: Any, output_handle: str, context: FlowContext) -> Any:
         """Return what a consumer at the other end of a link gets; nothing here looks into it.

@@ -1,10 +1,12 @@
-"""What the engine needs of whoever runs it."""
+"""What the engine needs from outside: a journal."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from app.control.usage import Charge
+from app.control.usage import NOTHING, Charge
+from app.engine.cancellation import CancellationToken
+from app.engine.step_path import StepPath
 
 
 class CallOutcome(StrEnum):
@@ -13,7 +15,7 @@ class CallOutcome(StrEnum):
     RESULT = "result"
     FAILURE = "failure"
     UNKNOWN = "unknown"
-    """It was allowed to begin, and nobody can tell what came of it: its worker was lost."""
+    """It was allowed to begin, and its outcome is unknown: its worker was lost."""
     NOT_MADE = "not_made"
     """It was refused before it began, by a limit or a stop."""
 
@@ -43,11 +45,11 @@ class Entry:
 
 
 def step_entry(
-    path: str, charge: Charge, outcome: CallOutcome | None = None, value: object = None
+    path: StepPath, charge: Charge, outcome: CallOutcome | None = None, value: object = None
 ) -> Entry:
     """Return what is journaled of a step."""
     return Entry(
-        call_key=f"step:{path}", request_hash="", charge=charge, outcome=outcome, value=value
+        call_key=path.record_key, request_hash="", charge=charge, outcome=outcome, value=value
     )
 
 
@@ -58,7 +60,7 @@ class Journal(Protocol):
         """Return what an earlier try of this call or step left, if there was one."""
         ...
 
-    def spent_below(self, path: str) -> Charge:
+    def spent_below(self, path: StepPath) -> Charge:
         """Return what earlier executions have charged for what happened inside a step."""
         ...
 
@@ -85,3 +87,32 @@ class Journal(Protocol):
             Stop: the run was asked to stop, or belongs to another worker now.
         """
         ...
+
+
+class NullJournal:
+    """Implements the journal without remembering anything; only a stop bars the way."""
+
+    def __init__(self, token: CancellationToken) -> None:
+        self._token = token
+
+    def recorded(self, call_key: str) -> Recorded | None:
+        """Return None: nothing was executed before."""
+        return None
+
+    def spent_below(self, path: StepPath) -> Charge:
+        """Return nothing, for the same reason."""
+        return NOTHING
+
+    def note(self, node_id: str, entry: Entry) -> None:
+        """Forget an entry."""
+
+    def touch(self) -> None:
+        """Store nothing."""
+
+    async def barrier(self, *, external: bool) -> None:
+        """Pass unless a stop was given.
+
+        Raises:
+            Stop: one was.
+        """
+        self._token.check()

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
-from app.engine.locks import NodeLock
+from app.control.retry import ErrorPolicy
+from app.engine.concurrency import NodeLock
 from app.engine.node import Node
+from app.engine.step_path import StepPath
 from app.kernel.graph import Edge, Graph, Step
 from app.kernel.topology import Topology
 from app.trace.json_values import Metadata
@@ -38,14 +39,17 @@ class PreparedStep:
     fallback: BoundNode | None = None
     """Works in place of ``work`` where the policy says ``fallback``."""
     sub_budget: Budget | None = None
+    path: StepPath = field(init=False)
+    """Of the step in an outermost graph."""
     metadata: Metadata = field(init=False)
     """Of the step's CallNodes."""
-    waits: bool = field(init=False)
-    """Whether an attempt cannot begin at once: it takes a lock, or a limited time."""
+    plain: bool = field(init=False)
+    """Whether nothing but the run's own limits stands between the step and its node."""
 
     def __post_init__(self) -> None:
-        limited = self.policy is not None and self.policy.timeout_ms is not None
-        object.__setattr__(self, "waits", limited or self.work.lock is not None)
+        limits = (self.policy, self.sub_budget, self.work.lock)
+        object.__setattr__(self, "plain", limits == (None, None, None))
+        object.__setattr__(self, "path", StepPath(self.step.id))
         object.__setattr__(self, "metadata", Metadata({"step_type": self.step.type}))
 
 

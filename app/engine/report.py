@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.control.stops import Stop, StopCause
+from app.control.stops import HandOver, Stop, StopCause
 from app.control.usage import Charge
-from app.engine.context import Outputs
+from app.engine.context import Outputs, RunContext
+from app.engine.events import STEP_CANCELLED, Event
 from app.engine.ports import CallOutcome, Recorded
-from app.kernel.lifecycle import COMPLETED, NEXT, RUNNING, StepStatus
+from app.engine.step_path import Area, StepPath
+from app.kernel.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from app.observability.redaction import redact_text
 
 MAX_REASON_CHARS = 500
@@ -19,7 +21,7 @@ class StepBrokenError(Exception):
 
 
 class RecordedFailureError(Exception):
-    """A step had failed for good when the worker of its run was lost."""
+    """A step had already failed when the worker of its run was lost."""
 
     def __init__(self, message: str, *, error_class: str) -> None:
         super().__init__(message)
@@ -155,7 +157,7 @@ def stop_in(recorded: Recorded) -> Stop | None:
 
 
 def failure_in(recorded: Recorded) -> Exception | None:
-    """Return what a step had failed with for good; None if it had not."""
+    """Return what a step had failed with; None if it had not."""
     if recorded.outcome is not CallOutcome.FAILURE or "recovered_by" in recorded.value:
         return None
     return RecordedFailureError.of(recorded.value)
@@ -173,3 +175,28 @@ def partial_ignored(source: Callable[[], Outputs]) -> None:
 def class_of(error: Exception) -> str:
     """Return the name of the class of a failure, also of one that is only recorded."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
+
+
+ABANDONED = "The step ignored its cancellation and was abandoned."
+
+
+def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:
+    """Emit the end of a step, unless it never began or its end was emitted before."""
+    node = run.begun.pop(path, None)
+    if node is not None and run.events is not None:
+        run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data))
+
+
+def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
+    """Emit that a step was cut off; one that goes on in another process has not ended."""
+    if isinstance(run.token.stop, HandOver):
+        run.begun.pop(path, None)
+    else:
+        emit_end(run, STEP_CANCELLED, path, {"reason": reason})
+
+
+def detach_inside(run: RunContext, area: Area) -> None:
+    """End the steps in an area: what executed them ignored its cancellation."""
+    for path in [begun for begun in run.begun if begun in area]:
+        run.trace.mark_halt(run.begun[path], ABANDONED)
+        emit_cut_off(run, path, ABANDONED)

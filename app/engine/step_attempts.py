@@ -5,24 +5,19 @@ retries it, skips it or replaces it.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-
-from app.control.policy import ErrorPolicy, GiveUp, Retry, verdict
+from app.control.retry import ErrorPolicy
 from app.control.stops import Stop
 from app.engine.attempts import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
-from app.engine.detached_work import inside_attempt
-from app.engine.endings import detach_inside
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
-from app.engine.node import Execution
+from app.engine.node import Execution, ExecutionResult, NodeEvent
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
 from app.engine.report import (
@@ -30,62 +25,44 @@ from app.engine.report import (
     StepBrokenError,
     StepReport,
     StepTimeoutError,
+    detach_inside,
     failure_of,
     message_of_error,
 )
-from app.engine.results import ExecutionResult, NodeEvent
-from app.engine.timing import OutOfTimeError, within
+from app.engine.supervision import detach, until_done
 from app.kernel.graph import DEFAULT_HANDLE
 
 
-def begin(
+def outputs_of(
     step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
-) -> ExecutionResult | Coroutine[Any, Any, Outputs]:
-    """Let a step's node begin, under its policy; return its result, or what is to be awaited.
+) -> Coroutine[Any, Any, Outputs]:
+    """Return the work of a step, to be awaited for what it produces, by handle.
 
-    Most steps wait for nothing, and are over when they have begun.
-
-    Raises:
-        Exception: what failed it.
-        Stop: it met one.
+    Awaiting it raises what failed the step in the end, or the stop that it met.
     """
-    policy = step.policy
-    if policy is not None and report.failed_before is not None:
-        before = RecordedFailureError.of(report.failed_before)
-        return _Recovery(step, policy, inputs, context, report, before).outputs()
-    if step.waits:
-        rest = _first_attempt(step, inputs, context, report)
-    else:
-        try:
-            execution = step.work.node.execute(step.work.data, inputs, context)
-        except BaseException as error:
-            if policy is None:
-                raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
-            failed = _Recovery(step, policy, inputs, context, report, _failure_in(error))
-            return failed.outputs()
-        if type(execution) is ExecutionResult:
-            return execution
-        rest = _end_of(execution, context)
-    return rest if policy is None else _policed(rest, step, policy, inputs, context, report)
+    if step.policy is None:
+        return _once(step.work, inputs, context)
+    return _under_policy(step.policy, step, inputs, context, report)
 
 
-async def _policed(
-    first: Coroutine[Any, Any, Outputs],
-    step: PreparedStep,
+async def _under_policy(
     policy: ErrorPolicy,
+    step: PreparedStep,
     inputs: Outputs,
     context: FlowContext,
     report: StepReport,
 ) -> Outputs:
-    """Await the first attempt of a step, and what its policy makes of a failure.
-
-    Raises:
-        Exception: what failed it in the end.
-    """
-    try:
-        return await first
-    except Exception as error:
-        return await _Recovery(step, policy, inputs, context, report, error).outputs()
+    if report.failed_before is None:
+        try:
+            failed = partial(_note_failed, context, report, 1)
+            return await _in_time(step.work, policy, inputs, context, failed)
+        except Exception as error:
+            failure = error
+    else:
+        failure = RecordedFailureError.of(report.failed_before)
+    recovery = _Recovery(step, policy, inputs, context, report, failure)
+    del failure  # its traceback holds this frame, which must not keep it alive
+    return await recovery.outputs()
 
 
 async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
@@ -97,16 +74,21 @@ async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outpu
     if work.lock is not None:
         async with work.lock.held():
             return await _once(BoundNode(work.node, work.data), inputs, context)
-    try:
-        execution = work.node.execute(work.data, inputs, context)
-    except BaseException as error:
-        raise _meant_by(error)  # noqa: B904
+    execution = begin(work, inputs, context)
     if type(execution) is ExecutionResult:
         return execution.outputs
-    return await _end_of(execution, context)
+    return await end_of(execution, context)
 
 
-async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
+def begin(work: BoundNode, inputs: Outputs, context: FlowContext) -> Execution:
+    """Let a node begin to work; most nodes have their result then."""
+    try:
+        return work.node.execute(work.data, inputs, context)
+    except BaseException as error:
+        raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
+
+
+async def end_of(execution: Execution, context: FlowContext) -> Outputs:
     """Wait for what a node has begun.
 
     Raises:
@@ -122,21 +104,6 @@ async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
     if type(result) is not ExecutionResult:
         raise StepBrokenError("The step's node returned no ExecutionResult.")
     return result.outputs
-
-
-def _failure_in(error: BaseException) -> Exception:
-    """Return the failure that it means when a node ends with an error.
-
-    Raises:
-        BaseException: it means none: a stop, a cancel of ours or the end of the process.
-    """
-    meant = _meant_by(error)
-    if isinstance(meant, Exception):
-        return meant
-    try:
-        raise meant
-    finally:
-        del error, meant  # this frame is a part of it now, and must not keep it alive
 
 
 def _meant_by(error: BaseException) -> BaseException:
@@ -193,21 +160,11 @@ def _pass_on(item: Any, context: FlowContext) -> None:
         context.run.events.emit(
             Event(
                 type=item.type,
-                step_id=context.path,
+                step_id=context.path.text,
                 node_id=context.trace_parent,
                 data=item.data,
             )
         )
-
-
-async def _first_attempt(
-    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
-) -> Outputs:
-    """Make the first attempt of a step that takes a lock, or a limited time."""
-    if step.policy is None:
-        return await _once(step.work, inputs, context)
-    failed = partial(_note_failed, context, report, 1)
-    return await _in_time(step.work, step.policy, inputs, context, failed)
 
 
 def _note_failed(context: FlowContext, report: StepReport, number: int, error: Exception) -> None:
@@ -227,49 +184,89 @@ async def _in_time(
 ) -> Outputs:
     """Let a node work once, for as long as the policy allows.
 
-    If that is not long enough, ``failed`` is told before anything is cut off.
+    If that is not long enough, ``failed`` is called before anything is cut off.
 
     Raises:
         StepTimeoutError: it was not.
     """
-    timeout_ms = policy.timeout_ms
-    if timeout_ms is None:
+    if policy.timeout_ms is None:
         return await _once(work, inputs, context)
-    late = StepTimeoutError(f"No result within {timeout_ms} ms.")
-    try:
-        return await within(
-            timeout_ms / 1000,
-            _once(work, inputs, context),
-            name=f"step {context.path}",
-            grace_seconds=context.run.grace_seconds,
-            watcher=_Attempt(context, partial(failed, late)),
-        )
-    except OutOfTimeError:
-        raise late from None
+    late = StepTimeoutError(f"No result within {policy.timeout_ms} ms.")
+    attempt = asyncio.create_task(_once(work, inputs, context), name=f"step {context.path}")
+    return await _TimedAttempt(context, attempt).result(
+        policy.timeout_ms / 1000, late, partial(failed, late)
+    )
 
 
-class _Attempt:
-    """What becomes of an attempt that is cut off."""
+class _TimedAttempt:
+    """An attempt in a task of its own, which is cut off when its time is up.
 
-    def __init__(self, context: FlowContext, out_of_time: Callable[[], None]) -> None:
+    What ignores its cancellation for the grace period is abandoned; what it returns after its time
+    is dropped.
+    """
+
+    def __init__(self, context: FlowContext, task: "asyncio.Task[Outputs]") -> None:
         self._context = context
-        self._inside = inside_attempt(context.path)
-        self.out_of_time = out_of_time
+        self._task = task
+        self._inside = context.path.inside_attempt()
 
-    def cut_off(self) -> None:
-        self._context.calls.detached.begin(self._inside)
+    async def result(
+        self, seconds: float, late: StepTimeoutError, out_of_time: Callable[[], None]
+    ) -> Outputs:
+        """Return what the attempt produces; ``out_of_time`` is called before it is cut off.
 
-    def abandoned(self) -> None:
-        detach_inside(self._context.run, self._inside)
+        Raises:
+            StepTimeoutError: ``late``; a TimeoutError of the node's own is another one.
+            Stop: it met one, even if its time was up by then.
+        """
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
 
-    def late(self, result: object) -> None:
+        def end(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        self._task.add_done_callback(end)
+        timer = loop.call_later(seconds, end)
+        try:
+            await over
+        except asyncio.CancelledError:
+            await self._cut_off()
+            raise
+        finally:
+            timer.cancel()
+        if self._task.done():
+            return self._task.result()
+        out_of_time()
+        cancelled = await self._cut_off()
+        raise late if cancelled is None else cancelled
+
+    async def _cut_off(self) -> asyncio.CancelledError | None:
+        """Cancel the task and drop what it comes to; return a cancel that came meanwhile.
+
+        Raises:
+            Stop: the task met one.
+        """
+        task, run = self._task, self._context.run
+        run.calls.detached.begin(self._inside)
+        task.cancel()
+        cancelled = await until_done((task,), run.grace_seconds)
+        if not task.done():
+            detach_inside(run, self._inside)
+        detach(task, self._late, over=self._over)
+        error = None if not task.done() or task.cancelled() else task.exception()
+        if isinstance(error, Stop):
+            raise error
+        return cancelled
+
+    def _late(self, result: object) -> None:
         context = self._context
         if context.run.events is not None:
             context.run.events.emit(
-                Event(type=LATE_RESULT, step_id=context.path, node_id=context.trace_parent)
+                Event(type=LATE_RESULT, step_id=context.path.text, node_id=context.trace_parent)
             )
 
-    def over(self) -> None:
+    def _over(self) -> None:
         self._context.calls.detached.end(self._inside)
         self._context.run.over()
 
@@ -291,9 +288,8 @@ class _Recovery:
         self._inputs = inputs
         self._context = context
         self._report = report
-        self._first: Exception | None = error
+        self._error: Exception | None = error
         self._number = 1
-        self._ruling: Retry | GiveUp = GiveUp()
         self._attempts = AttemptLog(
             context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
         )
@@ -309,60 +305,39 @@ class _Recovery:
         Raises:
             Exception: what failed the step in the end.
         """
-        retrying = self._retrying()
+        first, self._error = self._error, None
         try:
-            return await retrying(self._attempt)
+            return await self._context.calls.retries.run(
+                self._attempt,
+                self._policy.retry,
+                self._context.scope,
+                failed=self._failed,
+                before=None if first is None else (self._number, first),
+            )
         except Exception as error:
             return await self._recovered(error)
         finally:
-            retrying.iter_state.reset()  # it leads back to itself, and with it the run
+            del first  # this frame is a part of it now, and must not keep it alive
 
-    def _retrying(self) -> AsyncRetrying:
-        return AsyncRetrying(
-            wait=self._judge,
-            stop=lambda _: isinstance(self._ruling, GiveUp),
-            retry=retry_if_exception_type(Exception),
-            sleep=asyncio.sleep,
-            reraise=True,
-        )
-
-    def _judge(self, state: RetryCallState) -> float:
-        """Judge the last failure; return the wait before the next attempt, if there is one."""
-        run, scope = self._context.run, self._context.scope
-        ends = (scope.remaining_seconds(), run.deadline_in())
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, Exception):
-            self._failed(error)
-        self._ruling = verdict(
-            self._policy,
-            failed_attempts=self._number,
-            jitter=run.jitter(),
-            retry_after_seconds=getattr(error, "retry_after_seconds", None),
-            seconds_left=min((left for left in ends if left is not None), default=math.inf),
-        )
-        return self._ruling.delay_seconds if isinstance(self._ruling, Retry) else 0.0
-
-    async def _attempt(self) -> Outputs:
-        """Make an attempt; what counts as the first one is the one that brought us here."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            try:
-                raise first
-            finally:
-                del first  # this frame is a part of it now, and must not keep it alive
-        self._number += 1
+    async def _attempt(self, number: int) -> Outputs:
+        """Make an attempt after the first."""
+        self._number = number
         self._context.run.trace.increment_retries(self._context.trace_parent)
-        context = replace(self._context, path=f"{self._context.path}~{self._number}")
+        context = replace(self._context, path=self._context.path.attempt(number))
         return await self._make(self._step.work, context)
 
     async def _make(self, work: BoundNode, context: FlowContext) -> Outputs:
         context.token.check()
         return await self._attempts.make(
-            lambda: _in_time(work, self._policy, self._inputs, context, self._failed)
+            lambda: _in_time(work, self._policy, self._inputs, context, self._note)
         )
 
-    def _failed(self, error: Exception) -> None:
+    def _note(self, error: Exception) -> None:
         _note_failed(self._context, self._report, self._number, error)
+
+    def _failed(self, error: Exception, _: int) -> bool:
+        self._note(error)
+        return True
 
     async def _recovered(self, error: Exception) -> Outputs:
         """Return what takes the place of the output that a failed step owes.
@@ -384,7 +359,7 @@ class _Recovery:
                 raise error
 
     async def _fall_back(self, fallback: BoundNode, error: Exception) -> Outputs:
-        context = replace(self._context, path=f"{self._context.path}~fallback")
+        context = replace(self._context, path=self._context.path.fallback())
         try:
             return await self._make(fallback, context)
         except Exception as failed:

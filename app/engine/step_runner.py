@@ -1,20 +1,16 @@
-"""Executes one step: replay or begin, charge, work, end — each told to the trace and the journal.
+"""Executes one step: replay or begin, charge, work, end, with its trace and its journal.
 
 A step that an earlier execution of the run has finished is not executed again: its outputs come
 from the journal. One that was cut off is executed again and counts as the same step.
 """
 
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
 from app.control.stops import HandOver, Stop
 from app.control.usage import Charge
-from app.engine.context import FlowContext, GraphView, Outputs
-from app.engine.detached_work import inside_step
-from app.engine.endings import ABANDONED, detach_inside, emit_cut_off, emit_end
+from app.engine.context import FlowContext, GraphView, Outputs, RunContext
 from app.engine.events import (
     LATE_RESULT,
     STEP_COMPLETED,
@@ -24,14 +20,23 @@ from app.engine.events import (
     STEP_STARTED,
     Event,
 )
+from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
-from app.engine.report import StepReport, class_of, failure_of, message_of_error
-from app.engine.results import ExecutionResult
-from app.engine.run_context import RunContext
-from app.engine.step_attempts import begin
-from app.engine.timing import seconds_of
-from app.kernel.lifecycle import NEXT, RUNNING, StepStatus
+from app.engine.report import (
+    ABANDONED,
+    StepReport,
+    class_of,
+    detach_inside,
+    emit_cut_off,
+    emit_end,
+    failure_of,
+    message_of_error,
+)
+from app.engine.step_attempts import begin, end_of, outputs_of
+from app.engine.step_path import StepPath
+from app.engine.supervision import seconds_of
+from app.kernel.facts import NEXT, RUNNING, StepStatus
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
 
@@ -50,52 +55,55 @@ class StepRunner:
         "_scope",
         "_token",
         "_trace",
-        "prefix",
+        "within",
     )
 
-    def __init__(self, run: RunContext, parent: str, scope: Scope, prefix: str) -> None:
-        """Execute steps below the CallNode ``parent``; ``prefix`` begins their paths."""
+    def __init__(self, run: RunContext, parent: str, scope: Scope, within: StepPath | None) -> None:
+        """Execute steps below the CallNode ``parent``; ``within`` is the step around, if any."""
         self._run = run
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
         self._detached = run.calls.detached
         self._parent = parent
         self._scope = scope
-        self.prefix = prefix
-        """How the paths of the steps begin."""
+        self.within = within
 
-    def execute(
-        self,
-        step: PreparedStep,
-        report: StepReport,
-        inputs: Outputs,
-        view: GraphView,
-        resumed: bool | None = None,
-    ) -> Coroutine[Any, Any, None] | None:
-        """Execute a step; return what is left to await, unless it waits for nothing and is over.
+    async def execute(
+        self, step: PreparedStep, report: StepReport, inputs: Outputs, view: GraphView
+    ) -> None:
+        """Execute a step, or take its outputs from the journal; how it ended is in ``report``.
 
-        How it ended stands in ``report``. A stop before or after it counts. ``resumed`` says of a
-        step that the journal was asked about whether an earlier execution has begun it.
+        A stop before or after it counts.
 
         Raises:
-            Stop: a limit or somebody's wish keeps it from being executed, or ended it.
+            Stop: a limit or a cancel request keeps it from being executed, or ended it.
         """
-        if self._journal is not None and resumed is None:
-            return self._journaled(self._journal, step, report, inputs, view)
-        path = self.prefix + step.step.id
+        path = step.path if self.within is None else self.within.step(step.step.id)
+        journal, recorded = self._journal, None
+        if journal is not None:
+            recorded = journal.recorded(path.record_key)
+            if recorded is not None and report.recall(recorded):
+                return
         if self._token.stop is not None:
             self._token.check()
-        if self._detached.prefixes:
+        if self._detached.areas:
             self._detached.check(path)
         try:
-            context = self._begun(step, report, path, view, resumed)
-            if step.sub_budget is None:
-                work = begin(step, inputs, context, report)
+            if journal is not None:
+                await journal.barrier(external=False)  # asks for cancels that were not delivered
+                self._token.check()
+            context = self._begun(step, report, path, view, recorded)
+            if step.plain:  # a coroutine less, which is felt at every step
+                execution = begin(step.work, inputs, context)
+                if type(execution) is ExecutionResult:
+                    outputs = execution.outputs
+                else:
+                    outputs = await end_of(execution, context)
+            elif step.sub_budget is None:
+                outputs = await outputs_of(step, inputs, context, report)
             else:
-                work = self._in_budget(step.sub_budget, step, report, inputs, context)
-            if type(work) is not ExecutionResult:
-                return self._awaited(work, step, report, path)
-            self._completed(report, path, work.outputs)
+                outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)
+            self._completed(report, path, outputs)
         except Exception as error:
             self._failed(step, report, path, error)
         except BaseException as stop:
@@ -103,90 +111,47 @@ class StepRunner:
             raise
         if self._token.stop is not None:
             self._token.check()
-        return None
 
     def _begun(
         self,
         step: PreparedStep,
         report: StepReport,
-        path: str,
+        path: StepPath,
         view: GraphView,
-        resumed: bool | None,
+        recorded: Recorded | None,
     ) -> FlowContext:
-        """Charge a step, and tell that it begins."""
-        if not resumed:
+        """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
+        if recorded is None:
             self._scope.charge(ONE_STEP)
             report.charge = ONE_STEP
-        report.node = node = self._trace.begin_step(self._parent, path, step.metadata)
+        elif recorded.value is not None:
+            report.failed_before = recorded.value
+        report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
             entry = step_entry(path, report.charge, value=report.failed_before)
             self._journal.note(node, entry)
         if self._events is not None:
-            kind = STEP_RESUMED if resumed else STEP_STARTED
-            self._events.emit(Event(type=kind, step_id=path, node_id=node))
+            kind = STEP_STARTED if recorded is None else STEP_RESUMED
+            self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
-    async def _journaled(
-        self,
-        journal: Journal,
-        step: PreparedStep,
-        report: StepReport,
-        inputs: Outputs,
-        view: GraphView,
-    ) -> None:
-        """Execute a step, or take its outputs from the journal."""
-        path = self.prefix + step.step.id
-        recorded = journal.recorded(f"step:{path}")
-        if recorded is not None and report.recall(recorded):
-            return
-        self._token.check()
-        self._detached.check(path)
-        try:
-            await journal.barrier(external=False)  # a wish to stop that nobody could tell us of
-            self._token.check()
-        except Exception as error:
-            self._failed(step, report, path, error)
-            self._token.check()
-            return
-        except BaseException as stop:
-            self._cut_off(step, report, path, stop)
-            raise
-        if recorded is not None and recorded.value is not None:
-            report.failed_before = recorded.value
-        rest = self.execute(step, report, inputs, view, resumed=recorded is not None)
-        if rest is not None:
-            await rest
-
-    async def _awaited(
-        self,
-        work: Coroutine[Any, Any, Outputs],
-        step: PreparedStep,
-        report: StepReport,
-        path: str,
-    ) -> None:
-        """Await what a step has begun, and end it."""
-        try:
-            self._completed(report, path, await work)
-        except Exception as error:
-            self._failed(step, report, path, error)
-        except BaseException as stop:
-            self._cut_off(step, report, path, stop)
-            raise
-        if self._token.stop is not None:
-            self._token.check()
+    def _path_of(self, step_id: str) -> StepPath:
+        return StepPath(step_id) if self.within is None else self.within.step(step_id)
 
     def recorded(self, step_id: str) -> Recorded | None:
         """Return what an earlier execution of the run has recorded of a step."""
         if self._journal is None:
             return None
-        return self._journal.recorded(f"step:{self.prefix}{step_id}")
+        return self._journal.recorded(self._path_of(step_id).record_key)
 
-    def _node_of(self, step: PreparedStep, report: StepReport, path: str) -> str:
+    def _node_of(self, step: PreparedStep, report: StepReport, path: StepPath) -> str:
         """Return the CallNode of a step; one that was refused gets it now, to show the reason."""
         if not report.node:
-            report.node = self._trace.begin_node(self._parent, "system", path, None, step.metadata)
+            report.node = self._trace.begin_node(
+                self._parent, "system", path.text, None, step.metadata
+            )
         return report.node
 
     async def _in_budget(
@@ -202,13 +167,12 @@ class StepRunner:
         if self._journal is not None:
             scope.restore(self._journal.spent_below(context.path))
         context.scope = scope
-        inside = f"{context.path}/"
-        with seconds_of(scope, self._token, matter=lambda: not self._detached.covers(inside)):
+        path = context.path
+        with seconds_of(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
             self._token.check()
-            work = begin(step, inputs, context, report)
-            return work.outputs if isinstance(work, ExecutionResult) else await work
+            return await outputs_of(step, inputs, context, report)
 
-    def _completed(self, report: StepReport, path: str, outputs: Outputs) -> None:
+    def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
         if self._journal is not None:
             self._journal.note(node, _ended_well(report, path, outputs))
@@ -232,7 +196,9 @@ class StepRunner:
         if self._journal is not None:
             self._journal.touch()
 
-    def _failed(self, step: PreparedStep, report: StepReport, path: str, error: Exception) -> None:
+    def _failed(
+        self, step: PreparedStep, report: StepReport, path: StepPath, error: Exception
+    ) -> None:
         said, kind = message_of_error(error), class_of(error)
         node, outputs = self._node_of(step, report, path), report.so_far()
         if self._journal is not None and report.status is StepStatus.RUNNING:
@@ -244,7 +210,7 @@ class StepRunner:
         emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
 
     def _cut_off(
-        self, step: PreparedStep, report: StepReport, path: str, stop: BaseException
+        self, step: PreparedStep, report: StepReport, path: StepPath, stop: BaseException
     ) -> None:
         """End a step that a stop, or the failure of a sibling, has cut off.
 
@@ -261,7 +227,7 @@ class StepRunner:
         self._end_badly(report, StepStatus.CANCELLED, outputs)
         emit_cut_off(self._run, path, reason)
 
-    def _note_stop(self, node: str, report: StepReport, path: str, stop: Stop) -> None:
+    def _note_stop(self, node: str, report: StepReport, path: StepPath, stop: Stop) -> None:
         """Journal what ends the run: if its worker is lost now, nobody goes on with it."""
         if self._journal is not None and StepStatus.CANCELLED in NEXT[report.status]:
             value = {"stop": stop.cause.to_dict(), "outputs": dict(report.so_far())}
@@ -269,33 +235,33 @@ class StepRunner:
 
     def cut_off(self, step_id: str) -> None:
         """Let nothing more begin inside a step, which is cancelled now."""
-        self._detached.begin(inside_step(self.prefix + step_id))
+        self._detached.begin(self._path_of(step_id).inside())
 
     def abandon(self, step: PreparedStep, report: StepReport) -> None:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
-        path = self.prefix + step.step.id
+        path = self._path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
         self._end_badly(report, StepStatus.CANCELLED, report.so_far())
-        detach_inside(self._run, inside_step(path))
+        detach_inside(self._run, path.inside())
         emit_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
         """Report a step that every path to is dead."""
         if self._events is not None:
-            self._events.emit(Event(type=STEP_SKIPPED, step_id=self.prefix + step_id))
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=self._path_of(step_id).text))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Record that an abandoned step came to an end after all."""
         if self._events is not None:
-            path, node = self.prefix + step_id, report.node or None
-            self._events.emit(Event(type=LATE_RESULT, step_id=path, node_id=node))
+            path, node = self._path_of(step_id), report.node or None
+            self._events.emit(Event(type=LATE_RESULT, step_id=path.text, node_id=node))
 
     def over(self, step_id: str) -> None:
         """Take notice that a step that was cut off has come to its end, in whatever way."""
-        self._detached.end(inside_step(self.prefix + step_id))
+        self._detached.end(self._path_of(step_id).inside())
 
 
-def _ended_well(report: StepReport, path: str, outputs: Outputs) -> Entry:
+def _ended_well(report: StepReport, path: StepPath, outputs: Outputs) -> Entry:
     """Return what is journaled of a step that has outputs; its policy may have seen to that."""
     if report.recovered_by is None or report.error is None:
         return step_entry(path, report.charge, CallOutcome.RESULT, dict(outputs))

@@ -1,13 +1,49 @@
-"""The one place for what must outlive a cancel, and for what will not be cancelled."""
+"""What ends work in flight, and what becomes of work that does not end."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from app.control.ledger import Scope
 from app.control.stops import Stop
 from app.engine.cancellation import CancellationToken
+from app.engine.step_path import Area, StepPath
 
 Result = TypeVar("Result")
+
+
+class DetachedWork:
+    """Work of a run that was cut off although it may go on: it begins nothing more."""
+
+    __slots__ = ("areas",)
+
+    def __init__(self) -> None:
+        self.areas: tuple[Area, ...] = ()
+        """What was cut off; hardly ever is there any."""
+
+    def begin(self, area: Area) -> None:
+        """Cut off everything in an area."""
+        self.areas += (area,)
+
+    def end(self, area: Area) -> None:
+        """Forget an area that has come to its end; as often as it was begun."""
+        left = list(self.areas)
+        left.remove(area)
+        self.areas = tuple(left)
+
+    def covers_inside(self, path: StepPath) -> bool:
+        """Return whether everything inside a path was cut off."""
+        return any(path == area.path or path in area for area in self.areas)
+
+    def check(self, path: StepPath) -> None:
+        """Keep a step or a call from beginning inside of what was cut off.
+
+        Raises:
+            asyncio.CancelledError: it is inside; it had been cancelled, and went on.
+        """
+        if any(path in area for area in self.areas):
+            raise asyncio.CancelledError("The work around it was cut off.")
 
 
 class DetachedError(Exception):
@@ -68,10 +104,11 @@ class Supervisor:
     ) -> Result:
         """Run ``work`` in a task of its own; cancel it when a stop is given.
 
-        What ignores that for the grace period is left alone; ``late`` is told if it returns.
+        What ignores that for the grace period is abandoned; ``late`` is called with what it
+        returns later.
 
         Raises:
-            AbandonedError: the work did not end in time after a stop.
+            DetachedError: the work did not end in time after a stop.
             Stop: the work ended by its cancellation, without a result.
             asyncio.CancelledError: this task was cancelled, and with it the work.
         """
@@ -103,7 +140,7 @@ def detach(
     *,
     over: Callable[[], None] = lambda: None,
 ) -> None:
-    """Tell ``late`` of what cancelled work returns, now or one day; then call ``over``."""
+    """Call ``late`` with what cancelled work returns, now or later; then call ``over``."""
 
     def tell(ended: "asyncio.Task[Result]") -> None:
         if not ended.cancelled() and ended.exception() is None:
@@ -133,3 +170,37 @@ async def _ended_or_stopped(task: "asyncio.Task[Any]", token: CancellationToken)
             await stopped
     finally:
         task.remove_done_callback(over)
+
+
+@contextmanager
+def seconds_of(
+    scope: Scope, token: CancellationToken, *, matter: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Have the seconds of a scope interrupt the run while the block works.
+
+    If they are over already, it is interrupted at once. Shares of the limit that are worth a
+    warning are reported as they pass. ``matter`` returns whether what happens in the block still
+    counts.
+    """
+    limit = scope.budget.max_time_seconds
+    if limit is None:
+        yield
+        return
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+
+    def interrupt() -> None:
+        if matter():
+            token.trip(scope.out_of_own_time())
+
+    used = scope.usage.time_elapsed_seconds
+    for share in scope.shares_to_warn_of():
+        timers.append(loop.call_later(max(0.0, share * limit - used), scope.warn_of_time, share))
+    if used >= limit:
+        interrupt()
+    else:
+        timers.append(loop.call_later(limit - used, interrupt))
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()

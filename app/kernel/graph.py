@@ -7,8 +7,12 @@ from typing import Any
 DEFAULT_HANDLE = "default"
 
 
+class GraphError(ValueError):
+    """A graph that cannot be executed; the message names the step or the edge."""
+
+
 class Channel(StrEnum):
-    """What travels on an edge; every edge says it (seed 004)."""
+    """What travels on an edge; every edge says it."""
 
     FLOW = "flow"
     """Values, from a finished step to the next one."""

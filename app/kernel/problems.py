@@ -1,10 +1,41 @@
-"""What validation says, and what it must be told of the nodes behind the steps."""
+"""What can be wrong with a graph, and how the names in it are put into a message."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from app.kernel.graph import Channel
+
+_LONGEST_NAME_CHARS = 60
+_MOST_NAMES = 10
+
+
+def quoted(name: object) -> str:
+    """Return ``name`` as Python would write it, cut to a length that leaves a sentence readable."""
+    return _cut(repr(name))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return ``names`` in alphabetical order, the first few of them if they are many."""
+    ordered = sorted(names)
+    shown = ", ".join(quoted(name) for name in ordered[:_MOST_NAMES])
+    more = len(ordered) - _MOST_NAMES
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def path_of(steps: Sequence[str]) -> str:
+    """Return ``a -> b -> a``; the middle of a long path is left out."""
+    shown = [_cut(repr(step)[1:-1]) for step in steps]
+    left_out = len(shown) - _MOST_NAMES
+    if left_out > 0:
+        half = _MOST_NAMES // 2
+        shown = [*shown[:half], f"({left_out} more)", *shown[-half:]]
+    return " -> ".join(shown)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME_CHARS else f"{text[: _LONGEST_NAME_CHARS - 3]}..."
+
 
 Names = frozenset[str] | None
 """The handles there are; None: any name is one."""

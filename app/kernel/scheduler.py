@@ -4,7 +4,7 @@ Each active step counts the flow edges that lead to it and are not decided yet. 
 decides its outgoing edges: those on a handle that got a value become live, the others dead. A step
 whose edges are all decided is started if one of them is live, and skipped if all are dead; a
 skipped step decides its own edges as dead, so a dead path ends where a live one joins it. A step
-does not wait for its level, only for what leads to it (seed 000, P2), and for a free place.
+does not wait for its level, only for what leads to it, and for a free place.
 
 There is no clock, no I/O and no task here: the same facts in the same order give the same orders.
 """
@@ -12,12 +12,15 @@ There is no clock, no I/O and no task here: the same facts in the same order giv
 from collections import deque
 from collections.abc import Container, Iterable
 
-from app.kernel.errors import GraphError, UnexpectedFactError
 from app.kernel.facts import Fact, Order, SkipStep, StepFinished
-from app.kernel.graph import Edge
+from app.kernel.graph import Edge, GraphError
 from app.kernel.topology import Topology
 
 _NO_HANDLES: Container[str] = ()
+
+
+class UnexpectedFactError(RuntimeError):
+    """A fact on a step that the scheduler had not ordered, or that had ended before."""
 
 
 class Scheduler:
@@ -79,7 +82,7 @@ class Scheduler:
         """Absorb one fact and return the orders it makes possible.
 
         After a failure there are none, whatever the steps still running come to; each of them is
-        told all the same: finished, or failed if it was cut off.
+        reported all the same: finished, or failed if it was cut off.
 
         Raises:
             UnexpectedFactError: the step was not running.

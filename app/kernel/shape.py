@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from app.kernel.graph import Channel, Edge, Graph, Step
-from app.kernel.problems import Names, Problem, Traits
-from app.kernel.wording import listed, quoted
+from app.kernel.problems import Names, Problem, Traits, listed, quoted
 
 _CHANNELS = frozenset(Channel)
 
@@ -15,7 +14,7 @@ def shape_problems(
 ) -> Iterator[Problem]:
     """Yield what is wrong with steps, edges, entry and limit; ``traits`` are those of the steps.
 
-    Steps of one id have the traits of the first of them. ``types`` are named to whoever used one
+    Steps of one id have the traits of the first of them. ``types`` are named where a step uses one
     that does not exist.
     """
     known: dict[str, Traits | None] = {}

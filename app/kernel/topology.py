@@ -2,7 +2,7 @@
 
 A graph begins at its entries. The steps that flow edges reach from there are active: they alone are
 executed. What is not active may still be linked: links materialise it for an active step, or for a
-step that is linked itself. Everything else does not take part and does no harm (seed 004).
+step that is linked itself. Everything else does not take part and does no harm.
 
 An entry starts at once, with what the execution is given. So a flow edge that leads to an entry
 routes nothing: it belongs neither to ``incoming`` nor to ``outgoing``, holds nothing back, and
@@ -13,10 +13,9 @@ still count when cycles are looked for: who drew a circle did not mean half of i
 from collections.abc import Iterable, Mapping
 
 from app.kernel.components import components, cycle_in, successors_of
-from app.kernel.errors import GraphError
 from app.kernel.facts import StartStep
-from app.kernel.graph import Channel, Edge, Graph, Step
-from app.kernel.wording import path_of, quoted
+from app.kernel.graph import Channel, Edge, Graph, GraphError, Step
+from app.kernel.problems import path_of, quoted
 
 
 class Topology:

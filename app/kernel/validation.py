@@ -2,23 +2,23 @@
 
 What is broken wherever it stands (an id twice, an edge to nowhere) is always an error. What only
 matters when it is executed (cycles, a persistent node used by two steps in parallel) is an error
-inside the subgraph that will be executed, and a warning outside it, where it does no harm
-(seed 004). What cannot be told because another problem hides it is told once that one is mended.
+inside the subgraph that will be executed, and a warning outside it, where it does no harm.
+A problem that another one hides is reported once that one is mended.
 
-A channel other than flow and link should not get this far: whoever reads a graph from JSON refuses
-it there. It is refused here all the same.
+A channel other than flow and link should not get this far: graphs read from JSON are refused
+with it. It is refused here all the same.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
 
-from app.kernel.components import components, cycle_in, successors_of
+from app.kernel.components import Successors, components, cycle_in, successors_of
 from app.kernel.graph import Channel, Graph, Step
-from app.kernel.problems import Handles, Problem, Severity, Traits
+from app.kernel.problems import Handles, Problem, Severity, Traits, path_of, quoted
 from app.kernel.shape import shape_problems, sound_part
-from app.kernel.sharing import parallel_pairs
 from app.kernel.topology import Topology
-from app.kernel.wording import path_of, quoted
 
 __all__ = ["Handles", "Problem", "Severity", "Traits", "problems_of"]
 
@@ -160,7 +160,7 @@ def _sharing_problems(whole: _Whole) -> Iterator[Problem]:
 
 
 def _left_out(whole: _Whole) -> Iterator[Problem]:
-    """Steps that take no part; not told while entries are missing, which would explain them."""
+    """Steps that take no part; not reported while entries are missing, which would explain them."""
     topology, entry = whole.topology, whole.graph.entry
     if not topology.active or entry != whole.sound.entry:
         return
@@ -172,3 +172,49 @@ def _left_out(whole: _Whole) -> Iterator[Problem]:
                 f"Step {quoted(step_id)} is never executed: nothing leads to it from an entry.",
                 Severity.WARNING,
             )
+
+
+Group = TypeVar("Group", bound=Hashable)
+
+
+def parallel_pairs(
+    users: Mapping[Group, Sequence[str]], steps: Sequence[str], successors: Successors
+) -> list[tuple[str, str, Group]]:
+    """Return neighbouring users of one node that nothing keeps apart, each with the node.
+
+    An edge from the first to the second of every pair mends the graph without making a cycle.
+    ``users`` are the steps that use a node, by node.
+    """
+    shared = {node: group for node, group in users.items() if len(group) > 1}
+    bits = _bit_of_each(step for group in shared.values() for step in group)
+    parts = components(steps, successors)
+    part_of = {step: index for index, part in enumerate(parts) for step in part}
+    before = _leading_to(parts, part_of, successors, bits)
+    return [
+        (earlier, later, node)
+        for node, group in shared.items()
+        for earlier, later in pairwise(sorted(group, key=part_of.__getitem__))
+        if not before[part_of[later]] & bits[earlier]
+    ]
+
+
+def _bit_of_each(steps: Iterable[str]) -> dict[str, int]:
+    return {step: 1 << index for index, step in enumerate(dict.fromkeys(steps))}
+
+
+def _leading_to(
+    parts: Sequence[Sequence[str]],
+    part_of: Mapping[str, int],
+    successors: Successors,
+    bits: Mapping[str, int],
+) -> list[int]:
+    """Return the bits of the users that lead to each component, on a cycle those of its own."""
+    before = [0] * len(parts)
+    for index, part in enumerate(parts):  # in topological order: what leads here is complete
+        leading = before[index]
+        for step in part:
+            leading |= bits.get(step, 0)
+        for step in part:
+            for target in successors.get(step, ()):
+                before[part_of[target]] |= leading
+    return before

@@ -12,8 +12,9 @@ from typing import Any
 from app.control.budget import Amount, Dimension
 from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
-from app.engine.call import AttemptError, Call, Reply, Spent
+from app.engine.call import AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
+from app.engine.step_path import StepPath
 from app.llm.forms import StructuredOutput, read_json
 from app.llm.ports import (
     ModelError,
@@ -82,7 +83,7 @@ class Exchange:
     request: ModelRequest
     name: str
     """Its name in the trace."""
-    key: str
+    key: StepPath
     """Its path in the run, the same whenever the run is executed again."""
     metadata: Mapping[str, Any]
     wants_json: bool = False
@@ -131,7 +132,9 @@ class Exchanges:
         async def attempt() -> Reply:
             if refusal is not None:
                 raise refusal
-            origin = RequestOrigin(run_id=context.run_id, call=exchange.key, attempt=next(numbers))
+            origin = RequestOrigin(
+                run_id=context.run_id, call=exchange.key.text, attempt=next(numbers)
+            )
             return await self._attempt(exchange, replace(exchange.request, origin=origin), estimate)
 
         value = await context.calls.perform(
@@ -152,9 +155,9 @@ class Exchanges:
         once: Mapping[Dimension, Amount],
         estimate: Spent,
         refusal: Stop | None,
-    ) -> Call:
+    ) -> CallSpec:
         """Return the call; one that is refused charges nothing and is not sent."""
-        return Call(
+        return CallSpec(
             key=exchange.key,
             kind="llm",
             name=exchange.name,

@@ -18,6 +18,7 @@ from app.control.retry import RetryPolicy
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
+from app.engine.step_path import StepPath
 from app.llm.exchange import Completion, Exchange, Exchanges, Tier, TierModel
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.ports import Message, ModelFault, ModelRequest
@@ -41,7 +42,7 @@ class _LogicalCall:
     context: FlowContext
     tier: Tier
     name: str
-    key: str
+    key: StepPath
     messages: tuple[Message, ...]
     json_schema: Mapping[str, Any] | None
     seed: int | None
@@ -50,11 +51,10 @@ class _LogicalCall:
     """Still to be charged; nothing once the first exchange was made."""
     attempts: int = 0
 
-    def key_of(self, number: int, form: ReplyForm) -> str:
+    def key_of(self, number: int, form: ReplyForm) -> StepPath:
         """Return the path of the question to the ``number``-th model of the tier, in one form."""
-        fallback = f"/fallback/{number}" if number else ""
-        simpler = "" if form is ReplyForm.SCHEMA else f"/{form.value}"
-        return f"{self.key}{fallback}{simpler}"
+        key = self.key.call("fallback", number) if number else self.key
+        return key if form is ReplyForm.SCHEMA else key.call(form.value)
 
     def exchange(self, chosen: TierModel, number: int, form: ReplyForm) -> Exchange:
         """Return the question to one model, the ``number``-th of its tier, in one form."""
@@ -128,7 +128,7 @@ class ModelGateway:
             context=context,
             tier=tier,
             name=name,
-            key=f"{context.path}/{key}",
+            key=context.path.call(key),
             messages=tuple(messages),
             json_schema=json_schema,
             seed=seed,
@@ -200,7 +200,7 @@ class ModelGateway:
         self, asked: _LogicalCall, chosen: TierModel, number: int, form: ReplyForm
     ) -> bool:
         """Return whether an earlier execution of the run has asked this already."""
-        before = asked.context.calls.journal.recorded(asked.key_of(number, form))
+        before = asked.context.calls.journal.recorded(asked.key_of(number, form).text)
         return (
             before is not None
             and before.outcome is not CallOutcome.NOT_MADE

@@ -7,8 +7,8 @@ from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem, Severity
 from app.nodes.graph_reading import read
 from app.nodes.graph_spec import GraphSpec
+from app.nodes.nesting import GraphReference, references_in
 from app.nodes.node_type import NodeType
-from app.nodes.references import GraphReference, references_in
 
 GRAPH = "graph"
 """The id of a graph that nobody has named."""

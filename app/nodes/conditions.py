@@ -80,7 +80,7 @@ class Condition(StepData):
             raise refusal("This op needs a list or a string as its value.")
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
-        """Tell whether the inputs of a step meet the condition."""
+        """Return whether the inputs of a step meet the condition."""
         if self.all_ is not None:
             return all(one.holds(inputs) for one in self.all_)
         if self.any_ is not None:
@@ -98,7 +98,7 @@ class Condition(StepData):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two JSON values are equal; 1 is 1.0, but neither is true."""
+    """Return whether two JSON values are equal; 1 is 1.0, but neither is true."""
     left = [(one, other)]
     while left:
         a, b = left.pop()
@@ -146,7 +146,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 
 
 def _contains(whole: Any, part: Any) -> bool:
-    """Tell whether a list has an item, a text a part, an object a key."""
+    """Return whether a list has an item, a text a part, an object a key."""
     if isinstance(whole, list):
         return any(same(item, part) for item in whole)
     return isinstance(whole, str | Mapping) and isinstance(part, str) and part in whole

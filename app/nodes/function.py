@@ -1,26 +1,61 @@
-"""Python functions as nodes, with the names of seed 000 (spec, section 6)."""
+"""Python functions as nodes."""
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from app.engine.concurrency import NodeLock
 from app.engine.context import ExecutionContext, FlowContext, Outputs
-from app.engine.locks import NodeLock
-from app.engine.node import Execution
-from app.engine.results import ExecutionResult
+from app.engine.node import Execution, ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
-from app.nodes.blocking import BlockingPool
 from app.trace.execution_trace import ExecutionTrace
+
+Result = TypeVar("Result")
+
+DEFAULT_THREADS = 8
+
+
+class BlockingPool:
+    """A bounded number of threads; further functions wait for a free one."""
+
+    def __init__(self, max_threads: int = DEFAULT_THREADS) -> None:
+        """Prepare a pool; threads begin when they are needed."""
+        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="blocking")
+
+    async def run(self, fn: Callable[..., Result], *args: Any) -> Result:
+        """Run a function in a thread, with the context variables of the caller.
+
+        A cancel does not wait for the thread: a function that has not begun never
+        begins, and what one that has begun returns is dropped.
+        """
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, context.run, _called, fn, *args
+        )
+
+    def close(self) -> None:
+        """Begin nothing more; threads that are at work are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _called(fn: Callable[..., Result], *args: Any) -> Result:
+    try:
+        return fn(*args)
+    except StopIteration as error:  # no future can carry it
+        raise RuntimeError("The function raised StopIteration.") from error
+
 
 Function = Callable[[ExecutionContext], Any]
 """Returns a value, or something to await for one."""
 
 
 class ContextualNode(Protocol):
-    """A node of seed 000: it knows one context and nothing of handles."""
+    """A node that takes one context and knows nothing of handles."""
 
     @property
     def id(self) -> str:
@@ -33,14 +68,14 @@ class ContextualNode(Protocol):
 
 
 class FunctionNode:
-    """A function as a node (seed 000).
+    """A function as a node.
 
     A plain function is called where it stands; one that blocks belongs into a thread.
     """
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - seed 000's name
+        id: str,  # noqa: A002 - the public name
         fn: Function,
         *,
         persistent: bool = False,
@@ -91,7 +126,7 @@ class Caller:
 
 
 class ContextNode:
-    """Executes a node of seed 000 as a node of the engine: the one adapter between the two.
+    """Executes a contextual node as a node of the engine: the one adapter between the two.
 
     The step's only output is ``default``.
     """
@@ -107,7 +142,7 @@ class ContextNode:
             self._begin = node.begin if node.blocking else node.fn
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
-        """Execute the node with the context that seed 000 gives it."""
+        """Execute the node with its context."""
         found = self._begin(execution_context(context, self._input))
         if type(found) in _VALUES or not is_awaitable(found):
             return ExecutionResult({DEFAULT_HANDLE: found})
@@ -115,7 +150,7 @@ class ContextNode:
 
 
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
-    """Return the context of a step as seed 000 has it."""
+    """Return the context of a step for a contextual node."""
     caller = context.run.services.get(Caller, _NOBODY)
     upstream = dict(caller.upstream) if caller.upstream else {}
     for step_id, outputs in context.view.upstream(context.node_id).items():
@@ -140,7 +175,7 @@ async def _result_of(found: Awaitable[Any]) -> ExecutionResult:
 
 
 def is_awaitable(value: Any) -> bool:
-    """Tell quickly whether something must be awaited; what a step returns hardly ever must."""
+    """Return quickly whether something must be awaited; what a step returns hardly ever must."""
     kind = type(value)
     if kind in _VALUES:  # asking for an attribute that is missing is dear
         return False

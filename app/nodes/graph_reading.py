@@ -1,8 +1,8 @@
 """Reads a graph from its JSON form, and finds everything that is wrong with it at once.
 
-Steps and edges are read one by one. What cannot be read is told, and replaced by a stand-in that
-nothing else finds fault with, so that whatever could be read is still checked as a whole, each
-problem with its own place. What may only come from the gap is told once the gap is closed.
+Steps and edges are read one by one. What cannot be read is reported, and replaced by a stand-in
+that nothing else finds fault with, so that whatever could be read is still checked as a whole, each
+problem with its own place. What may only come from the gap is reported once the gap is closed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,16 +12,15 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.prepared import PreparedGraph, PreparedStep
 from app.kernel.graph import Channel, Edge, Graph, Step
+from app.kernel.problems import quoted
 from app.kernel.validation import Problem, Severity, Traits, problems_of
-from app.kernel.wording import quoted
 from app.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
-from app.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep
+from app.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
 from app.nodes.node_type import NodeType
 from app.nodes.reading import StepData, joined, problems_in
-from app.nodes.references import is_reference
 
 Types = Mapping[str, NodeType]
 Part = TypeVar("Part", bound=StepData)
@@ -47,11 +46,11 @@ class _Reader:
         return _Reader(self.types, self.problems, self.graph_id, at, self.depth + deeper)
 
     def tell(self, message: str, *places: str) -> None:
-        """Tell what is wrong at a place inside this one."""
+        """Report what is wrong at a place inside this one."""
         self.problems.append(Problem(joined(self.place, *places), message))
 
     def part(self, kind: type[Part], value: Any, context: "_Reader | None" = None) -> Part | None:
-        """Read a part; None if it has errors, which are told."""
+        """Read a part; None if it has errors, which are reported."""
         if isinstance(value, Mapping) and not isinstance(value, dict):
             value = dict(value)
         try:
@@ -123,7 +122,7 @@ def read(types: Types, graph: Any, graph_id: str) -> tuple[InnerGraph | None, tu
 
 
 def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
-    """Read the graph at the reader's place; None if it has errors, which are told."""
+    """Read the graph at the reader's place; None if it has errors, which are reported."""
     before = len(reader.problems)
     frame = reader.part(GraphFrame, value)
     raw = value if isinstance(value, Mapping) else {}
@@ -177,19 +176,19 @@ def _step(reader: _Reader, value: Any, index: int) -> _ReadStep:
         work=found.work,
         policy=policy,
         fallback=None if fallback is None else fallback.work,
-        sub_budget=None if spec.sub_budget is None else spec.sub_budget.budget(),
+        sub_budget=spec.sub_budget,
     )
     return _ReadStep(step, traits, prepared)
 
 
 def _stand_in(reader: _Reader, value: Any, index: int) -> _ReadStep:
-    """Return a step in the place of one that cannot be read, as much like it as can be told."""
+    """Return a step in the place of one that cannot be read, as much like it as is known."""
     given = value if isinstance(value, Mapping) else {}
     step_id, type_name, data = given.get("id"), given.get("type"), given.get("data")
     kind = reader.types.get(type_name) if isinstance(type_name, str) else None
     if kind is not None and isinstance(data, Mapping):
         reader.work(kind, data)
-    with suppress(ValidationError):  # it is told already
+    with suppress(ValidationError):  # it is reported already
         _policy(reader.at("policy"), PolicySpec.model_validate(given.get("policy")))
     step = Step(id=step_id if isinstance(step_id, str) else f"?{index}", type="")
     return _ReadStep(step, kind.usual_traits if kind else _ANYTHING, stands_in=True)
@@ -239,7 +238,7 @@ def _problems_despite_gaps(
 ) -> Iterator[Problem]:
     """Yield what is wrong with the whole, whatever the unreadable parts turn out to be.
 
-    Which steps are executed, and which one after the other, cannot be told yet.
+    Which steps are executed, and which one after the other, is not known yet.
     """
     if not steps:
         return
@@ -252,7 +251,7 @@ def _problems_despite_gaps(
 
 
 def _traits_of(steps: Sequence[_ReadStep]) -> Callable[[Step], Traits | None]:
-    """Return what tells the traits of these very steps; two of them may share an id."""
+    """Return a function that gives the traits of these very steps; two of them may share an id."""
     found = {id(one.step): one.traits for one in steps}
     return lambda step: found[id(step)]
 

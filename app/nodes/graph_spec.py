@@ -1,4 +1,4 @@
-"""The JSON form of a graph (spec, section 6), part by part.
+"""The JSON form of a graph, part by part.
 
 The parts are read one by one and not as one document, so that a mistake in one of them does not
 hide those in the others.
@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.nodes.reading import HandleName, StepData, refusal
 
 MAX_PARALLEL = 64
-MAX_LIMIT = 2**63 - 1
 
 _STEP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -31,8 +30,6 @@ StepId = Annotated[
     Field(json_schema_extra={"pattern": f"^{_STEP_ID.pattern}$"}),
 ]
 TypeName = Annotated[str, Field(min_length=1, max_length=64)]
-Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class WorkSpec(StepData):
@@ -43,7 +40,7 @@ class WorkSpec(StepData):
 
 
 class PolicySpec(StepData):
-    """What happens when a step fails (seed 000, REQ-E1); ranges are the policy's own business."""
+    """What happens when a step fails; ranges are the policy's own business."""
 
     on_error: Literal["fail", "retry", "skip", "fallback"] = "fail"
     """Once the attempts are used up."""
@@ -76,34 +73,6 @@ class PolicySpec(StepData):
         )
 
 
-class BudgetSpec(StepData):
-    """Limits of one step (spec, section 3): null is unlimited, 0 allows nothing."""
-
-    max_tokens: Count | None = None
-    max_seconds: Amount | None = None
-    max_steps: Count | None = None
-    max_api_calls: Count | None = None
-    max_cost_usd: Amount | None = None
-    max_llm_calls_small: Count | None = None
-    max_llm_calls_big: Count | None = None
-    max_tool_calls: Count | None = None
-    max_turns: Count | None = None
-
-    def budget(self) -> Budget:
-        """Return the limits under the names of seed 000."""
-        return Budget(
-            max_tokens=self.max_tokens,
-            max_time_seconds=self.max_seconds,
-            max_steps=self.max_steps,
-            max_api_calls=self.max_api_calls,
-            max_cost_dollars=self.max_cost_usd,
-            max_llm_calls_small=self.max_llm_calls_small,
-            max_llm_calls_big=self.max_llm_calls_big,
-            max_tool_calls=self.max_tool_calls,
-            max_turns=self.max_turns,
-        )
-
-
 class StepSpec(StepData):
     """A placed unit of work."""
 
@@ -113,12 +82,12 @@ class StepSpec(StepData):
     data: dict[str, Any]
     """What the type says."""
     policy: PolicySpec | None = None
-    sub_budget: BudgetSpec | None = None
+    sub_budget: Budget | None = None
     """What the step may spend, within what is left around it."""
 
 
 class EdgeData(StepData):
-    """What an edge must say; there is no default (seed 004)."""
+    """What an edge must say; there is no default."""
 
     channel: Literal["flow", "link"]
     """``flow`` routes values, ``link`` materialises dependencies."""

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from app.control.budget import MAX_LIMIT
 from app.engine.context import FlowContext, Outputs
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.ports import Message
-from app.nodes.graph_spec import MAX_LIMIT
 from app.nodes.node_type import NONE, NodeType
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
@@ -62,7 +62,7 @@ class LlmNode:
             MissingValueError: the prompt has a place for which there is no value.
             UnfitReplyError: the answer does not follow its schema, also when it was asked again.
             CallFailedError: the provider failed, its retries included.
-            Stop: a limit or somebody's wish keeps it from being asked, or ended it.
+            Stop: a limit or a cancel request keeps it from being asked, or ended it.
         """
         messages, schema = data.messages(inputs), data.output_schema
         reply = await _ask(data, context, messages, _ANSWER)

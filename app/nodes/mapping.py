@@ -8,12 +8,11 @@ from pydantic import Field, model_validator
 
 from app.engine.context import FlowContext, Outputs
 from app.engine.driver import GraphExecution
-from app.engine.node import Execution
+from app.engine.node import Execution, ExecutionResult
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.results import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
+from app.kernel.problems import listed
 from app.kernel.validation import Handles, Traits
-from app.kernel.wording import listed
 from app.nodes.graph_spec import MAX_PARALLEL
 from app.nodes.nesting import GraphField, StepField
 from app.nodes.node_type import NONE, Fault, NodeType
@@ -125,7 +124,7 @@ _ITEM = _ItemNode()
 
 
 class MapNode:
-    """Executes one graph with a step for each item: lanes, siblings and limits are the engine's."""
+    """Executes one graph with a step for each item: slots, siblings and limits are the engine's."""
 
     async def execute(
         self, data: MapWork, inputs: Outputs, context: FlowContext
@@ -136,7 +135,7 @@ class MapNode:
             MissingValueError: there is no list of items.
             UnfitListError: it is no list, or too long.
             Exception: what made the work on one of them fail; the others are cancelled.
-            Stop: a limit or somebody's wish ended it. What was produced until then is kept.
+            Stop: a limit or a cancel request ended it. What was produced until then is kept.
         """
         items = data.items_in(inputs)
         if not items:
@@ -182,8 +181,8 @@ def map_type() -> NodeType:
     handles = Handles(flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE)
     return NodeType(
         name="map",
-        description="Executes a graph or a step for each item of a list, in parallel if it is told"
-        " to. The results leave on default, in the order of the items.",
+        description="Executes a graph or a step for each item of a list, in parallel if"
+        " max_parallel allows it. The results leave on default, in the order of the items.",
         node=node,
         data=MapData,
         handles=handles,

@@ -1,20 +1,20 @@
 """Graphs and steps that stand in the data of other steps.
 
-They are read with the data they stand in, by whoever reads that data; it comes along as the context
-of the validation.
+They are read with the data they stand in, by the reader of that data, which comes along as the
+context of the validation.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, Protocol, TypeGuard, TypeVar, cast
 
 from pydantic import GetPydanticSchema, ValidationInfo, WithJsonSchema
 from pydantic_core import core_schema
 
 from app.engine.prepared import BoundNode, PreparedGraph
 from app.kernel.validation import Traits
-from app.nodes.reading import told
+from app.nodes.reading import reported
 
 MAX_NESTING = 8
 """How many graphs may stand in one another, the outermost included; the step of a map is one."""
@@ -54,10 +54,10 @@ class InnerStep:
 
 
 class InnerReader(Protocol):
-    """Reads what stands inside the data of a step, and tells what is wrong with it."""
+    """Reads what stands inside the data of a step, and reports what is wrong with it."""
 
     def graph(self, value: Any, field: str) -> InnerGraph | None:
-        """Read the graph at a field of the data; None if it has errors, which are told."""
+        """Read the graph at a field of the data; None if it has errors, which are reported."""
         ...
 
     def step(self, value: Any, field: str) -> InnerStep | None:
@@ -71,7 +71,7 @@ def _read_by(
     def read(value: Any, info: ValidationInfo) -> Inner:
         found = reading(cast(InnerReader, info.context))(value, info.field_name or "")
         if found is None:
-            raise told()
+            raise reported()
         return found
 
     return GetPydanticSchema(lambda *_: core_schema.with_info_plain_validator_function(read))
@@ -103,3 +103,63 @@ StepField = Annotated[
     ),
 ]
 """A step inside a step."""
+
+
+Place = tuple[str | int, ...]
+"""Keys and indexes, from the outermost graph on."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReference:
+    """A registered graph that must be put in the place of its name before a graph can be used."""
+
+    place: Place
+    """Where the object with the name stands."""
+    name: str
+    version: int | None = None
+    """None: the newest."""
+
+
+def is_reference(graph: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether this stands for a graph and is none: it has a name and no steps."""
+    return isinstance(graph, Mapping) and "name" in graph and "steps" not in graph
+
+
+def references_in(
+    graph: Any, nesting: Set[str], place: Place = (), depth: int = 0
+) -> Iterator[GraphReference]:
+    """Yield the graphs that are only named inside ``graph``; what cannot be read is passed over.
+
+    ``nesting`` are the types whose steps have graphs in their data.
+    """
+    steps = graph.get("steps") if isinstance(graph, Mapping) else None
+    if not isinstance(steps, list) or depth >= MAX_NESTING:
+        return
+    for index, step in enumerate(steps):
+        at = (*place, "steps", index)
+        yield from _in_work(step, nesting, at, depth)
+        policy = step.get("policy") if isinstance(step, Mapping) else None
+        if isinstance(policy, Mapping):
+            yield from _in_work(policy.get("fallback"), nesting, (*at, "policy", "fallback"), depth)
+
+
+def _in_work(work: Any, nesting: Set[str], place: Place, depth: int) -> Iterator[GraphReference]:
+    """Look into something that has data: a step, a fallback, the step of a map."""
+    if not isinstance(work, Mapping) or depth >= MAX_NESTING:
+        return
+    data, kind = work.get("data"), work.get("type")
+    if not isinstance(data, Mapping) or not isinstance(kind, str) or kind not in nesting:
+        return
+    yield from _in_work(data.get("step"), nesting, (*place, "data", "step"), depth + 1)
+    inner, at = data.get("graph"), (*place, "data", "graph")
+    if is_reference(inner):
+        yield from _reference(inner, at)
+    else:
+        yield from references_in(inner, nesting, at, depth + 1)
+
+
+def _reference(found: Mapping[str, Any], place: Place) -> Iterator[GraphReference]:
+    name, version = found["name"], found.get("version")
+    whole = isinstance(version, int) and not isinstance(version, bool)
+    if isinstance(name, str) and (version is None or whole):
+        yield GraphReference(place, name, version)

@@ -26,12 +26,13 @@ from app.nodes.templates import JsonTemplate, TemplateError, TextTemplate
 
 OWN: Final = "caseworker"
 """The type of errors whose messages are ours."""
-TOLD: Final = "caseworker_told"
-"""The type of errors that only say that something was told elsewhere."""
+REPORTED: Final = "caseworker_reported"
+"""The type of errors that only say that a problem was reported elsewhere."""
 
 _MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
     "extra_forbidden": "This field is not known here; leave it out.",
+    "unexpected_keyword_argument": "This field is not known here; leave it out.",
     "string_type": "This must be a string.",
     "string_unicode": "This must be valid Unicode text.",
     "string_too_short": "This must have at least {min_length} characters.",
@@ -47,6 +48,7 @@ _MESSAGES: Mapping[str, str] = {
     "less_than_equal": "This must be at most {le}.",
     "literal_error": "This must be one of: {expected}.",
     "dict_type": "This must be a JSON object.",
+    "dataclass_type": "This must be a JSON object.",
     "model_type": "This must be a JSON object.",
     "list_type": "This must be a JSON array.",
     "recursion_loop": "This is nested too deeply.",
@@ -81,15 +83,15 @@ def refusal(message: str) -> PydanticCustomError:
     return PydanticCustomError(OWN, template, {"message": message})
 
 
-def told() -> PydanticCustomError:
-    """Return the error of a validator that has told its problems itself."""
-    return PydanticCustomError(TOLD, "told")
+def reported() -> PydanticCustomError:
+    """Return the error of a validator that has reported its problems itself."""
+    return PydanticCustomError(REPORTED, "reported")
 
 
 def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
     """Yield what is wrong with something that stands at ``place``."""
     for one in error.errors(include_url=False, include_input=False):
-        if one["type"] != TOLD:
+        if one["type"] != REPORTED:
             yield Problem(joined(place, shown(one["loc"])), _message(one))
 
 

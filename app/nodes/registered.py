@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from app.engine.context import FlowContext, Outputs
+from app.engine.node import ExecutionResult
 from app.engine.prepared import BoundNode
-from app.engine.results import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.problems import quoted
 from app.kernel.validation import Handles, Traits
-from app.kernel.wording import quoted
 from app.nodes.function import FunctionNode, execution_context
 from app.nodes.node_type import NONE, Fault, NodeType
 from app.nodes.reading import JsonField, StepData

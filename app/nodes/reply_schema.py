@@ -47,15 +47,17 @@ class ReplySchema:
             UnfitReplyError: it is none, or does not follow the schema.
         """
         value = _json_in(reply)
-        faults = [_told(error) for error in self._validator.iter_errors(value)]
+        faults = [_shown(error) for error in self._validator.iter_errors(value)]
         if faults:
             more = len(faults) - MAX_FAULTS
-            told = "; ".join(faults[:MAX_FAULTS]) + (f"; and {more} more" if more > 0 else "")
-            raise UnfitReplyError(f"The reply does not follow its JSON Schema: {told}.")
+            shown_faults = "; ".join(faults[:MAX_FAULTS]) + (
+                f"; and {more} more" if more > 0 else ""
+            )
+            raise UnfitReplyError(f"The reply does not follow its JSON Schema: {shown_faults}.")
         return value
 
 
-def _told(error: ValidationError) -> str:
+def _shown(error: ValidationError) -> str:
     place = shown(error.instance_path) or "the whole"
     return f"{error.kind.name} at {place}"
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.kernel.validation import Handles
 from app.nodes.conditions import Condition
 from app.nodes.node_type import NONE, NodeType

@@ -6,10 +6,10 @@ from typing import Any
 
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
+from app.engine.node import ExecutionResult
 from app.engine.prepared import BoundNode
-from app.engine.results import ExecutionResult
+from app.kernel.problems import listed, quoted
 from app.kernel.validation import Handles, Traits
-from app.kernel.wording import listed, quoted
 from app.nodes.graph_spec import StepId
 from app.nodes.nesting import GraphField, InnerGraph
 from app.nodes.node_type import NONE, Fault, NodeType
@@ -81,7 +81,7 @@ class GraphWork:
 
 
 class SubgraphNode:
-    """Executes the graph of its step, within its limits: steps, calls and lanes are the run's."""
+    """Executes the graph of its step, within its limits: steps, calls and slots are the run's."""
 
     async def execute(
         self, data: GraphWork, inputs: Outputs, context: FlowContext
@@ -90,7 +90,7 @@ class SubgraphNode:
 
         Raises:
             Exception: what made one of its steps fail.
-            Stop: a limit or somebody's wish ended it. What was produced until then is kept.
+            Stop: a limit or a cancel request ended it. What was produced until then is kept.
         """
         execution = GraphExecution.inside(context, data.graph.prepared, inputs)
         context.keep(lambda: data.given(execution.outputs()))

@@ -7,8 +7,8 @@ at nothing twice: what a value holds is never read as a template, and nothing is
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from app.nodes.paths import Path, PathError
 
@@ -77,7 +77,7 @@ class JsonTemplate:
     have no places.
     """
 
-    __slots__ = ("_root", "constant")
+    __slots__ = ("_render", "constant")
 
     def __init__(self, value: Any) -> None:
         """Read a template.
@@ -86,8 +86,7 @@ class JsonTemplate:
             TemplateError: a place is not closed or holds no path, or the value is nested too
                 deeply.
         """
-        self._root = _read(value, 0)
-        self.constant = self._root.constant
+        self._render, self.constant = _read(value, 0)
         """True if it has no places."""
 
     def render(self, inputs: Mapping[str, Any]) -> Any:
@@ -97,7 +96,7 @@ class JsonTemplate:
             MissingValueError: there is no value for a place; the message names it.
             TooMuchTextError: the values are too large.
         """
-        return self._root.render(_Rendering(inputs))
+        return self._render(_Rendering(inputs))
 
 
 class _Rendering:
@@ -131,79 +130,31 @@ class _Rendering:
         return text
 
 
-class _Renderable(Protocol):
-    @property
-    def constant(self) -> bool: ...
-
-    def render(self, rendering: _Rendering) -> Any: ...
+_Render = Callable[[_Rendering], Any]
 
 
-class _Scalar:
-    constant = True
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def render(self, rendering: _Rendering) -> Any:
-        return self._value
-
-
-class _Value:
-    constant = False
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def render(self, rendering: _Rendering) -> Any:
-        return rendering.value(self._path)
-
-
-class _Text:
-    constant = False
-
-    def __init__(self, parts: Sequence[str | Path]) -> None:
-        self._parts = parts
-
-    def render(self, rendering: _Rendering) -> str:
-        return rendering.text(self._parts)
-
-
-class _List:
-    def __init__(self, items: Sequence[_Renderable]) -> None:
-        self._items = items
-        self.constant = all(item.constant for item in items)
-
-    def render(self, rendering: _Rendering) -> list[Any]:
-        return [item.render(rendering) for item in self._items]
-
-
-class _Object:
-    def __init__(self, items: Mapping[str, _Renderable]) -> None:
-        self._items = items
-        self.constant = all(item.constant for item in items.values())
-
-    def render(self, rendering: _Rendering) -> dict[str, Any]:
-        return {key: item.render(rendering) for key, item in self._items.items()}
-
-
-def _read(value: Any, depth: int) -> _Renderable:
+def _read(value: Any, depth: int) -> tuple[_Render, bool]:
+    """Return what renders a value, and whether it has no places."""
     if depth > MAX_DEPTH:
         raise TemplateError("This is nested too deeply.")
     if isinstance(value, Mapping):
-        return _Object({key: _read(item, depth + 1) for key, item in value.items()})
+        items = {key: _read(item, depth + 1) for key, item in value.items()}
+        constant = all(constant for _, constant in items.values())
+        return lambda r: {key: render(r) for key, (render, _) in items.items()}, constant
     if isinstance(value, list):
-        return _List([_read(item, depth + 1) for item in value])
+        parts = [_read(item, depth + 1) for item in value]
+        return lambda r: [render(r) for render, _ in parts], all(fixed for _, fixed in parts)
     if not isinstance(value, str):
-        return _Scalar(value)
+        return lambda _: value, True
     match _parts(value):
         case []:
-            return _Scalar("")
+            return lambda _: "", True
         case [str() as text]:
-            return _Scalar(text)
+            return lambda _: text, True
         case [Path() as path]:
-            return _Value(path)
-        case parts:
-            return _Text(parts)
+            return lambda r: r.value(path), False
+        case texts:
+            return lambda r: r.text(texts), False
 
 
 def _parts(text: str) -> list[str | Path]:

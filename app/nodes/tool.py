@@ -5,13 +5,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE, Channel
 from app.kernel.validation import Handles
 from app.nodes.node_type import NONE, Fault, NodeType
 from app.nodes.reading import ObjectField, StepData
 from app.nodes.run_facts import RunFacts
-from app.nodes.tool_names import ToolName, ToolNames
+from app.nodes.toolset import ToolName, ToolNames
 from app.observability.redaction import redact_text
 from app.tools.arguments import ArgumentChecks
 from app.tools.dispatch import ToolDispatch
@@ -58,7 +58,7 @@ class ToolNode:
         Raises:
             MissingValueError: an argument has no value.
             ToolFailedError: the tool returned an error, and no flow edge leaves from ``error``.
-            Stop: a limit or somebody's wish keeps it from being used, or ended it.
+            Stop: a limit or a cancel request keeps it from being used, or ended it.
         """
         args = dict(inputs) if data.args is None else data.args.render(inputs)
         result = await self._tools.run(

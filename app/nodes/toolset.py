@@ -1,17 +1,36 @@
-"""Tools that a step may use, as a value on links (seed 004: composition)."""
+"""Tools that a step may use, as a value on links."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
+from app.kernel.problems import quoted
 from app.kernel.validation import Handles
 from app.nodes.node_type import NONE, Fault, NodeType
 from app.nodes.reading import StepData
-from app.nodes.tool_names import ToolName, ToolNames
+
+ToolName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class ToolNames:
+    """The tools that may be used here; a denied one looks like one that does not exist."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def problem(self, name: str) -> str:
+        """Return what to say of a name that is none of these."""
+        return (
+            f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
+        )
+
 
 TOOLS = "tools"
 """The handle on which toolsets leave a step, and on which they enter one."""

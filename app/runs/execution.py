@@ -11,9 +11,9 @@ from app.control.ledger import Scope
 from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
+from app.engine.concurrency import StepSlots
+from app.engine.context import RunContext
 from app.engine.events import BUDGET_WARNING, Event
-from app.engine.run_context import RunContext
-from app.engine.step_slots import StepSlots
 from app.runs.event_log import run_ended
 from app.runs.journal import RunJournal
 from app.runs.outcome import RunOutcome, close
@@ -99,8 +99,6 @@ class Execution:
             services=services,
             slots=slots,
             grace_seconds=grace_seconds,
-            jitter=jitter,
-            deadline_in=self.deadline_in,
             over=over,
         )
 

@@ -24,12 +24,11 @@ from app.control.stops import (
     StopKind,
 )
 from app.engine.cancellation import CancellationToken
+from app.engine.concurrency import StepSlots
 from app.engine.driver import GraphExecution
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.step_slots import StepSlots
-from app.engine.supervision import DetachedError, Supervisor
-from app.engine.timing import seconds_of
+from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.run_facts import RunFacts
 from app.runs.artifact_keeping import ArtifactKeeping

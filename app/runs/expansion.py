@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from app.kernel.validation import Problem
-from app.nodes.references import GraphReference
+from app.nodes.nesting import GraphReference
 from app.runs.errors import GraphRefusedError, GraphsTooLargeError
 from app.runs.graphs import GraphChecks, GraphDefinition, GraphLimits, GraphStore
 from app.runs.run import GraphRef

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem
-from app.nodes.references import GraphReference
+from app.nodes.nesting import GraphReference
 from app.runs.run import GraphRef
 
 

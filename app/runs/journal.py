@@ -23,6 +23,7 @@ from app.control.usage import Charge
 from app.engine.cancellation import CancellationToken
 from app.engine.events import Event
 from app.engine.ports import Entry, Recorded
+from app.engine.step_path import StepPath
 from app.runs.event_log import EventLog, frozen
 from app.runs.ports import JournalStore, JournalWrite, Permission
 from app.runs.replay import entries_of, spent_inside, tries_of
@@ -91,7 +92,7 @@ class RunJournal:
         """Return what an earlier execution left of a call or step."""
         return self._recorded.get(call_key)
 
-    def spent_below(self, path: str) -> Charge:
+    def spent_below(self, path: StepPath) -> Charge:
         """Return what earlier executions have charged for what happened inside a step."""
         return spent_inside(self._earlier, path)
 

@@ -11,6 +11,7 @@ from typing import Any
 from app.control.budget import Dimension
 from app.control.usage import Charge
 from app.engine.ports import CallOutcome, Entry, Recorded
+from app.engine.step_path import StepPath
 from app.runs.run import CallRecord, Run
 from app.trace.execution_graph import ExecutionGraph
 
@@ -44,13 +45,13 @@ def spent_before(earlier: Sequence[CallRecord]) -> Charge:
     return _sum_of(earlier)
 
 
-def spent_inside(earlier: Sequence[CallRecord], path: str) -> Charge:
+def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
     """Return what was charged for what happened inside a step, in all of its attempts."""
-    inside = (f"{path}/", f"{path}~")
+    inside = path.inside()
     return _sum_of(
         record
         for record in earlier
-        if (record.call_key or "").removeprefix("step:").startswith(inside)
+        if record.call_key and StepPath.of_record(record.call_key) in inside
     )
 
 

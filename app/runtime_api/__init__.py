@@ -1,4 +1,4 @@
-"""The graph runtime in Python, with the names of seed 000. It needs no database.
+"""The graph runtime in Python. It needs no database.
 
 graph = Graph("report", max_parallel=2)
 graph.add_step(FunctionNode("fetch", fetch), "fetch", input="https://example.org")
@@ -8,23 +8,20 @@ results = await graph.execute(ExecutionContext(budget=Budget(max_time_seconds=10
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.stops import CancelledError, Stop
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.cancellation import CancellationToken
+from app.engine.concurrency import DeadlockError, NodeLock
 from app.engine.context import ExecutionContext, FlowContext
-from app.engine.locks import DeadlockError, NodeLock
-from app.engine.node import Materializing, Node
+from app.engine.materializer import LinkCycleError
+from app.engine.node import ExecutionResult, Materializing, Node, NodeEvent
 from app.engine.prepared import BoundNode
 from app.engine.report import StepTimeoutError
-from app.engine.results import ExecutionResult, NodeEvent
-from app.engine.runtime import LinkCycleError
-from app.kernel.errors import GraphError
-from app.kernel.graph import Channel
+from app.kernel.graph import Channel, GraphError
 from app.nodes.function import FunctionNode
-from app.runtime_api.graph import Graph
-from app.runtime_api.placing import Step
-from app.runtime_api.results import GraphRun
+from app.runtime_api.executing import GraphRun
+from app.runtime_api.graph import Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
 from app.trace.step_trace import StepTrace

@@ -1,26 +1,80 @@
 """Executes a prepared graph for a caller in Python: its limits, its stop and its trace joined."""
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, Literal
 
-from app.control.stops import Stop
+from app.control.stops import Stop, StopKind
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.context import ExecutionContext
+from app.engine.concurrency import DEFAULT_CEILING, StepSlots
+from app.engine.context import ExecutionContext, RunContext
 from app.engine.driver import GraphExecution
-from app.engine.null_journal import NullJournal
+from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, message_of_error
-from app.engine.run_context import RunContext
-from app.engine.step_records import StepRecords
-from app.engine.step_slots import DEFAULT_CEILING, StepSlots
-from app.engine.supervision import DetachedError, Supervisor
-from app.engine.timing import seconds_of
-from app.nodes.blocking import BlockingPool
-from app.nodes.function import Caller
-from app.runtime_api.results import GraphRun, ended
+from app.engine.routing import StepRecords
+from app.engine.supervision import DetachedError, Supervisor, seconds_of
+from app.kernel.facts import StepStatus
+from app.kernel.graph import DEFAULT_HANDLE
+from app.nodes.function import BlockingPool, Caller
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.step_trace import RecordedSteps
+
+Status = Literal["completed", "failed", "halted", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRun:
+    """How a graph ended, with everything its steps have produced until then."""
+
+    status: Status
+    results: dict[str, Any]
+    """By step; of a step that was cut off or failed, what it had so far."""
+    steps: Mapping[str, str]
+    """How each step stands: pending, completed, failed, cancelled or skipped."""
+    error: Exception | None
+    """What failed it."""
+    stop: Stop | None
+    """The limit, or the cancel request, that ended it."""
+    calls: ExecutionGraph
+    """Everything that was executed and called."""
+
+
+def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return results by step: the one value of a step, or its values by handle."""
+    return {
+        step_id: values[DEFAULT_HANDLE]
+        if len(values) == 1 and DEFAULT_HANDLE in values
+        else dict(values)
+        for step_id, values in outputs.items()
+        if values
+    }
+
+
+_WORDS = {status: status.value for status in StepStatus}
+"""Looked up once: for a thousand steps it is felt."""
+
+
+def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
+    """Return how a graph ended."""
+    outputs = {step_id: report.outputs for step_id, report in outcome.steps.items()}
+    return GraphRun(
+        status=_status(outcome),
+        results=results_of(outputs),
+        steps={step_id: _WORDS[report.status] for step_id, report in outcome.steps.items()},
+        error=outcome.error,
+        stop=outcome.stop,
+        calls=calls,
+    )
+
+
+def _status(outcome: GraphOutcome) -> Status:
+    if outcome.stop is not None:
+        return "cancelled" if outcome.stop.cause.kind is StopKind.CANCELLED else "halted"
+    return "completed" if outcome.error is None else "failed"
 
 
 async def execute(
@@ -28,17 +82,17 @@ async def execute(
 ) -> GraphRun:
     """Execute a graph and return how it ended, whatever happened in it."""
     pool = BlockingPool(prepared.graph.max_parallel)
-    notes = None if context.trace is None else StepRecords()
-    run = _run_context(prepared, context, pool, grace_seconds, notes)
-    if context.trace is not None and notes is not None:
+    records = None if context.trace is None else StepRecords()
+    run = _run_context(prepared, context, pool, grace_seconds, records)
+    if context.trace is not None and records is not None:
         started_ns = run.trace.readings[0]
-        context.trace.follow(RecordedSteps(run.trace, notes, datetime.now(UTC), started_ns))
+        context.trace.follow(RecordedSteps(run.trace, records, datetime.now(UTC), started_ns))
     try:
         outcome = await _supervised(GraphExecution(prepared, {}, run), run)
     finally:
         pool.close()
-        if notes is not None:
-            notes.release()
+        if records is not None:
+            records.release()
     ran = ended(outcome, run.trace)
     _close(run, ran, context)
     return ran
@@ -59,7 +113,7 @@ def _run_context(
     context: ExecutionContext,
     pool: BlockingPool,
     grace_seconds: float,
-    notes: StepRecords | None,
+    records: StepRecords | None,
 ) -> RunContext:
     calls = ExecutionGraph()
     root = calls.create_root(prepared.graph.id)
@@ -75,8 +129,7 @@ def _run_context(
         services={Caller: caller_of(context), BlockingPool: pool},
         slots=StepSlots(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
-        jitter=_jitter,
-        notes=None if notes is None else notes.executions,
+        traced=None if records is None else records.executions,
     )
 
 
@@ -97,7 +150,7 @@ async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcom
 
 
 def _close(run: RunContext, ran: GraphRun, context: ExecutionContext) -> None:
-    """End the trace with the graph; a limit counts as a failure there (spec, section 2)."""
+    """End the trace with the graph; a limit counts as a failure there."""
     reason = _reason(ran)
     run.trace.close_open(reason or ran.status)
     if ran.stop is not None:

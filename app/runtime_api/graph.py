@@ -1,28 +1,80 @@
-"""Graphs in Python, with the names of seed 000."""
+"""Graphs in Python: nodes placed as steps, joined, checked and executed."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
-from app.engine.context import ExecutionContext, FlowContext
+from app.control.retry import ErrorPolicy
+from app.engine.concurrency import NodeLock
+from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowContext
 from app.engine.driver import GraphExecution
-from app.engine.locks import NodeLock
-from app.engine.prepared import BoundNode, PreparedGraph
+from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
-from app.engine.run_context import DEFAULT_GRACE_SECONDS
-from app.kernel.errors import GraphError
-from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge
+from app.engine.step_path import check_step_id
+from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
 from app.kernel.graph import Graph as Shape
 from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
-from app.nodes.function import Caller
-from app.runtime_api.executing import caller_of, execute
-from app.runtime_api.placing import Executable, Step, lock_of, prepared, type_of
-from app.runtime_api.results import GraphRun, ended, results_of
+from app.nodes.function import Caller, ContextNode, ContextualNode
+from app.runtime_api.executing import GraphRun, caller_of, ended, execute, results_of
 from app.trace.execution_graph import ExecutionGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A node placed in a graph."""
+
+    id: str
+    node: ContextualNode | BoundNode
+    input: Any = None
+    """What the node finds as ``context.input``; None: what the graph itself was given."""
+    depends_on: tuple[str, ...] = ()
+    error_policy: ErrorPolicy | None = None
+    sub_budget: Budget | None = None
+
+
+def prepared(step: Step) -> PreparedStep:
+    """Return a step as the engine executes it."""
+    policy = step.error_policy
+    fallback = None if policy is None else policy.fallback_node
+    return PreparedStep(
+        step=Placed(id=step.id, type=type_of(step.node)),
+        work=_bound(step.node, step.input),
+        policy=policy,
+        fallback=None if fallback is None else _bound(fallback, step.input),
+        sub_budget=step.sub_budget,
+    )
+
+
+def _bound(node: ContextualNode | BoundNode, step_input: Any) -> BoundNode:
+    if isinstance(node, BoundNode):
+        return node
+    return BoundNode(ContextNode(node, step_input), step_input, lock_of(node), node.id)
+
+
+def type_of(node: ContextualNode | BoundNode) -> str:
+    """Return what traces call the kind of a node."""
+    return type(node.node if isinstance(node, BoundNode) else node).__name__
+
+
+def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
+    """Return the lock that a node takes while it works.
+
+    Raises:
+        TypeError: it is persistent and has none.
+    """
+    if isinstance(node, BoundNode):
+        return node.lock
+    if not getattr(node, "persistent", False):
+        return None
+    lock = getattr(node, "lock", None)
+    if not isinstance(lock, NodeLock):
+        raise TypeError(
+            f"Persistent node {node.id!r} has no lock: give it an attribute lock = NodeLock(id)."
+        )
+    return lock
 
 
 class Graph:
@@ -33,7 +85,7 @@ class Graph:
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - seed 000's name
+        id: str,  # noqa: A002 - the public name
         max_parallel: int = 1,
         *,
         grace_seconds: float = DEFAULT_GRACE_SECONDS,
@@ -62,10 +114,10 @@ class Graph:
 
     def add_step(
         self,
-        node: Executable | BoundNode,
+        node: ContextualNode | BoundNode,
         step_id: str,
         *,
-        input: Any = None,  # noqa: A002 - seed 000's name
+        input: Any = None,  # noqa: A002 - the public name
         depends_on: Iterable[str] = (),
         error_policy: ErrorPolicy | None = None,
         sub_budget: Budget | None = None,
@@ -73,13 +125,15 @@ class Graph:
         """Place a node.
 
         It is executed after all steps in ``depends_on``, whose results it finds in
-        ``context.upstream``. A node of the graph runtime itself (seed 004) is placed as a
+        ``context.upstream``. A node of the graph runtime itself is placed as a
         ``BoundNode`` with its data.
 
         Raises:
             GraphError: the graph has a step of that id already.
+            ValueError: the id is empty or holds a character that paths of steps are made with.
             TypeError: ``node`` can do neither, or is persistent and has no lock.
         """
+        check_step_id(step_id)
         if step_id in self._steps:
             raise GraphError(f"The graph has a step {step_id!r} already.")
         if not callable(getattr(node, "execute", None)) and not isinstance(node, BoundNode):
@@ -106,7 +160,7 @@ class Graph:
         target_handle: str = DEFAULT_HANDLE,
         channel: Channel | Literal["flow", "link"] = Channel.FLOW,
     ) -> None:
-        """Join an output handle of a step to an input handle of another (seed 004)."""
+        """Join an output handle of a step to an input handle of another."""
         self._edges.append(
             Edge(
                 source=source,
@@ -144,9 +198,9 @@ class Graph:
         Raises:
             GraphError: the graph is not valid; nothing was executed.
             Exception: what failed a step, as its node raised it.
-            Stop: a limit (``BudgetExceededError``) or a wish (``CancelledError``) ended it; its
-                ``partial_results`` are what the steps had produced. :meth:`run` returns them also
-                after a failure.
+            Stop: a limit (``BudgetExceededError``) or a cancel request (``CancelledError``) ended
+                it; its ``partial_results`` are what the steps had produced. :meth:`run` returns
+                them also after a failure.
         """
         context = context or ExecutionContext()
         if context.flow is not None:
@@ -217,7 +271,7 @@ class Graph:
         return Traits(holds=frozenset(_locks_in(self._steps[step_id].node)))
 
 
-def _locks_in(node: Executable | BoundNode) -> Iterator[NodeLock]:
+def _locks_in(node: ContextualNode | BoundNode) -> Iterator[NodeLock]:
     """Yield the locks that a node takes, also those inside a nested graph."""
     if isinstance(node, Graph):
         for step in node.steps.values():

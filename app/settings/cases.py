@@ -1,11 +1,14 @@
 """Settings of what runs may spend, of the case agent, its models and its tools."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, create_model, model_validator
 from tzlocal import get_localzone_name
 
+from app.control.budget import Budget, json_name
 from app.settings.values import (
     Amount,
     ApiKey,
@@ -31,44 +34,43 @@ ProviderName = Annotated[
 
 
 class LimitSettings(Section):
-    """The limits of a run: null is unlimited, 0 allows nothing."""
+    """A section that limits runs: it has the fields of a budget beside its own."""
 
-    max_llm_calls_small: Count | None = None
-    """Logical calls of the small model, reprompts included."""
-    max_llm_calls_big: Count | None = None
-    """Logical calls of the big model, reprompts included."""
-    max_tool_calls: Count | None = None
-    """Tool attempts."""
-    max_seconds: Amount | None = None
-    """Seconds from the first time a worker takes the run; waiting in a queue does not count."""
-    max_tokens: Count | None = None
-    """Input plus output tokens."""
-    max_steps: Count | None = None
-    """Step executions; further attempts of a step are not counted."""
-    max_api_calls: Count | None = None
-    """Attempts at model providers, retries included."""
-    max_cost_usd: Usd | None = None
-    """US dollars; refuses a model whose price is not known."""
-    max_turns: Count | None = None
-    """Turns of an agent."""
+    @property
+    def limits(self) -> Budget:
+        """The limits of the section."""
+        names = (json_name(field.name) for field in fields(Budget))
+        return Budget(**{name: getattr(self, name) for name in names})
 
 
+Limited = TypeVar("Limited", bound=LimitSettings)
+
+
+def limited(**defaults: float) -> Callable[[type[Limited]], type[Limited]]:
+    """Give a section the fields of a budget, under their names in JSON, with these defaults."""
+    described = TypeAdapter(Budget).json_schema()["properties"]
+    limits: dict[str, Any] = {}
+    for field, kind in get_type_hints(Budget, include_extras=True).items():
+        if (name := json_name(field)) in described:
+            text = described[name]["description"]
+            limits[name] = kind, Field(defaults.get(name), description=text)
+
+    def complete(section: type[Limited]) -> type[Limited]:
+        return create_model(section.__name__, __base__=section, __doc__=section.__doc__, **limits)
+
+    return complete
+
+
+@limited(max_llm_calls_small=6, max_llm_calls_big=2, max_tool_calls=6, max_seconds=60.0)
 class BudgetSettings(LimitSettings):
     """What a case run may spend unless its caller says otherwise: null is unlimited, 0 nothing."""
 
-    max_llm_calls_small: Count | None = 6
-    """Logical calls of the small model, reprompts included."""
-    max_llm_calls_big: Count | None = 2
-    """Logical calls of the big model, reprompts included."""
-    max_tool_calls: Count | None = 6
-    """Tool attempts."""
-    max_seconds: Amount | None = 60.0
-    """Seconds from the first time a worker takes the run; waiting in a queue does not count."""
     wrap_up_reserve: Count = 1
     """Calls of the small model, out of its limit, that a case which would halt without them keeps
     for its final answer; a limit below 2 keeps none."""
 
 
+@limited()
 class AdmissionSettings(LimitSettings):
     """What no run of any kind may exceed, whatever its caller says, and how many may wait."""
 

@@ -15,12 +15,13 @@ from app.control.retry import RetryPolicy
 from app.engine.call import (
     Attempt,
     AttemptError,
-    Call,
     CallFailedError,
+    CallSpec,
     OutcomeUnknownError,
     Reply,
 )
 from app.engine.context import FlowContext
+from app.engine.step_path import StepPath
 from app.observability.redaction import redact_text, redact_value
 from app.tools.arguments import ArgumentChecks
 from app.tools.artifacts import ArtifactTooLargeError
@@ -88,18 +89,18 @@ class ToolDispatch:
         problem = self._checks.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
-        call = self._call(tool.spec, args, f"{context.path}/{key}")
+        call = self._call(tool.spec, args, context.path.call(key))
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
 
         async def attempt() -> Reply:
-            sink = None if keeper is None else keeper.sink_of(call.key)
+            sink = None if keeper is None else keeper.sink_of(call.key.text)
             return await _attempt(tool, args, tool_context, sink)
 
         return await _performed(context, call, attempt)
 
-    def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: str) -> Call:
+    def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
-        return Call(
+        return CallSpec(
             key=key,
             kind="tool",
             name=spec.name,
@@ -122,7 +123,7 @@ class ToolDispatch:
                 return {"args": redact_value(dict(args))}
 
 
-async def _performed(context: FlowContext, call: Call, attempt: Attempt) -> ToolResult:
+async def _performed(context: FlowContext, call: CallSpec, attempt: Attempt) -> ToolResult:
     try:
         result: ToolResult = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope

@@ -8,22 +8,20 @@ from typing import Any
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
-from app.control.policy import ErrorPolicy, OnError
+from app.control.retry import ErrorPolicy, OnError
 from app.control.stops import Stop
 from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.context import FlowContext
+from app.engine.concurrency import StepSlots
+from app.engine.context import FlowContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
-from app.engine.null_journal import NullJournal
+from app.engine.node import ExecutionResult
+from app.engine.ports import NullJournal
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
-from app.engine.results import ExecutionResult
-from app.engine.run_context import RunContext
-from app.engine.step_slots import StepSlots
-from app.engine.supervision import DetachedError, Supervisor
-from app.engine.timing import seconds_of
+from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.graph import Channel, Edge, Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.seeded_loop import Story, run
@@ -99,10 +97,10 @@ class World:
     async def execute(
         self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        path = context.path.split("~")[0]
+        path = context.path.text.split("~")[0]
         attempt = self.attempts[path] = self.attempts.get(path, 0) + 1
         self.inputs[path] = inputs
-        self.begun.append((asyncio.get_running_loop().time(), context.path))
+        self.begun.append((asyncio.get_running_loop().time(), context.path.text))
         if data.tokens:
             context.scope.charge({Dimension.TOKENS: data.tokens})
         if data.inner is not None:
@@ -115,19 +113,19 @@ class World:
         return ExecutionResult(dict.fromkeys(data.produces, path))
 
     async def _work(self, data: Doing, context: FlowContext) -> None:
-        self.working.add(context.path)
+        self.working.add(context.path.text)
         self.most_working = max(self.most_working, len(self.working))
         try:
             await asyncio.sleep(data.seconds)
         except asyncio.CancelledError:
-            self.working.discard(context.path)  # its lane may be another's from now on
+            self.working.discard(context.path.text)  # its lane may be another's from now on
             if data.stubborn_seconds:
                 await asyncio.sleep(data.stubborn_seconds)
             if data.stubborn_seconds > GRACE_SECONDS:
                 return  # it never noticed
             raise
         finally:
-            self.working.discard(context.path)
+            self.working.discard(context.path.text)
 
     async def play(self) -> None:
         loop = asyncio.get_running_loop()
@@ -143,13 +141,15 @@ class World:
             scope=self.scope,
             token=token,
             calls=Calls(
-                graph=self.trace, journal=NullJournal(token), token=token, jitter=lambda: 0.0
+                graph=self.trace,
+                journal=NullJournal(token),
+                token=token,
+                jitter=lambda: draw.uniform(-1, 1),
             ),
             journal=NullJournal(token),
             events=self,
             slots=StepSlots(self.ceiling),
             grace_seconds=GRACE_SECONDS,
-            jitter=lambda: draw.uniform(-1, 1),
         )
         if self.cancel_at is not None:
             loop.call_later(self.cancel_at, token.cancel)

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.control.budget import Budget
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.runs.plan import RunGraphs
 from app.runs.run import NewRun, Run, RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
@@ -55,7 +55,7 @@ class Tale:
         self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
         number = context.state.setdefault("process", len(self.processes))
-        self.begun.append((context.path, number))
+        self.begun.append((context.path.text, number))
         if data.inner is not None:
             nested = GraphExecution.inside(context, data.inner.prepared(self), {})  # type: ignore[arg-type]
             context.keep(lambda: {"default": "so far"})
@@ -63,9 +63,9 @@ class Tale:
             outputs: dict[str, Any] = {handle: dict(inner) for handle in data.produces}
         else:
             await self._work(data, context, number)
-            outputs = dict.fromkeys(data.produces, context.path.split("~")[0])
-        if _attempt(context.path) <= data.fails_first:
-            raise StepFailedError(context.path)
+            outputs = dict.fromkeys(data.produces, context.path.text.split("~")[0])
+        if _attempt(context.path.text) <= data.fails_first:
+            raise StepFailedError(context.path.text)
         return ExecutionResult(outputs)
 
     async def _work(self, data: Doing, context: FlowContext, number: int) -> None:

@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from app.kernel.errors import GraphError
-from app.kernel.graph import Channel, Graph
+from app.kernel.graph import Channel, Graph, GraphError
 from app.kernel.topology import Topology
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import graphs

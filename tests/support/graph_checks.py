@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.references import GraphReference
+from app.nodes.nesting import GraphReference
 
 CONTAINERS = ("subgraph", "map")
 CHANNELS = ("flow", "link")

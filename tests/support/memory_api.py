@@ -14,8 +14,7 @@ from app.llm.ports import ModelReply, ModelRequest
 from app.llm.pricing import no_list_price
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
-from app.nodes.tool_names import ToolNames
-from app.nodes.toolset import toolset_type
+from app.nodes.toolset import ToolNames, toolset_type
 from app.runs.artifacts import ArtifactReading, ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService

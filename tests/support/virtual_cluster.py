@@ -15,9 +15,17 @@ from typing import Any
 from unittest.mock import patch
 
 from app.control.budget import Budget, Dimension
-from app.engine.call import AttemptError, Call, CallFailedError, OutcomeUnknownError, Reply, Spent
+from app.engine.call import (
+    AttemptError,
+    CallFailedError,
+    CallSpec,
+    OutcomeUnknownError,
+    Reply,
+    Spent,
+)
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
+from app.engine.step_path import StepPath
 from app.engine.supervision import Supervisor
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import RunExecutor
@@ -59,7 +67,7 @@ class Work:
 class Made:
     """A call that has reached the outside world."""
 
-    call: Call
+    call: CallSpec
     permitted_at_step: int | None
 
 
@@ -71,7 +79,7 @@ class Outside:
         self._seed = seed
         self._made = 0
 
-    async def call(self, key: RunKey, call: Call, trouble: float) -> Reply:
+    async def call(self, key: RunKey, call: CallSpec, trouble: float) -> Reply:
         self._made += 1
         chance = random.Random(f"{self._seed}/{call.key}/{self._made}")
         self.diary.note("call", key, Made(call, PERMITTED_AT_STEP.get(None)))
@@ -84,7 +92,7 @@ class Outside:
             self.diary.note("call over", key, call)
 
     async def _answer(
-        self, chance: random.Random, key: RunKey, call: Call, trouble: float
+        self, chance: random.Random, key: RunKey, call: CallSpec, trouble: float
     ) -> Reply:
         seconds = chance.choice([0.0, 0.01, 0.2, 1.0])
         draw = chance.random()
@@ -135,7 +143,7 @@ class CallingNode:
                 answers.append({"error": type(failed).__name__})
         return ExecutionResult({"result": {"answers": answers}})
 
-    async def _perform(self, call: Call, key: RunKey, work: Work, context: FlowContext) -> Any:
+    async def _perform(self, call: CallSpec, key: RunKey, work: Work, context: FlowContext) -> Any:
         async def attempt() -> Reply:
             return await self._outside.call(key, call, work.trouble)
 
@@ -144,11 +152,11 @@ class CallingNode:
         )
 
 
-def _call(work: Work, key: str) -> Call:
+def _call(work: Work, key: str) -> CallSpec:
     chance = random.Random(key)
     external = chance.random() < work.external
-    return Call(
-        key=key,
+    return CallSpec(
+        key=StepPath(key),
         kind="tool",
         name="outside",
         request_hash=key,

@@ -12,7 +12,7 @@ from app.engine.context import Outputs
 from app.nodes.reading import StepData, TextField, refusal
 from app.nodes.run_facts import RunFacts
 from app.nodes.templates import TextTemplate
-from app.nodes.tool_names import ToolName
+from app.nodes.toolset import ToolName
 
 MAX_LIMIT = 2**63 - 1
 Choice = TypeVar("Choice", bound=StrEnum)

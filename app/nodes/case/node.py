@@ -6,7 +6,7 @@ from app.control.budget import Dimension
 from app.control.stops import Stop, StopCause, StopKind
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier

@@ -4,6 +4,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from app.control.budget import Budget, Dimension
 
@@ -68,6 +69,37 @@ def test_seconds_are_no_money() -> None:
     limit: Any = Decimal(5)
     with pytest.raises(ValueError, match="max_time_seconds"):
         Budget(max_time_seconds=limit)
+
+
+def test_the_names_of_json_are_accepted_too() -> None:
+    """A limit has two names in Python, and is the same limit under both."""
+    budget = Budget(max_seconds=5, max_cost_usd=0.1)
+
+    assert budget == Budget(max_time_seconds=5, max_cost_dollars=Decimal("0.1"))
+    assert (budget.max_seconds, budget.max_cost_usd) == (5, Decimal("0.1"))
+    with pytest.raises(ValueError, match="max_time_seconds and max_seconds are the same limit"):
+        Budget(max_time_seconds=1, max_seconds=1)
+
+
+def test_a_budget_is_read_from_json_by_its_annotations() -> None:
+    """Strictly: an unknown name, text, true and what is not finite are refused by name."""
+    reader = TypeAdapter(Budget)
+
+    assert reader.validate_json('{"max_seconds": 5, "max_cost_usd": 0.1}') == Budget(
+        max_time_seconds=5.0, max_cost_dollars=Decimal("0.1")
+    )
+    for name, limit in {
+        "max_time_seconds": 5,
+        "max_tokens": True,
+        "max_steps": "5",
+        "max_turns": -1,
+        "max_cost_usd": float("nan"),
+        "max_seconds": float("inf"),
+        "max_tool_calls": 1.5,
+    }.items():
+        with pytest.raises(ValidationError) as refused:
+            reader.validate_python({name: limit})
+        assert [error["loc"] for error in refused.value.errors()] == [(name,)]
 
 
 def test_money_is_exact() -> None:

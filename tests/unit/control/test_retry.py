@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.control.retry import RetryPolicy, delay_before_retry
+from app.control.retry import RetryPolicy, verdict
 from tests.support.limits import retry_policy
 
 POLICY = retry_policy()
@@ -19,9 +19,7 @@ def _delay(
     asked: float | None = None,
     draw: float = 0.0,
 ) -> float | None:
-    return delay_before_retry(
-        policy, failed_attempts=failed_attempts, retry_after_seconds=asked, jitter_draw=draw
-    )
+    return verdict(policy, failed_attempts=failed_attempts, retry_after_seconds=asked, jitter=draw)
 
 
 @pytest.mark.req("002/21.1", "002/13.2")

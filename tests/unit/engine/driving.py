@@ -8,14 +8,13 @@ from typing import Any
 
 from app.control.budget import Budget
 from app.control.stops import Stop
-from app.engine.context import FlowContext
+from app.engine.concurrency import StepSlots
+from app.engine.context import FlowContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
+from app.engine.node import ExecutionResult
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
-from app.engine.results import ExecutionResult
-from app.engine.run_context import RunContext
-from app.engine.step_slots import StepSlots
 from app.engine.supervision import DetachedError, Supervisor
 from app.kernel.graph import Channel, Edge, Graph, Step
 from tests.support.seeded_loop import SeededLoop
@@ -115,7 +114,6 @@ class World:
             events=self,
             slots=self.slots,
             grace_seconds=GRACE_SECONDS,
-            jitter=lambda: 0.0,
         )
         return GraphExecution(prepared(of, self.node, **limits), inputs, run)
 

@@ -13,13 +13,14 @@ from app.control.ledger import Reservation, Scope
 from app.control.usage import NOTHING, Charge, ResourceUsage
 from app.engine.call import (
     AttemptError,
-    Call,
+    CallSpec,
     Reply,
     Spent,
 )
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.ports import CallOutcome, Entry, Recorded
+from app.engine.step_path import StepPath
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import Node
 from tests.support.graph_invariants import violations
@@ -61,8 +62,8 @@ class MemoryJournal:
         self.events.append(f"note {entry.outcome or 'in flight'}")
         self.entries[node_id] = entry
 
-    def spent_below(self, path: str) -> Charge:
-        return self.earlier_charges.get(path, NOTHING)
+    def spent_below(self, path: StepPath) -> Charge:
+        return self.earlier_charges.get(path.text, NOTHING)
 
     def touch(self) -> None:
         self.events.append("touch")
@@ -155,10 +156,11 @@ class Gateway:
         )
         self.events.clear()
 
-    async def perform(self, attempt: Callable[[], Awaitable[Reply]], **settings: Any) -> Any:
+    async def perform(
+        self, attempt: Callable[[], Awaitable[Reply]], *, key: str = "step/llm", **settings: Any
+    ) -> Any:
         """Make a call below the root; ``settings`` differ from those of an ordinary LLM call."""
         ordinary: dict[str, Any] = {
-            "key": "step/llm",
             "kind": "llm",
             "name": "plan",
             "model": "m-1",
@@ -168,7 +170,7 @@ class Gateway:
             "estimate": ESTIMATE,
             "retry": retry_policy(),
         }
-        call = Call(**(ordinary | settings))
+        call = CallSpec(**(ordinary | settings | {"key": StepPath(key)}))
         return await self.calls.perform(call, attempt, parent=self.root, scope=self.scope)
 
     def node(self, number: int = 2) -> Node:

@@ -9,10 +9,10 @@ from app.control.stops import HandOver
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
-from app.engine.context import ExecutionContext, FlowContext
+from app.engine.context import ExecutionContext, FlowContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.prepared import PreparedGraph
-from app.engine.run_context import RunContext
+from app.engine.step_path import StepPath
 from app.kernel.graph import Graph, Step
 from app.trace.execution_graph import ExecutionGraph
 from tests.unit.engine.gateway import MemoryJournal
@@ -115,7 +115,9 @@ def flow_context(**services: object) -> FlowContext:
     )
     shape = Graph(id="g", steps=(Step(id="step", type="any"),))
     view = GraphExecution(PreparedGraph(shape, {}), {}, run)
-    return FlowContext(run, view, "step", "step", run.root, run.scope, lambda source: None)
+    return FlowContext(
+        run, view, "step", StepPath("step"), run.root, run.scope, lambda source: None
+    )
 
 
 @pytest.mark.req("004/context")

@@ -9,7 +9,7 @@ import pytest
 from app.control.budget import Budget
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
-from app.kernel.errors import GraphError
+from app.kernel.graph import GraphError
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, flow, graph, statuses
 
 

@@ -12,7 +12,7 @@ from app.control.stops import HandOver
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
-from app.kernel.lifecycle import StepStatus
+from app.kernel.facts import StepStatus
 from tests.unit.engine.driving import CHAIN, Scripted, World, drive, statuses
 
 

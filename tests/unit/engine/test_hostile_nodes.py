@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget, Dimension
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.usage import BudgetExceededError
-from app.engine.call import AttemptError, Call, Reply
+from app.engine.call import AttemptError, CallSpec, Reply
 from app.engine.context import FlowContext
 from app.engine.report import StepBrokenError
 from tests.support.limits import retry_policy
@@ -245,8 +245,12 @@ def test_abandoned_work_does_not_try_its_call_again() -> None:
         raise AttemptError("Busy.", error_class="Busy", retryable=True)
 
     async def calls(context: FlowContext, inputs: Inputs) -> Inputs:
-        call = Call(
-            key=f"{context.path}/ask", kind="llm", name="ask", request_hash="", retry=retry_policy()
+        call = CallSpec(
+            key=context.path.call("ask"),
+            kind="llm",
+            name="ask",
+            request_hash="",
+            retry=retry_policy(),
         )
         await context.calls.perform(call, attempt, parent=context.trace_parent, scope=context.scope)
         return {}
@@ -268,8 +272,8 @@ def test_what_is_materialised_for_abandoned_work_begins_no_call() -> None:
     class Linked(Scripted):
         async def materialize(self, data: Any, output_handle: str, context: FlowContext) -> None:
             await deaf(20)
-            key = f"{context.path}/ask"
-            call = Call(key=key, kind="llm", name="ask", request_hash="", retry=retry_policy())
+            key = context.path.call("ask")
+            call = CallSpec(key=key, kind="llm", name="ask", request_hash="", retry=retry_policy())
             await context.calls.perform(
                 call, attempt, parent=context.trace_parent, scope=context.scope
             )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult
-from app.engine.runtime import LinkCycleError
+from app.engine.materializer import LinkCycleError
+from app.engine.node import ExecutionResult
 from app.kernel.graph import Channel
 from tests.unit.engine.driving import Scripted, drive, flow, graph, link, statuses
 

@@ -8,14 +8,14 @@ import pytest
 
 from app.control import stops
 from app.control.budget import Budget, Dimension
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.usage import BudgetExceededError
+from app.engine.concurrency import StepSlots
 from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
+from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry
 from app.engine.report import RecordedFailureError, class_of
-from app.engine.results import ExecutionResult
-from app.engine.step_slots import StepSlots
 from app.kernel.graph import Graph
 from tests.unit.engine.driving import (
     OurError,
@@ -215,7 +215,7 @@ def test_a_failing_sibling_drains_a_nested_graph_too() -> None:
             await asyncio.sleep(100)
         finally:
             await asyncio.sleep(0.1)
-            cleaned.append(context.path)
+            cleaned.append(context.path.text)
         return {}
 
     node = Scripted(A=fails, x=cleans_up, y=cleans_up)

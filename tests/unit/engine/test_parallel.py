@@ -9,8 +9,8 @@ import pytest
 from app.control import stops
 from app.control.budget import Budget
 from app.control.usage import BudgetExceededError
+from app.engine.concurrency import StepSlots
 from app.engine.context import FlowContext
-from app.engine.step_slots import StepSlots
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
 from tests.unit.engine.gateway import now
 
@@ -252,7 +252,7 @@ def test_the_widest_graph_of_a_run_says_how_many_lanes_there_are() -> None:
     assert woken == ["now"]
 
 
-def test_a_run_needs_a_lane() -> None:
+def test_a_run_needs_a_step_slot() -> None:
     """None at all would wait for ever."""
-    with pytest.raises(ValueError, match="lane"):
+    with pytest.raises(ValueError, match="step slot"):
         StepSlots(0)

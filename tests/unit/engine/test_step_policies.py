@@ -8,14 +8,14 @@ import pytest
 
 from app.control import stops
 from app.control.budget import Budget, Dimension
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
+from app.engine.concurrency import NodeLock
 from app.engine.context import FlowContext
-from app.engine.locks import NodeLock
+from app.engine.node import ExecutionResult
 from app.engine.prepared import BoundNode
 from app.engine.report import StepTimeoutError
-from app.engine.results import ExecutionResult
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, graph, statuses
 from tests.unit.engine.gateway import now
 
@@ -34,7 +34,7 @@ class Fallback:
         self.seen: list[tuple[Any, Inputs, str]] = []
 
     async def execute(self, data: Any, inputs: Inputs, context: FlowContext) -> ExecutionResult:
-        self.seen.append((data, inputs, context.path))
+        self.seen.append((data, inputs, context.path.text))
         await asyncio.sleep(self.seconds)
         if self.error is not None:
             raise self.error
@@ -53,7 +53,7 @@ class Failing(Scripted):
 
     async def work(self, context: FlowContext, inputs: Inputs) -> Inputs:
         self.began.append(now() - 1)
-        self.paths.append(context.path)
+        self.paths.append(context.path.text)
         if len(self.began) <= self.times:
             raise self.error
         return {"default": "at last"}

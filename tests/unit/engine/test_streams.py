@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.engine.context import FlowContext
+from app.engine.node import ExecutionResult, NodeEvent
 from app.engine.report import StepBrokenError
-from app.engine.results import ExecutionResult, NodeEvent
 from tests.unit.engine.driving import World, drive, graph
 
 Inputs = Mapping[str, Any]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import app.kernel
-from app.engine.context import FlowContext
-from app.engine.runtime import Runtime
+from app.engine.context import FlowContext, Runtime
 from app.kernel.graph import Channel, Edge
 from tests.unit.engine.driving import Scripted, drive, flow, graph, link
 

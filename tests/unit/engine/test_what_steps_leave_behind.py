@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.control.policy import ErrorPolicy
+from app.control.retry import ErrorPolicy
 from app.engine.context import FlowContext
+from app.engine.node import ExecutionResult
 from app.engine.prepared import BoundNode
-from app.engine.results import ExecutionResult
 from tests.unit.engine.driving import OurError, Scripted, drive, graph, statuses
 
 Inputs = Mapping[str, Any]

@@ -1,6 +1,6 @@
 """The life of a step."""
 
-from app.kernel.lifecycle import NEXT, StepStatus
+from app.kernel.facts import NEXT, StepStatus
 
 TERMINAL = {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED, StepStatus.SKIPPED}
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from app.kernel.errors import GraphError, UnexpectedFactError
 from app.kernel.facts import SkipStep, StartStep, StepFailed, StepFinished
-from app.kernel.graph import Graph
-from app.kernel.scheduler import Scheduler
+from app.kernel.graph import Graph, GraphError
+from app.kernel.scheduler import Scheduler, UnexpectedFactError
 from app.kernel.topology import Topology
 from tests.unit.kernel.drawing import fan, flow, graph, link, row
 

@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.kernel.errors import GraphError
-from app.kernel.graph import Channel, Edge, Graph
+from app.kernel.graph import Channel, Edge, Graph, GraphError
 from app.kernel.topology import Topology
 from tests.unit.kernel.drawing import fan, flow, graph, link, row
 

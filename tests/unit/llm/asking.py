@@ -10,9 +10,9 @@ from typing import Any, cast
 from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
 from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.control.budget import Budget
-from app.engine.context import FlowContext
+from app.engine.context import FlowContext, RunContext
 from app.engine.ports import CallOutcome, Recorded
-from app.engine.run_context import RunContext
+from app.engine.step_path import StepPath
 from app.llm.gateway import Completion, ModelGateway, Tier, TierModel
 from app.llm.ports import Message
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
@@ -96,7 +96,7 @@ class Asking:
             run=shared,
             view=cast(Any, SimpleNamespace()),
             node_id="step",
-            path="step",
+            path=StepPath("step"),
             trace_parent=self.run.root,
             scope=self.run.scope,
             keep=lambda _: None,

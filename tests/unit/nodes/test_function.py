@@ -15,8 +15,7 @@ from app.engine.driver import GraphExecution
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
 from app.kernel.graph import Channel, Edge, Graph, Step
-from app.nodes.blocking import BlockingPool
-from app.nodes.function import Caller, ContextNode, FunctionNode
+from app.nodes.function import BlockingPool, Caller, ContextNode, FunctionNode
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 
 

@@ -10,17 +10,16 @@ from app.control.budget import Budget
 from app.control.ledger import Scope
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
+from app.engine.context import RunContext
 from app.engine.driver import GraphExecution
 from app.engine.events import Event
 from app.engine.report import GraphOutcome
-from app.engine.run_context import RunContext
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.pricing import no_list_price
-from app.nodes.blocking import BlockingPool
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
-from app.nodes.function import Function, FunctionNode
+from app.nodes.function import BlockingPool, Function, FunctionNode
 from app.nodes.llm import llm_type
 from app.nodes.mapping import map_type
 from app.nodes.registered import function_type
@@ -28,8 +27,7 @@ from app.nodes.router import router_type
 from app.nodes.run_facts import RunFacts
 from app.nodes.subgraph import subgraph_type
 from app.nodes.tool import tool_type
-from app.nodes.tool_names import ToolNames
-from app.nodes.toolset import toolset_type
+from app.nodes.toolset import ToolNames, toolset_type
 from app.tools.arguments import ArgumentChecks
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.references import GraphReference
+from app.nodes.nesting import GraphReference
 from app.runs.definitions import MANY_STEPS, GraphDefinitions
 from app.runs.errors import GraphNotFoundError, GraphRefusedError
 from app.runs.graphs import GraphLimits, NewGraph, Registered

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.engine.context import FlowContext
+from app.engine.node import ExecutionResult
 from app.engine.prepared import PreparedGraph
-from app.engine.results import ExecutionResult
 from app.kernel.validation import Handles
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import NodeType
@@ -35,7 +35,7 @@ class Works:
     async def execute(
         self, data: Any, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        self.begun.append(context.path)
+        self.begun.append(context.path.text)
         work = self.works.get(context.node_id)
         return ExecutionResult({"default": "done" if work is None else await work(context)})
 

@@ -11,7 +11,7 @@ from app.control.stops import StopCause as Cause
 from app.control.stops import StopKind as Kind
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.report import GraphOutcome, StepReport
-from app.kernel.lifecycle import StepStatus
+from app.kernel.facts import StepStatus
 from app.runs.outcome import RunOutcome, close, outcome_of
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph

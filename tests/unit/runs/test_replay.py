@@ -6,6 +6,7 @@ from typing import Any
 
 from app.control.budget import Dimension
 from app.engine.ports import CallOutcome
+from app.engine.step_path import StepPath
 from app.runs.replay import entries_of, graph_of, reopened, spent_before, spent_inside, tries_of
 from app.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -134,5 +135,5 @@ def test_what_was_spent_inside_a_step_is_all_that_its_attempts_have_charged() ->
         charged("other/outer/plan", 128),
     ]
 
-    assert spent_inside(earlier, "outer") == {Dimension.TOKENS: 4 + 8 + 16 + 32}
-    assert spent_inside(earlier, "nothing") == {}
+    assert spent_inside(earlier, StepPath("outer")) == {Dimension.TOKENS: 4 + 8 + 16 + 32}
+    assert spent_inside(earlier, StepPath("nothing")) == {}

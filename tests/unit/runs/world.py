@@ -10,9 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 from app.control.budget import Budget, Dimension
-from app.engine.call import Call, Reply, Spent
+from app.engine.call import CallSpec, Reply, Spent
 from app.engine.context import FlowContext
-from app.engine.results import ExecutionResult
+from app.engine.node import ExecutionResult
+from app.engine.step_path import StepPath
 from app.engine.supervision import Supervisor
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat
@@ -132,11 +133,12 @@ async def call(
     context: FlowContext,
     name: str,
     attempt: Callable[[], Awaitable[Reply]],
+    *,
+    key: str | None = None,
     **settings: Any,
 ) -> Any:
     """Make an external call of the step."""
     ordinary: dict[str, Any] = {
-        "key": f"case/{name}",
         "kind": "llm",
         "name": name,
         "request_hash": name,
@@ -146,7 +148,7 @@ async def call(
         "retry": retry_policy(),
     }
     return await context.calls.perform(
-        Call(**(ordinary | settings)),
+        CallSpec(**(ordinary | settings | {"key": StepPath(key or f"case/{name}")})),
         attempt,
         parent=context.trace_parent,
         scope=context.scope,

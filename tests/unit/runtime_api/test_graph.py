@@ -205,3 +205,10 @@ async def test_a_chain_of_a_thousand_steps_is_no_recursion() -> None:
         )
 
     assert (await chain.execute())["s999"] == 999
+
+
+@pytest.mark.parametrize("step_id", ["outer/inner", "a>b", "a~2", ""])
+def test_an_id_that_would_be_read_as_a_path_is_refused(step_id: str) -> None:
+    """As the JSON form of graphs refuses it."""
+    with pytest.raises(ValueError, match="id of a step"):
+        Graph("g").add_step(FunctionNode("f", lambda context: None), step_id)

@@ -34,7 +34,7 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 
     assert loaded.source is None
     assert loaded.warnings == ()
-    assert loaded.settings.budget.max_seconds == 60
+    assert loaded.settings.budget.limits.max_seconds == 60
 
 
 @pytest.mark.req("002/15.1")
@@ -55,7 +55,7 @@ server:
     settings = loaded.settings
     assert loaded.source == tmp_path / "config.yaml"
     assert settings.models.big.chosen_model == "qwen3"
-    assert settings.budget.max_seconds == 5
+    assert settings.budget.limits.max_seconds == 5
     assert settings.act.max_steps == 1
     assert settings.verifier_thresholds.pass_metric == 0.5
     assert settings.flags.mode == "fallback_only"
@@ -98,9 +98,9 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     )
 
     settings = loaded.settings
-    assert settings.budget.max_seconds == 2.5
-    assert settings.budget.max_tool_calls == 1
-    assert settings.budget.max_llm_calls_small is None
+    assert settings.budget.limits.max_seconds == 2.5
+    assert settings.budget.limits.max_tool_calls == 1
+    assert settings.budget.limits.max_llm_calls_small is None
     assert settings.server.port == 3
     assert settings.database.data_dir == Path("/srv/pg")
     assert settings.worker.enabled is False

@@ -7,7 +7,8 @@ import pytest
 import tzlocal
 from pydantic import ValidationError
 
-from app.settings.cases import BigModelSettings, LimitSettings, SmallModelSettings
+from app.control.budget import Budget
+from app.settings.cases import BigModelSettings, SmallModelSettings
 from app.settings.schema import Settings, keys_of
 
 
@@ -16,10 +17,10 @@ def test_the_defaults_are_those_of_the_requirements() -> None:
     """What the source document fixes, literally."""
     settings = Settings()
 
-    assert settings.budget.max_llm_calls_small == 6
-    assert settings.budget.max_llm_calls_big == 2
-    assert settings.budget.max_tool_calls == 6
-    assert settings.budget.max_seconds == 60
+    assert settings.budget.limits.max_llm_calls_small == 6
+    assert settings.budget.limits.max_llm_calls_big == 2
+    assert settings.budget.limits.max_tool_calls == 6
+    assert settings.budget.limits.max_seconds == 60
     assert settings.flags.mode == "hrm_small_then_escalate"
     assert settings.flags.escalate_when == "fail_or_budget"
     assert settings.flags.max_input_chars == 8192
@@ -34,10 +35,9 @@ def test_every_other_limit_is_off_unless_set() -> None:
     """Ceilings bind nobody by default."""
     settings = Settings()
 
-    assert settings.budget.max_tokens is None
-    assert settings.budget.max_cost_usd is None
-    limits = settings.admission.model_dump(include=set(LimitSettings.model_fields))
-    assert set(limits.values()) == {None}
+    assert settings.budget.limits.max_tokens is None
+    assert settings.budget.limits.max_cost_usd is None
+    assert settings.admission.limits == Budget()
 
 
 def test_defaults_read_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_money_is_exact() -> None:
     """A tenth is a tenth."""
     settings = Settings.model_validate({"budget": {"max_cost_usd": 0.1}})
 
-    assert settings.budget.max_cost_usd == Decimal("0.1")
+    assert settings.budget.limits.max_cost_usd == Decimal("0.1")
 
 
 @pytest.mark.req("002/24.1", "002/24.2", "002/24.4")

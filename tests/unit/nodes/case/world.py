@@ -14,10 +14,11 @@ from app.control.retry import RetryPolicy
 from app.control.usage import NOTHING, Charge, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
+from app.engine.context import RunContext
 from app.engine.driver import GraphExecution
 from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.report import GraphOutcome
-from app.engine.run_context import RunContext
+from app.engine.step_path import StepPath
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import TokenPrice, no_list_price
@@ -27,8 +28,7 @@ from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.run_facts import RunFacts
 from app.nodes.templates import escaped
-from app.nodes.tool_names import ToolNames
-from app.nodes.toolset import toolset_type
+from app.nodes.toolset import ToolNames, toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ONE_ATTEMPT
@@ -119,7 +119,7 @@ class Journal:
     def note(self, node_id: str, entry: Entry) -> None:
         self._entries[entry.call_key] = node_id, entry
 
-    def spent_below(self, path: str) -> Charge:
+    def spent_below(self, path: StepPath) -> Charge:
         return NOTHING
 
     def touch(self) -> None:

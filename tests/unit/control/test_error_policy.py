@@ -1,4 +1,4 @@
-"""The ruling of a step's policy; the engine obeys it."""
+"""What a step's policy accepts, and how the verdict on a failed step follows from it."""
 
 import math
 from typing import Any
@@ -7,14 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.control.policy import LONGEST_SECONDS, ErrorPolicy, GiveUp, Retry, verdict
+from app.control.retry import LONGEST_SECONDS, ErrorPolicy, verdict
 
 SOME_NODE = object()
-
-
-def wait_of(ruling: Retry | GiveUp) -> float:
-    assert isinstance(ruling, Retry)
-    return ruling.delay_seconds
 
 
 @pytest.mark.req("000/E1")
@@ -86,10 +81,10 @@ def test_what_makes_sense_is_accepted(values: dict[str, Any]) -> None:
 def test_the_waits_grow_by_the_backoff() -> None:
     """100 ms, 300 ms, 900 ms; the fourth failure is the last."""
     policy = ErrorPolicy(retry_count=3, retry_delay_ms=100, retry_backoff=3)
-    waits = [wait_of(verdict(policy, failed_attempts=n, jitter=0)) for n in (1, 2, 3)]
+    waits = [verdict(policy.retry, failed_attempts=n, jitter=0) for n in (1, 2, 3)]
 
     assert waits == [pytest.approx(0.1), pytest.approx(0.3), pytest.approx(0.9)]
-    assert verdict(policy, failed_attempts=4, jitter=0) == GiveUp()
+    assert verdict(policy.retry, failed_attempts=4, jitter=0) is None
 
 
 @pytest.mark.req("000/E2")
@@ -98,28 +93,8 @@ def test_retries_come_before_every_decision(on_error: Any) -> None:
     """One further attempt, whatever comes after it."""
     policy = ErrorPolicy(on_error=on_error, retry_count=1)
 
-    assert isinstance(verdict(policy, failed_attempts=1, jitter=0), Retry)
-    assert verdict(policy, failed_attempts=2, jitter=0) == GiveUp()
-
-
-def test_chance_changes_a_wait_by_a_fifth_at_most() -> None:
-    """So that parallel steps do not come back in step."""
-    policy = ErrorPolicy(retry_count=1, retry_delay_ms=1000)
-
-    waits = [wait_of(verdict(policy, failed_attempts=1, jitter=draw)) for draw in (-1, 0, 1)]
-
-    assert waits == [pytest.approx(0.8), 1.0, pytest.approx(1.2)]
-
-
-def test_whoever_says_when_to_come_back_is_given_that_time() -> None:
-    """Jitter only adds to it."""
-    policy = ErrorPolicy(retry_count=1, retry_delay_ms=100)
-
-    patient = verdict(policy, failed_attempts=1, jitter=-1, retry_after_seconds=7)
-    shorter = verdict(policy, failed_attempts=1, jitter=0, retry_after_seconds=0.01)
-
-    assert wait_of(patient) == pytest.approx(8.4)
-    assert wait_of(shorter) == pytest.approx(0.1)
+    assert verdict(policy.retry, failed_attempts=1, jitter=0) is not None
+    assert verdict(policy.retry, failed_attempts=2, jitter=0) is None
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
@@ -127,8 +102,8 @@ def test_no_wait_goes_past_a_limit_of_time(left: float) -> None:
     """There would be nothing to do afterwards."""
     policy = ErrorPolicy(retry_count=1, retry_delay_ms=1000)
 
-    assert verdict(policy, failed_attempts=1, jitter=0, seconds_left=left) == GiveUp()
-    assert verdict(policy, failed_attempts=1, jitter=0, seconds_left=1.1) == Retry(1.0)
+    assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=left) is None
+    assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=1.1) == 1.0
 
 
 @given(
@@ -143,14 +118,7 @@ def test_no_wait_is_longer_than_a_day(
     """However often it fails and however fast the waits grow."""
     policy = ErrorPolicy(retry_count=1000, retry_delay_ms=delay_ms, retry_backoff=backoff)
 
-    ruling = verdict(policy, failed_attempts=attempts, jitter=jitter)
+    ruling = verdict(policy.retry, failed_attempts=attempts, jitter=jitter)
 
-    assert isinstance(ruling, Retry)
-    assert 0 <= ruling.delay_seconds <= LONGEST_SECONDS * 1.0001
-
-
-@pytest.mark.parametrize(("attempts", "jitter"), [(0, 0.0), (1, 1.5), (1, math.nan)])
-def test_a_verdict_needs_a_failure_and_a_draw(attempts: int, jitter: float) -> None:
-    """Anything else is a mistake of the caller."""
-    with pytest.raises(ValueError, match="verdict"):
-        verdict(ErrorPolicy(), failed_attempts=attempts, jitter=jitter)
+    assert ruling is not None
+    assert 0 <= ruling <= LONGEST_SECONDS * 1.0001
