@@ -18,7 +18,7 @@ from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
 from app.api.services import ApiLimits, ApiServices
 from app.api.violations import NO_OBJECT, violations_of
-from app.runs.artifact_reading import ArtifactReading
+from app.runs.artifacts import ArtifactReading
 from app.runs.definitions import GraphDefinitions
 from app.runs.run import RunKey
 from app.runs.service import RunService

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
-from app.runs.artifact_reading import ArtifactReading
+from app.runs.artifacts import ArtifactReading
 from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
 from app.runs.service import RunService
 from app.tools.dispatch import ToolDispatch

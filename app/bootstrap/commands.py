@@ -134,7 +134,7 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
         StartupError: the database cannot be started, does not answer or is outdated.
     """
     from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
-    from app.adapters.postgres.migrating import upgrade
+    from app.adapters.postgres.migrating import UnknownRevisionError, upgrade
 
     if settings.database.url is not None:
         url = settings.database.url.get_secret_value()
@@ -148,12 +148,14 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
             yield url
     except EmbeddedPostgresError as error:
         raise StartupError(str(error)) from error
+    except UnknownRevisionError as error:
+        raise StartupError(f"database.data_dir: {error}") from None
 
 
 def _prepare(url: str, *, migrate: bool) -> None:
     from sqlalchemy.exc import OperationalError
 
-    from app.adapters.postgres.migrating import is_served_by, upgrade
+    from app.adapters.postgres.migrating import UnknownRevisionError, is_served_by, upgrade
 
     try:
         if migrate:
@@ -163,6 +165,8 @@ def _prepare(url: str, *, migrate: bool) -> None:
                 "database.url: the database is outdated: run `caseworker db upgrade`, or start "
                 "with --migrate."
             )
+    except UnknownRevisionError as error:
+        raise StartupError(f"database.url: {error}") from None
     except OperationalError:
         raise StartupError(
             "database.url: the database does not answer, or refuses the user."

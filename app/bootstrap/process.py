@@ -20,14 +20,14 @@ import uvloop
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.definitions import PostgresGraphs
+from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, PoolSizes, answers, open_engines
 from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.listener import StopListener
+from app.adapters.postgres.listener import CancelListener
 from app.adapters.postgres.migrating import is_current
 from app.adapters.postgres.runs import PostgresRuns, StoreLimits
 from app.adapters.postgres.workers import PostgresWorkers
 from app.adapters.providers.recorded import Recorder
-from app.adapters.queue.dispatch import QueueDispatch
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
 from app.bootstrap.agents import build_catalog, build_models, build_tools
@@ -36,11 +36,9 @@ from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.function import BlockingPool
 from app.runs.artifact_keeping import ArtifactKeeping
-from app.runs.artifact_reading import ArtifactReading
-from app.runs.artifacts import ArtifactLimits
+from app.runs.artifacts import ArtifactLimits, ArtifactReading
 from app.runs.executor import ExecutorLimits, RunExecutor
-from app.runs.heartbeat import Heartbeat
-from app.runs.loops import Loops
+from app.runs.heartbeat import Heartbeat, Loops
 from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.tools.dispatch import ToolDispatch
@@ -157,7 +155,6 @@ class Process:
             limits=ExecutorLimits(
                 max_runs=worker.max_runs,
                 max_attempts=worker.max_attempts,
-                snapshot_interval_seconds=self.settings.trace.snapshot_interval_seconds,
                 max_parallel_steps=worker.max_parallel_steps,
             ),
             artifacts=ArtifactKeeping(self._artifacts, artifact_limits(self.settings)),
@@ -173,11 +170,11 @@ class Process:
             interval_seconds=self.settings.worker.heartbeat_seconds,
         )
 
-    def _listener(self, executor: RunExecutor, heartbeat: Heartbeat) -> StopListener:
-        return StopListener(
+    def _listener(self, executor: RunExecutor, heartbeat: Heartbeat) -> CancelListener:
+        return CancelListener(
             self._url,
             patience=_patience(self.settings),
-            heard=executor.stop,
+            heard=executor.cancel,
             connected=heartbeat.beat,
         )
 
@@ -187,7 +184,7 @@ class Process:
             self._url,
             store=self._store,
             executor=executor,
-            engine=self._engines.work,
+            pool=self._engines.work,
             dispatch=self._dispatch,
             times=QueueTimes(
                 poll=worker.poll_seconds,
@@ -246,8 +243,8 @@ def _patience(settings: Settings) -> Patience:
 
 def _store_limits(settings: Settings) -> StoreLimits:
     return StoreLimits(
-        intent_ttl_seconds=settings.cancellation.intent_ttl_seconds,
-        max_early_intents=settings.cancellation.max_early_intents,
+        pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
+        max_pending_cancels=settings.cancellation.max_early_intents,
         max_queued=settings.admission.max_queued,
         accept_timeout_seconds=settings.server.request_timeout_seconds,
     )

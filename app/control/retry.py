@@ -147,7 +147,7 @@ def delay_seconds(
         wait = highest
     wait = min(wait, highest / (1 + policy.jitter)) * (1 + policy.jitter * jitter)
     patient = min(asked_seconds * (1 + policy.jitter * abs(jitter)), highest)
-    return max(wait, patient) if asked_seconds > 0 else wait
+    return min(max(wait, patient) if asked_seconds > 0 else wait, highest)
 
 
 def _require_whole(name: str, value: object) -> None:

@@ -1,17 +1,25 @@
-"""The files that runs make, and what keeps them (seed 002, 9.4 and 23.3).
+"""The files that runs make, what stores them, and how callers read them.
 
 A file belongs to the tool call that made it: what a try of the call has kept, another try of it
 replaces. It is stored by the owner of the run alone, while the run has not ended, and can be read
 as long as the run can.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from typing import Protocol
 
+from app.engine.supervision import shielded
+from app.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from app.runs.run import RunKey
+
+PIECE_BYTES = 262_144
+"""How much of a file is read at once: all that a slow reader holds of it."""
+
+READ_GRACE_SECONDS = 5.0
+"""How long a read may still take once its reader is gone: statements are not cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +27,7 @@ class ArtifactLimits:
     """How much may be kept."""
 
     max_bytes: int
-    """Of one file (seed 002, 23.3)."""
+    """Of one file."""
     max_run_bytes: int
     """Of all files of a run."""
     max_per_run: int
@@ -91,3 +99,48 @@ class ArtifactStore(Protocol):
             StoreUnavailableError: the database did not answer.
         """
         ...
+
+
+class ArtifactReading:
+    """Reads the files of runs, on any replica, while a run works and afterwards."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+
+    async def find(self, key: RunKey) -> Sequence[StoredArtifact]:
+        """Return the files of a run, oldest first.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+        """
+        found = await self._store.find(key)
+        if found is None:
+            raise RunNotFoundError(key.run_id)
+        return found
+
+    async def get(self, key: RunKey, name: str) -> StoredArtifact:
+        """Return a file of a run, without its bytes.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            ArtifactNotFoundError: the run has no such file.
+        """
+        found = await self._store.find(key, name)
+        if found is None:
+            raise RunNotFoundError(key.run_id)
+        if not found:
+            raise ArtifactNotFoundError(name)
+        return found[0]
+
+    async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a file, piece by piece; each is read when it is asked for.
+
+        Raises:
+            ArtifactNotFoundError: it is not there any more, or no longer what it was.
+        """
+        for offset in range(0, artifact.size_bytes, PIECE_BYTES):
+            read = self._store.read(key, artifact, offset=offset, size=PIECE_BYTES)
+            piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
+            if piece is None:
+                raise ArtifactNotFoundError(artifact.name)
+            yield piece

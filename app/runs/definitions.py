@@ -13,8 +13,7 @@ from typing import Any
 from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem, Severity
 from app.runs.errors import ContainedGraphGoneError, GraphNotFoundError, GraphRefusedError
-from app.runs.expansion import Expanded, Expansion, Library, Missing, place_of
-from app.runs.graph_size import canonical
+from app.runs.expansion import Expanded, Expansion, Library, Missing, canonical, place_of
 from app.runs.graphs import (
     GraphChecks,
     GraphDefinition,

@@ -23,7 +23,7 @@ class IdempotencyMismatchError(Exception):
 
 
 class TooManyPendingCancelsError(Exception):
-    """Too many stops are stored for runs that do not exist."""
+    """Too many cancel requests are stored for runs that do not exist."""
 
 
 class QueueFullError(Exception):
@@ -71,4 +71,4 @@ class ContainedGraphGoneError(Exception):
 
 
 class GraphsTooLargeError(Exception):
-    """The graphs that were asked for are larger together than whoever asked can take."""
+    """The graphs that were asked for are larger together than the limit."""

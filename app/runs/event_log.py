@@ -16,10 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from app.engine.events import BUDGET_WARNING, LATE_RESULT, LIFECYCLE, STEP_SKIPPED, Event
-from app.runs.run import TERMINAL, EventRecord, RunStatus
-
-RUN_ENDS: Final = frozenset(f"run.{status.value}" for status in TERMINAL)
-"""The last event of a run, which comes with its terminal status; only late results follow it."""
+from app.runs.run import EventRecord, RunStatus
 
 _OURS: Final = LIFECYCLE | {BUDGET_WARNING, LATE_RESULT}
 _TYPE: Final = re.compile(r"(?!run\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
@@ -28,12 +25,12 @@ _TYPE: Final = re.compile(r"(?!run\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII
 def run_ended(
     status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
 ) -> Event:
-    """Return the event that tells of a run's end."""
+    """Return the last event of a run."""
     return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
 
 
 def late_result(usage: Mapping[str, Any], last_seq: int) -> tuple[EventRecord, ...]:
-    """Return what is told of a run whose cost has changed after its end."""
+    """Return the event of a run whose cost has changed after its end."""
     event = Event(type=LATE_RESULT, data={"usage": dict(usage)})
     return EventLog(last_seq=last_seq).followed_by(event)
 
@@ -50,8 +47,8 @@ class EventLog:
     ) -> None:
         """Number on behind ``last_seq``, the last event that is stored.
 
-        ``skipped`` are the steps of which earlier owners have told that they are; nobody hears of
-        it twice. ``now`` is Unix time.
+        ``skipped`` are the steps that earlier owners have reported as skipped; that is stored
+        once. ``now`` is Unix time.
         """
         self._last_seq = last_seq
         self._skipped = skipped

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -23,14 +22,6 @@ from app.runs.replay import graph_of, reopened, spent_before
 from app.runs.run import CallRecord, EventRecord, FinishRun, Run
 
 
-@dataclass(frozen=True, slots=True)
-class Unstored:
-    """What the store does not hold yet of an execution that goes on elsewhere."""
-
-    calls: tuple[CallRecord, ...]
-    events: tuple[EventRecord, ...]
-
-
 class Execution:
     """What is built for a run when it is begun, or begun again."""
 
@@ -42,7 +33,6 @@ class Execution:
         token: CancellationToken,
         journals: JournalStore,
         permitted_at: float,
-        snapshot_interval_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self.run = run
@@ -50,22 +40,18 @@ class Execution:
         self.graph, self.root = graph_of(run, earlier)
         self._ended = False
         self.journal = RunJournal(
-            key=run.key,
-            fence=run.fence,
+            run=run,
             graph=self.graph,
             token=token,
             store=journals,
             earlier=earlier,
             permitted_at=permitted_at,
-            snapshot_interval_seconds=snapshot_interval_seconds,
-            last_seq=run.last_seq,
-            skipped=run.skipped,
             clock=clock,
         )
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
         # Nothing here may lead back here: what a run has held goes at once when the run has ended.
         self.scope = Scope(
-            "run", run.request.budget, usage=usage, warn=partial(_tell_warning, self.journal)
+            "run", run.request.budget, usage=usage, warn=partial(_emit_warning, self.journal)
         )
         self.scope.restore(spent_before(earlier))
 
@@ -93,8 +79,8 @@ class Execution:
         over: Callable[[], None] = lambda: None,
     ) -> RunContext:
         """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
-        draw = random.Random(f"{self.run.key.run_id}/{self.run.fence}")
-
+        seed = f"{self.run.key.run_id}/{self.run.fence}"
+        jitter = partial(random.Random(seed).uniform, -1, 1)
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,
@@ -107,7 +93,7 @@ class Execution:
                 graph=self.graph,
                 journal=self.journal,
                 token=self.token,
-                jitter=lambda: draw.uniform(-1, 1),
+                jitter=jitter,
                 deadline_in=self.deadline_in,
             ),
             services=services,
@@ -116,20 +102,20 @@ class Execution:
             over=over,
         )
 
-    def finish_run(self, run_outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
+    def finish(self, outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
         """End the graph and return how the run ended; a later end takes the place of this one."""
         if self._ended:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
-        close(self.graph, self.root, run_outcome)
-        stop = run_outcome.stop.to_dict() if run_outcome.stop else None
-        end = run_ended(run_outcome.status, run_outcome.finish_reason, stop)
+        close(self.graph, self.root, outcome)
+        stop = outcome.stop.to_dict() if outcome.stop else None
+        end = run_ended(outcome.status, outcome.finish_reason, stop)
         return FinishRun(
             key=self.run.key,
             fence=self.run.fence,
-            status=run_outcome.status,
-            finish_reason=run_outcome.finish_reason,
-            result=run_outcome.result,
+            status=outcome.status,
+            finish_reason=outcome.finish_reason,
+            result=outcome.result,
             usage=self.scope.to_dict(),
             stop=stop,
             active_seconds=self.active_seconds,
@@ -140,7 +126,7 @@ class Execution:
         )
 
     def late(self) -> LateResult:
-        """Return what the run has cost since it was settled."""
+        """Return what the run has cost since it was finished."""
         return LateResult(
             key=self.run.key,
             fence=self.run.fence,
@@ -148,14 +134,14 @@ class Execution:
             usage=self.scope.to_dict(),
         )
 
-    def abandon(self, reason: str) -> Unstored:
-        """Close what is open, but not the run; return what is not stored yet."""
+    def abandon(self, reason: str) -> tuple[Sequence[CallRecord], Sequence[EventRecord]]:
+        """Close what is open, but not the run; return the calls and events not stored yet."""
         self.graph.close_open(reason)
-        return Unstored(self.journal.close(), self.journal.unstored_events())
+        return self.journal.close(), self.journal.unstored_events()
 
 
-def _tell_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
-    """Tell that a scope has reached a share of one of its limits."""
+def _emit_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
+    """Emit that a scope has reached a share of one of its limits."""
     data = {
         "scope": scope.name,
         "dimension": dimension.value,

@@ -1,8 +1,8 @@
 """Executes runs in this process: each in a task of its own, each under its own fence.
 
-A run comes here claimed. It is executed as one graph, supervised by its token, and settled by one
+A run comes here claimed. It is executed as one graph, supervised by its token, and finished by one
 guarded update. Whatever the process cannot finish it gives back, and what it cannot even give back
-another process finds by the silence of this one's heartbeat.
+another process recovers once this one's heartbeat is stale.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from app.nodes.run_facts import RunFacts
 from app.runs.artifact_keeping import ArtifactKeeping
 from app.runs.execution import Execution
 from app.runs.journal import LostRunError
-from app.runs.outcome import RunOutcome, failed, run_outcome_of, stopped
+from app.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
@@ -52,7 +52,6 @@ class ExecutorLimits:
     """How many runs are executed at once."""
     max_attempts: int
     """How often a run may be begun before it fails as lost."""
-    snapshot_interval_seconds: float
     max_parallel_steps: int
     """How many steps of one run work at once, however wide its graphs are."""
 
@@ -65,7 +64,7 @@ class _Active:
     prepared: PreparedGraph | None = None
     """Its graph, if that was made ready before."""
     delivered_at: datetime | None = None
-    finish_result: bool = False
+    finished: bool = False
     """True once its end was stored by this process."""
     final: Run | None = None
     """The run as this process ended it; None where only the store can say."""
@@ -87,7 +86,7 @@ class RunExecutor:
         artifacts: ArtifactKeeping | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to execute runs; ``clock`` tells the seconds that limits are measured with.
+        """Prepare to execute runs; ``clock`` gives the seconds that limits are measured with.
 
         Without ``artifacts`` no run can keep a file.
         """
@@ -156,17 +155,17 @@ class RunExecutor:
         work = self._execute(active, permitted_at, after=lost)
         self._keep(asyncio.create_task(work, name=f"run {run.key.run_id}"))
 
-    def stop(self, key: RunKey, cancel_request: CancelRequest) -> bool:
-        """Tell a run that somebody wants it to stop; False if it is not executed here."""
+    def cancel(self, key: RunKey, request: CancelRequest) -> bool:
+        """Cancel a run that is executed here; False if it is not."""
         active = self._active.get(key)
         if active is None:
             return False
-        active.delivered_at = active.delivered_at or datetime.now(UTC)
-        active.token.cancel(cancel_request.reason, requested_by=cancel_request.requested_by)
+        active.delivered_at = active.delivered_at or _now()
+        active.token.cancel(request.reason, requested_by=request.requested_by)
         return True
 
     def lose(self, key: RunKey) -> None:
-        """Tell a run that the database does not give it to this process any more."""
+        """Stop a run that does not belong to this process any more."""
         active = self._active.get(key)
         if active is not None:
             active.token.trip(LostRunError())
@@ -221,20 +220,24 @@ class RunExecutor:
     async def _run(self, active: _Active, permitted_at: float) -> None:
         run = active.run
         earlier = await self._store.calls(run.key) if run.fence > 1 else ()
-        run_outcome: RunOutcome | None
         try:
             execution = self._begin(active, earlier, permitted_at)
         except ValueError:
             log.exception("run.unreadable")
             execution = self._begin(active, (), permitted_at)
             execution.scope.restore(spent_before(earlier))
-            run_outcome = stopped(run, _unreadable(), None, at=datetime.now(UTC))
-        else:
-            run_outcome = await self._outcome(active, execution)
-        if run_outcome is None:
-            await self._give_up(active, execution)
+            await self._finish(active, execution, stopped(run, _unreadable(), None, at=_now()))
             return
-        await self._finish(active, execution, run_outcome)
+        try:
+            outcome = await self._outcome(active, execution)
+        except GraphProblemsError as error:  # it was fine when it was accepted
+            await self._finish(active, execution, failed(run, error, None, at=_now()))
+            return
+        outcome.let_go()
+        if isinstance(outcome.stop, HandOver) and not self._is_exhausted(run):
+            await self._release(active, execution)
+        else:
+            await self._finish(active, execution, outcome_of(run, outcome, at=_now()))
 
     def _begin(
         self, active: _Active, earlier: Sequence[CallRecord], permitted_at: float
@@ -250,46 +253,52 @@ class RunExecutor:
             token=active.token,
             journals=self._journals,
             permitted_at=permitted_at,
-            snapshot_interval_seconds=self._limits.snapshot_interval_seconds,
             clock=self._clock,
         )
 
-    async def _finish(self, active: _Active, execution: Execution, run_outcome: RunOutcome) -> None:
-        """Write the end; where somebody's wish to stop came first, that is the end."""
-        ended = execution.finish_run(run_outcome, delivered_at=active.delivered_at)
-        finish_result = await self._journals.finish(ended)
-        if finish_result.cancel_request is not None:
-            stop = CancelledError(
-                finish_result.cancel_request.reason,
-                requested_by=finish_result.cancel_request.requested_by,
-            )
-            run_outcome = stopped(active.run, stop, run_outcome.result, at=datetime.now(UTC))
-            ended = execution.finish_run(run_outcome, delivered_at=datetime.now(UTC))
-            finish_result = await self._journals.finish(ended)
-        active.finish_result = finish_result.done
-        if finish_result.finished_at is not None and run_outcome.status is not RunStatus.CANCELLED:
-            active.final = as_ended(active.run, ended, finish_result.finished_at)
-        if finish_result.done:
-            log.info("run.settled", status=run_outcome.status.value)
+    async def _finish(self, active: _Active, execution: Execution, outcome: RunOutcome) -> None:
+        """Write the end; where a cancel request came first, that is the end."""
+        finish = execution.finish(outcome, delivered_at=active.delivered_at)
+        stored = await self._journals.finish(finish)
+        if stored.cancel_request is not None:
+            request = stored.cancel_request
+            stop = CancelledError(request.reason, requested_by=request.requested_by)
+            outcome = stopped(active.run, stop, outcome.result, at=_now())
+            finish = execution.finish(outcome, delivered_at=_now())
+            stored = await self._journals.finish(finish)
+        active.finished = stored.done
+        if stored.finished_at is not None and outcome.status is not RunStatus.CANCELLED:
+            active.final = as_ended(active.run, finish, stored.finished_at)
+        if stored.done:
+            log.info("run.finished", status=outcome.status.value)
         else:
-            log.warning("run.settled_elsewhere")
+            log.warning("run.finished_elsewhere")
 
-    async def _outcome(self, active: _Active, execution: Execution) -> RunOutcome | None:
-        """Execute the run; None if it goes on elsewhere."""
+    async def _outcome(self, active: _Active, execution: Execution) -> GraphOutcome:
+        """Execute the run's graph; its limits of time and its stops reach what is in flight.
+
+        Raises:
+            GraphProblemsError: the graph cannot be executed here.
+        """
         run = active.run
         if run.cancel_request is not None:
-            self.stop(run.key, run.cancel_request)
+            self.cancel(run.key, run.cancel_request)
+        graph = await self._graph_of(active, execution)
+        if self._is_exhausted(run):
+            return graph.abandoned(_worker_lost(run))
         try:
-            graph = await self._graph_of(active, execution)
-        except GraphProblemsError as error:  # it was fine when it was accepted
-            return failed(run, error, None, at=datetime.now(UTC))
-        if run.cancel_request is None and run.attempts > self._limits.max_attempts:
-            return run_outcome_of(run, graph.abandoned(_worker_lost(run)), at=datetime.now(UTC))
-        outcome = await self._supervised(active, execution, graph)
-        outcome.let_go()
-        if isinstance(outcome.stop, HandOver):
-            return None
-        return run_outcome_of(run, outcome, at=datetime.now(UTC))
+            with seconds_of(execution.scope, active.token), _deadline_of(active, execution):
+                return await self._supervisor.run(
+                    graph.run(), active.token, late=lambda _: self._record_late(active, execution)
+                )
+        except DetachedError as detached:
+            return graph.abandoned(detached.stop)
+        except Stop as stop:  # it was stopped before it began
+            return graph.abandoned(stop)
+
+    def _is_exhausted(self, run: Run) -> bool:
+        """Return whether a run was begun too often to be begun again."""
+        return run.cancel_request is None and run.attempts > self._limits.max_attempts
 
     async def _graph_of(self, active: _Active, execution: Execution) -> GraphExecution:
         """Build the execution of a run's graph.
@@ -313,31 +322,17 @@ class RunExecutor:
         prepared = active.prepared or await self._graphs.prepared(run)
         return GraphExecution(prepared, inputs_of(run.request), context)
 
-    async def _supervised(
-        self, active: _Active, execution: Execution, graph: GraphExecution
-    ) -> GraphOutcome:
-        """Execute a run's graph; its limits of time and its stops reach what is in flight."""
-        try:
-            with seconds_of(execution.scope, active.token), _deadline_of(active, execution):
-                return await self._supervisor.run(
-                    graph.run(), active.token, late=lambda _: self._record_late(active, execution)
-                )
-        except DetachedError as abandoned:
-            return graph.abandoned(abandoned.stop)
-        except Stop as stop:  # it was stopped before it began
-            return graph.abandoned(stop)
-
-    async def _give_up(self, active: _Active, execution: Execution) -> None:
+    async def _release(self, active: _Active, execution: Execution) -> None:
         """Let another process go on with the run, unless it has it already."""
         if isinstance(active.token.stop, LostRunError):
             log.warning("run.lost")
             return
-        left = execution.abandon("The process gave the run up.")
+        calls, events = execution.abandon("The process gave the run up.")
         await self._store.release(
             active.run,
             active_seconds=execution.active_seconds,
-            calls=left.calls,
-            events=left.events,
+            calls=calls,
+            events=events,
             counted=False,
         )
         log.info("run.handed_over")
@@ -354,7 +349,7 @@ class RunExecutor:
         estimate.
         """
         await active.ended.wait()
-        if not active.finish_result:
+        if not active.finished:
             return
         try:
             await self._store.late(execution.late())
@@ -381,6 +376,10 @@ def _deadline_of(active: _Active, execution: Execution) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _worker_lost(run: Run) -> HandOver:

@@ -1,8 +1,8 @@
-"""Following the events of a run, on any replica, whoever executes it.
+"""Following the events of a run, on any replica.
 
-Whoever follows looks into the store: at once when this process stores something of the run, and
-otherwise every few tenths of a second, because what other processes store is not heard here. No
-connection is held while there is nothing to read.
+A follower reads the store at once when this process stores something of the run, and otherwise
+every few tenths of a second, because what other processes store notifies nobody here. No connection
+is held while there is nothing to read.
 """
 
 import asyncio
@@ -10,8 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from app.engine.supervision import shielded
 from app.runs.errors import RunNotFoundError
-from app.runs.notifier import Notification
-from app.runs.ports import EventPage, RunStore
+from app.runs.ports import EventPage, Notification, RunStore
 from app.runs.run import EventRecord, RunKey
 
 POLL_SECONDS = (0.2, 0.5)
@@ -29,13 +28,13 @@ class Following:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._notifier: set[Notification] = set()
+        self._notifications: set[Notification] = set()
         self._closing = False
 
     def stop(self) -> None:
         """End at once whatever is followed: the process closes."""
         self._closing = True
-        for notification in self._notifier:
+        for notification in self._notifications:
             notification.set()
 
     async def batches(
@@ -44,7 +43,7 @@ class Following:
         """Yield the events behind number ``after`` until the run has ended, in order.
 
         A batch is empty while there is nothing new, so that a caller can show that it lives. The
-        end comes early if the process closes: whoever wants to go on does so on another replica.
+        end comes early if the process closes; a caller goes on with another replica.
 
         Raises:
             RunNotFoundError: there is no such run.
@@ -52,7 +51,7 @@ class Following:
         """
         pause, longest = POLL_SECONDS
         with self._store.listening(key) as notification:
-            self._notifier.add(notification)
+            self._notifications.add(notification)
             try:
                 while not self._closing:
                     notification.clear()
@@ -67,7 +66,7 @@ class Following:
                         await self._heard(notification, pause)
                         pause = min(1.5 * pause, longest)
             finally:
-                self._notifier.discard(notification)
+                self._notifications.discard(notification)
 
     async def _read(self, key: RunKey, after: int) -> EventPage:
         page = await self._store.events(key, after=after, limit=AT_ONCE)
@@ -76,7 +75,7 @@ class Following:
         return page
 
     async def _heard(self, notification: Notification, seconds: float) -> None:
-        """Wait for the bell for a while; it rings for the end of the process as well."""
+        """Wait for a notification for a while; it comes for the end of the process as well."""
         if self._closing:
             return
         try:

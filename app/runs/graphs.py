@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem
+from app.nodes.nesting import GraphReference
 from app.runs.run import GraphRef
 
 
@@ -94,25 +95,6 @@ class GraphPage:
 
     graphs: Sequence[GraphVersion]
     next_cursor: str | None
-
-
-class GraphReference(Protocol):
-    """A place in a graph where another graph is named."""
-
-    @property
-    def place(self) -> tuple[str | int, ...]:
-        """Where the object with the name stands, such as ``("steps", 2, "data", "graph")``."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The name of the other graph."""
-        ...
-
-    @property
-    def version(self) -> int | None:
-        """Its version; None is the newest."""
-        ...
 
 
 class GraphChecks(Protocol):

@@ -1,9 +1,11 @@
-"""How a process that executes runs says that it lives, and learns what it missed."""
+"""What a process does as long as it lives: loops that are restarted, and the heartbeat."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 
+from app.engine.cancellation import is_being_cancelled
 from app.engine.supervision import shielded
 from app.runs.executor import RunExecutor
 from app.runs.ports import RunStore, WorkerStore
@@ -14,15 +16,60 @@ log = structlog.get_logger(__name__)
 BEAT_GRACE_SECONDS = 5.0
 """How long a beat may still take when the process ends: its statements are not cut off."""
 
+RESTART_SECONDS = (0.1, 5.0)
+"""How long a loop that ended waits before it is started again: first, at most."""
+
+STEADY_SECONDS = 30.0
+"""How long a loop must have run for the next wait to be the first one again."""
+
+
+class Loops:
+    """Starts loops again when they end, whether they failed or returned."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run ``loop`` for ever."""
+        self._tasks[name] = asyncio.create_task(_forever(name, loop), name=name)
+
+    async def stop(self) -> None:
+        """End all loops."""
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+
+async def _forever(name: str, loop: Callable[[], Awaitable[None]]) -> None:
+    first, longest = RESTART_SECONDS
+    pause = first
+    clock = asyncio.get_running_loop().time
+    while True:
+        began = clock()
+        try:
+            await loop()
+            log.warning("loop.ended", loop=name)
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            log.warning("loop.failed", loop=name, error=type(error).__name__)
+        except Exception as error:
+            log.warning("loop.failed", loop=name, error=type(error).__name__)
+        if clock() - began > STEADY_SECONDS:
+            pause = first
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, longest)
+
 
 class Heartbeat:
-    """Beats; with every beat re-reads which runs must stop, and which are this process's.
+    """Records that this process lives, and re-reads which runs are its own or must be cancelled.
 
-    A notification that was lost delays a stop by at most one beat. A run that the database gives to
-    this process although it is executed nowhere (its acceptance was committed, but the answer of
-    the commit was lost) is given back to the queue. A run that is executed here although the
-    database gives it to nobody here is stopped: it goes on elsewhere. Both must have looked so for
-    an interval, because a beat may see a run while it is being begun or ended.
+    A notification that was lost delays a cancel by at most one beat. A run that belongs
+    to this process although it is executed nowhere (its acceptance was committed, but the answer of
+    the commit was lost) is given back to the queue. A run that is executed here although
+    another worker owns it is stopped: it goes on elsewhere. Both must have been seen for an
+    interval, because a beat may see a run while it is being begun or ended.
     """
 
     def __init__(
@@ -37,8 +84,8 @@ class Heartbeat:
         self._store = store
         self._executor = executor
         self._interval_seconds = interval_seconds
-        self._orphans = _Suspects(0.9 * interval_seconds)
-        self._strays = _Suspects(0.9 * interval_seconds)
+        self._orphans = _SeenFor(0.9 * interval_seconds)
+        self._strays = _SeenFor(0.9 * interval_seconds)
 
     async def run(self) -> None:
         """Beat for ever."""
@@ -53,15 +100,15 @@ class Heartbeat:
             StoreUnavailableError: the database does not answer.
         """
         beat = await self._workers.beat(self._executor.worker_id)
-        for key, cancel_request in beat.stopped.items():
-            self._executor.stop(key, cancel_request)
+        for key, cancel_request in beat.cancelled.items():
+            self._executor.cancel(key, cancel_request)
         for key in self._strays.confirmed(self._executor.active - beat.owned):
             self._executor.lose(key)
         for key in self._orphans.confirmed(beat.owned - self._executor.active):
             await self._give_back(key)
 
     async def leave(self) -> None:
-        """Say that this process ends."""
+        """Record that this process ends."""
         await self._workers.leave(self._executor.worker_id)
 
     async def _give_back(self, key: RunKey) -> None:
@@ -74,15 +121,15 @@ class Heartbeat:
         await self._store.release(run, active_seconds=run.active_seconds, calls=(), counted=True)
 
 
-class _Suspects:
-    """Runs that have looked wrong in every beat for some time."""
+class _SeenFor:
+    """Finds the runs that were seen in every beat for some time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: dict[RunKey, float] = {}
 
-    def confirmed(self, looking_wrong: frozenset[RunKey]) -> list[RunKey]:
-        """Remember what looks wrong now; return what has for long enough, in order."""
+    def confirmed(self, seen: frozenset[RunKey]) -> list[RunKey]:
+        """Remember what is seen now; return what has been for long enough, in order."""
         now = asyncio.get_running_loop().time()
-        self._since = {key: self._since.get(key, now) for key in looking_wrong}
+        self._since = {key: self._since.get(key, now) for key in seen}
         return sorted(key for key, since in self._since.items() if now - since >= self._seconds)

@@ -1,19 +1,18 @@
 """The durable memory of one run while it is executed.
 
-What the run does and tells is gathered here and stored in three ways: with a barrier (before an
+What the run does and emits is gathered here and stored in three ways: with a barrier (before an
 external call), soon after it happened (so that the trace can be followed from any replica), and
 with the run's end. All of them write only what has changed, so a long run costs no more per call
 than a short one. What may not have arrived (its write failed, or nobody waited for the answer) is
 written again with the next one.
 
-One write is under way at a time, and whoever asks meanwhile shares the next one. So nothing is ever
+One write is under way at a time, and all that ask meanwhile share the next one. So nothing is ever
 stored before what led to it, however many steps work at once, and what was noted and emitted
 without a pause in between is stored together.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -28,14 +27,14 @@ from app.engine.step_path import StepPath
 from app.runs.event_log import EventLog, frozen
 from app.runs.ports import JournalStore, JournalWrite, Permission
 from app.runs.replay import entries_of, spent_inside, tries_of
-from app.runs.run import CallRecord, EventRecord, RunKey
+from app.runs.run import CallRecord, EventRecord, Run
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import TERMINAL, Node
 
 log = structlog.get_logger(__name__)
 
 PERMISSION_SECONDS = 0.1
-"""How old the database's permission to go on may be when a call begins (spec, section 5)."""
+"""How old the database's permission to go on may be when a call begins."""
 
 ASKS = 20
 """How often a barrier asks a database that takes longer than that to answer."""
@@ -57,26 +56,20 @@ class RunJournal:
     def __init__(
         self,
         *,
-        key: RunKey,
-        fence: int,
+        run: Run,
         graph: ExecutionGraph,
         token: CancellationToken,
         store: JournalStore,
         earlier: Sequence[CallRecord],
         permitted_at: float,
-        snapshot_interval_seconds: float,
-        last_seq: int = 0,
-        skipped: Set[str] = frozenset(),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
-        """Open the journal.
+        """Open the journal of a claimed run.
 
-        ``earlier`` is what previous executions left, ``last_seq`` their last event that is stored,
-        ``skipped`` the steps that they told to be skipped; ``permitted_at`` is when, on ``clock``,
-        the statement was sent that claimed the run.
+        ``earlier`` is what previous executions left; ``permitted_at`` is when, on ``clock``, the
+        statement was sent that claimed the run.
         """
-        self._key = key
-        self._fence = fence
+        self._run = run
         self._graph = graph
         self._token = token
         self._store = store
@@ -90,10 +83,9 @@ class RunJournal:
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
         self._recorded = tries_of(earlier)
-        self._events = EventLog(last_seq=last_seq, skipped=skipped)
+        self._events = EventLog(last_seq=run.last_seq, skipped=run.skipped)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
-        self._snapshots = _Snapshots(clock, snapshot_interval_seconds)
         self._closed = False
 
     def recorded(self, call_key: str) -> Recorded | None:
@@ -133,8 +125,8 @@ class RunJournal:
         """Pass only with a fresh permission; store everything first if the call is external.
 
         Raises:
-            CancelledError: somebody asked the run to stop.
-            HandOver: the run was lost to another worker, or the database is too slow to tell.
+            CancelledError: the run has a cancel request.
+            HandOver: the run was lost to another worker, or the database is too slow to answer.
         """
         if not external and self._clock() - self._permitted_at <= PERMISSION_SECONDS:
             return
@@ -142,7 +134,7 @@ class RunJournal:
             await self._store_changes()
             if self._clock() - self._permitted_at <= PERMISSION_SECONDS:
                 return
-        raise HandOver("The database answers too slowly to tell whether the run may go on.")
+        raise HandOver("The database answers too slowly to say whether the run may go on.")
 
     def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
         """Write nothing more by itself; return what may not be stored yet.
@@ -169,7 +161,7 @@ class RunJournal:
         A write that began after this was asked has stored all of it, and its answer is as good.
 
         Raises:
-            CancelledError: somebody asked the run to stop.
+            CancelledError: the run has a cancel request.
             LostRunError: the run belongs to another worker.
         """
         begun_before = self._writes_begun
@@ -213,14 +205,11 @@ class RunJournal:
             raise CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
 
     def _next_write(self) -> JournalWrite:
-        calls = self._changes()
-        snapshot = self._graph.snapshot() if calls and self._snapshots.due() else None
         return JournalWrite(
-            key=self._key,
-            fence=self._fence,
-            calls=calls,
+            key=self._run.key,
+            fence=self._run.fence,
+            calls=self._changes(),
             events=self._events.unconfirmed(),
-            snapshot=snapshot,
         )
 
     def _changes(self) -> tuple[CallRecord, ...]:
@@ -244,7 +233,7 @@ class RunJournal:
             await self._store_changes()
         except (HandOver, CancelledError):
             return False  # the token knows, and the run's end brings the rest
-        except Exception as error:  # the next barrier, or the end, tries again and is told
+        except Exception as error:  # the next barrier, or the end, tries again
             log.warning("journal.refused", error=type(error).__name__)
             return False
         return True
@@ -262,23 +251,6 @@ class _Sent:
 
     revision: int
     unwritten: frozenset[str]
-
-
-class _Snapshots:
-    """Says when a snapshot is worth its write: rarely, and ever more rarely as a run gets old."""
-
-    def __init__(self, clock: Callable[[], float], interval_seconds: float) -> None:
-        self._clock = clock
-        self._interval_seconds = interval_seconds
-        self._began = self._last = clock()
-
-    def due(self) -> bool:
-        now = self._clock()
-        age_seconds = now - self._began
-        if now - self._last < max(self._interval_seconds, 0.1 * age_seconds):
-            return False
-        self._last = now
-        return True
 
 
 def _record(node: Node, entries: dict[str, Entry]) -> CallRecord:

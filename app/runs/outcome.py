@@ -1,15 +1,20 @@
-"""How a run ended, in the words that callers see (spec, section 2)."""
+"""How a run ended, in the words that callers see, and the end of runs that nobody executes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from app.control.stops import Stop, StopCause, StopKind
-from app.engine.report import GraphOutcome, class_of, message_of_error
-from app.runs.plan import result_of
-from app.runs.run import Run, RunKind, RunStatus
+from app.control.stops import CancelledError, Stop, StopCause, StopKind
+from app.control.usage import ResourceUsage
+from app.engine.report import GraphOutcome, StepReport, class_of, message_of_error
+from app.kernel.facts import StepStatus
+from app.runs.event_log import EventLog, run_ended
+from app.runs.plan import CASE_STEP, result_of
+from app.runs.replay import graph_of, spent_before, tries_of
+from app.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKind, RunStatus
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +28,7 @@ class RunOutcome:
     error_class: str | None = None
 
 
-def run_outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
+def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
     """Return what the end of a run's graph means for the run."""
     result = result_of(run, outcome)
     if outcome.stop is not None:
@@ -55,25 +60,25 @@ def failed(
     run: Run, error: Exception, result: Mapping[str, Any] | None, *, at: datetime
 ) -> RunOutcome:
     """Return the end of a run that an error ended; a case says what its failure is called."""
-    told = None if result is None else result.get("finish_reason")
+    finish_reason = None if result is None else result.get("finish_reason")
     return RunOutcome(
         status=RunStatus.FAILED,
-        finish_reason=_of_a_case(run, told),
+        finish_reason=_of_a_case(run, finish_reason),
         result=result,
         stop=StopCause(kind=StopKind.ERROR, reason=message_of_error(error), at=at),
         error_class=class_of(error),
     )
 
 
-def close(graph: ExecutionGraph, root: str, run_outcome: RunOutcome) -> None:
+def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
     """End every node that is still open, the root last."""
-    reason = _reason(run_outcome)
+    reason = _reason(outcome)
     graph.close_open(reason)
-    match run_outcome.status:
+    match outcome.status:
         case RunStatus.COMPLETED:
             graph.mark_success(root, 0)
         case RunStatus.FAILED:
-            graph.mark_failure(root, run_outcome.error_class or "Error", reason)
+            graph.mark_failure(root, outcome.error_class or "Error", reason)
         case _:
             graph.mark_halt(root, reason)
 
@@ -83,8 +88,62 @@ def _of_a_case(run: Run, finish_reason: str | None) -> str | None:
     return finish_reason if run.kind is RunKind.CASE else None
 
 
-def _reason(run_outcome: RunOutcome) -> str:
-    stop = run_outcome.stop
+def _reason(outcome: RunOutcome) -> str:
+    stop = outcome.stop
     if stop is None:
-        return run_outcome.status.value
+        return outcome.status.value
     return stop.reason or stop.kind.value
+
+
+def cancelled_while_queued(
+    run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
+) -> FinishRun:
+    """Return how a run ends that is cancelled before it began, or between two executions.
+
+    ``earlier`` is what previous executions left in its journal, ``last_seq`` their last event.
+    """
+    graph, root = graph_of(run, earlier)
+    stop = CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
+    so_far = _result_so_far(run, earlier)
+    outcome = stopped(run, stop, so_far, at=cancel_request.requested_at or run.created_at)
+    close(graph, root, outcome)
+    _, nodes = graph.changed_since(0)
+    old = {record.node_id: record for record in earlier}
+    usage = ResourceUsage(before_seconds=run.active_seconds, clock=lambda: 0.0)
+    usage.add(spent_before(earlier))
+    cause = outcome.stop.to_dict() if outcome.stop else None
+    end = run_ended(outcome.status, outcome.finish_reason, cause)
+    return FinishRun(
+        key=run.key,
+        fence=run.fence,
+        status=outcome.status,
+        finish_reason=outcome.finish_reason,
+        result=outcome.result,
+        usage=usage.to_dict(),
+        stop=cause,
+        active_seconds=run.active_seconds,
+        calls=tuple(_ended(node, old) for node in nodes),
+        snapshot=graph.snapshot(),
+        events=EventLog(last_seq=last_seq).followed_by(end),
+        delivered_at=cancel_request.requested_at,
+    )
+
+
+def _result_so_far(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any] | None:
+    """Return what the steps of previous executions have come to."""
+    if not earlier:
+        return None
+    reports = {CASE_STEP: StepReport()} if run.kind is RunKind.CASE else {}
+    for key, recorded in tries_of(earlier).items():
+        step_id = key.removeprefix("step:")
+        if step_id == key or "/" in step_id:
+            continue
+        report = reports[step_id] = StepReport()
+        if not report.recall(recorded):
+            report.become(StepStatus.CANCELLED)
+    return result_of(run, GraphOutcome(reports))
+
+
+def _ended(node: Node, old: Mapping[str, CallRecord]) -> CallRecord:
+    record = old.get(node["node_id"])
+    return CallRecord(node=node) if record is None else replace(record, node=node)

@@ -71,7 +71,7 @@ def facts_of(run: Run) -> RunFacts:
 
 
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
-    """Return what a run came to, or had come to when it was ended (spec, section 10)."""
+    """Return what a run came to, or had come to when it was ended."""
     if run.request.kind is RunKind.GRAPH:
         return _graph_result(outcome.steps)
     case: Mapping[str, Any] | None = outcome.steps[CASE_STEP].outputs.get(RESULT)

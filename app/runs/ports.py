@@ -1,12 +1,12 @@
 """What runs need of whatever stores and dispatches them."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.runs.notifier import Notification
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -30,16 +30,16 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What became of a wish to stop."""
+    """What became of a cancel request."""
 
     run: Run | None
-    """None while the run does not exist; the wish then waits for it."""
+    """None while the run does not exist; the request is then pending."""
     cancel_request: CancelRequest | None
-    """The wish that counts: the first one. None if the run had ended without any."""
+    """The request that counts: the first one. None if the run had ended without any."""
     already_finished: bool = False
     """True if the run had ended before, so that nothing was changed."""
     calls: Sequence[CallRecord] = ()
-    """The LLM and tool calls that had begun when the wish was stored."""
+    """The LLM and tool calls that had begun when the request was stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateResult:
-    """What a run has cost after it was settled."""
+    """What a run has cost after it was finished."""
 
     key: RunKey
     fence: int
-    """Of the owner that settled it; nobody else adds to what it has spent."""
+    """Of the owner that finished it; nobody else adds to what it has spent."""
     calls: tuple[CallRecord, ...]
     usage: Mapping[str, Any]
 
@@ -82,17 +82,46 @@ class EventPage:
     """If True, and if there are fewer events than were asked for, there are no more."""
 
 
+Notification = asyncio.Event
+"""Set when there is something new of a run; its listener clears it before looking."""
+
+
+class RunNotifier:
+    """Wakes all who listen to a run in this process; runs without listeners cost nothing."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[RunKey, set[Notification]] = {}
+
+    def notify(self, key: RunKey) -> None:
+        """Wake all who listen to a run."""
+        for notification in self._listeners.get(key, ()):
+            notification.set()
+
+    @contextmanager
+    def listening(self, key: RunKey) -> Iterator[Notification]:
+        """Yield a notification that is set for a run until the block ends."""
+        notification = Notification()
+        others = self._listeners.setdefault(key, set())
+        others.add(notification)
+        try:
+            yield notification
+        finally:
+            others.discard(notification)
+            if not others:
+                self._listeners.pop(key, None)
+
+
 class RunStore(Protocol):
     """The one row that decides, for every run.
 
-    POST and DELETE both write the row of the run, so that an early wish to stop and a late
-    registration cannot miss each other. Every method is one transaction.
+    POST and DELETE both write the row of the run, so that a cancel request that comes early and a
+    run that comes late cannot miss each other. Every method is one transaction.
     """
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker.
 
-        A stored wish to stop settles it as cancelled instead.
+        With a pending cancel it is finished as cancelled instead.
 
         Raises:
             RunConflictError: the id, or the pair of id and key, belongs to another request.
@@ -103,15 +132,15 @@ class RunStore(Protocol):
         ...
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
-        """Store a wish to stop and tell the workers; a queued run is settled at once.
+        """Store a cancel request and notify the workers; a queued run is finished at once.
 
         Raises:
-            TooManyIntentsError: too many wishes wait for runs that do not exist.
+            TooManyPendingCancelsError: too many requests wait for runs that do not exist.
         """
         ...
 
     async def get(self, key: RunKey) -> Run | None:
-        """Return a run; an early wish alone is not one."""
+        """Return a run; a pending cancel is none."""
         ...
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
@@ -148,7 +177,7 @@ class RunStore(Protocol):
     async def late(self, result: LateResult) -> None:
         """Record a result that came after the end; status and result stay as they are.
 
-        Only the owner that settled the run may; a ``late_result`` event tells of it.
+        Only the owner that finished the run may; a ``late_result`` event is stored with it.
         """
         ...
 
@@ -157,9 +186,9 @@ class RunStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Have a bell rung whenever this process stores events of a run.
+        """Return a notification that is set whenever this process stores events of a run.
 
-        What other processes store is not heard: whoever listens must look from time to time.
+        What other processes store does not set it: listeners must look from time to time.
         """
         ...
 
@@ -168,18 +197,18 @@ class RunStore(Protocol):
         ...
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return the last stored snapshot of a run's ExecutionGraph."""
+        """Return the ExecutionGraph that was stored with the end of a run; None before."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What the database said when it stored a piece of the journal."""
+    """The answer to a write of the journal."""
 
     owned: bool
     """False if the run belongs to another worker by now, or has ended."""
     cancel_request: CancelRequest | None
-    """Somebody's wish to stop it."""
+    """The cancel request of the run, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +220,6 @@ class JournalWrite:
     calls: tuple[CallRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
     """Those that may not be stored yet; what is stored of them already stays as it is."""
-    snapshot: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +230,7 @@ class FinishResult:
     finished_at: datetime | None = None
     """When the run ended, on the store's clock; None if it did not."""
     cancel_request: CancelRequest | None = None
-    """Somebody's wish to stop that came first: write the end again, as cancelled."""
+    """A cancel request that came first: write the end again, as cancelled."""
 
 
 class JournalStore(Protocol):
@@ -215,32 +243,32 @@ class JournalStore(Protocol):
         """
         ...
 
-    async def finish(self, finish_run: FinishRun) -> FinishResult:
-        """End a run with one guarded update.
+    async def finish(self, finish: FinishRun) -> FinishResult:
+        """Finish a run with one guarded update.
 
-        Nothing is written if the run is lost to somebody else, or if somebody has asked it to stop
-        and the end is not ``cancelled``. Waits for a database that is away.
+        Nothing is written if another worker owns the run, or if it has a cancel request and the
+        end is not ``cancelled``. Waits for a database that is away.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What the database knows of the runs of this worker."""
+    """The runs of a worker as the database has them."""
 
-    stopped: Mapping[RunKey, CancelRequest]
-    """Runs that somebody asked to stop."""
+    cancelled: Mapping[RunKey, CancelRequest]
+    """Those of them that have a cancel request."""
     owned: frozenset[RunKey]
-    """Runs that the database gives to this worker."""
+    """Runs that belong to this worker."""
 
 
 class WorkerStore(Protocol):
     """The heartbeat of a process that executes runs."""
 
     async def beat(self, worker_id: str) -> Beat:
-        """Say that this worker lives; learn what it must stop."""
+        """Record that this worker lives; return the runs that are its own."""
         ...
 
     async def leave(self, worker_id: str) -> None:
-        """Say that this worker ends."""
+        """Record that this worker ends."""
         ...

@@ -1,4 +1,4 @@
-"""What an earlier execution of a run left, made ready for the next one (architecture, section 4).
+"""What an earlier execution of a run left, made ready for the next one.
 
 Its ExecutionGraph is rebuilt from the journal, the nodes that were open when its worker was lost
 are closed, and everything it cost is counted again, a lost call at its estimate.

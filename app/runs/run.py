@@ -105,13 +105,13 @@ class NewRun:
     """False if the service chose the id, so that the key alone identifies the request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
-    """The request's graph, where it was made ready to be executed when it was checked. Nobody
-    stores it: whoever takes the run over prepares the graph again."""
+    """The request's graph, where it was made ready to be executed when it was checked. It is
+    not stored: another process that takes the run over prepares the graph again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """Somebody's stored wish to stop a run."""
+    """A request to cancel a run, as it is stored."""
 
     requested_by: str
     reason: str | None = None
@@ -147,9 +147,9 @@ class Run:
     usage: Mapping[str, Any] | None = None
     stop: Mapping[str, Any] | None = None
     last_seq: int = 0
-    """The last event that was stored when the run was claimed; told to its claimer alone."""
+    """The last event that was stored when the run was claimed; known to its claimer alone."""
     skipped: frozenset[str] = frozenset()
-    """The steps that earlier owners have told to be skipped; told to its claimer alone."""
+    """The steps for which a step.skipped event is stored; known to its claimer alone."""
 
     @property
     def finished(self) -> bool:
@@ -177,7 +177,7 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """An event as it is stored: numbered and dated (spec, section 9)."""
+    """An event as it is stored: numbered and dated."""
 
     seq: int
     """1 to n in each run, without a gap."""
@@ -205,7 +205,7 @@ class FinishRun:
     """What the journal does not hold yet."""
     snapshot: Mapping[str, Any]
     events: tuple[EventRecord, ...] = ()
-    """Those that may not be stored yet; the last one tells of the end itself."""
+    """Those that may not be stored yet; the last one is that of the end itself."""
     delivered_at: datetime | None = None
 
 

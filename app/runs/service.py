@@ -25,7 +25,7 @@ POLL_SECONDS = (0.02, 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelStatus:
-    """What became of a wish to stop."""
+    """What became of a cancel request."""
 
     run_id: str
     status: RunStatus | None
@@ -34,8 +34,9 @@ class CancelStatus:
     """True if the run had ended before, so that nothing was changed."""
     cancel_request: CancelRequest | None
     settled_at: datetime | None
+    """When the run ended; None while it has not."""
     calls: tuple[CallRecord, ...] = ()
-    """LLM and tool calls that had begun before the wish."""
+    """LLM and tool calls that had begun before the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +71,26 @@ class RunService:
         return await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
-        """Store a wish to stop; it is kept even if the run does not exist yet.
+        """Store a cancel request; it is kept even if the run does not exist yet.
 
         Its ``reason`` is for people who read the trace, so it is kept without secrets and personal
         data.
 
         Raises:
-            TooManyIntentsError: too many wishes wait for runs that do not exist.
+            TooManyPendingCancelsError: too many requests wait for runs that do not exist.
         """
-        said = None if reason is None else redact_text(reason)
-        cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=said))
-        run, cancel_request = cancelled.run, cancelled.cancel_request
-        if run is None:
-            return CancelStatus(
-                run_id=key.run_id,
-                status=None,
-                already_finished=False,
-                cancel_request=cancel_request,
-                settled_at=None,
-            )
-        if not run.finished and cancel_request is not None and self._executor is not None:
-            self._executor.stop(key, cancel_request)
+        redacted = None if reason is None else redact_text(reason)
+        cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
+        run, request = cancelled.run, cancelled.cancel_request
+        running = run is not None and not run.finished
+        if running and request is not None and self._executor is not None:
+            self._executor.cancel(key, request)
         return CancelStatus(
             run_id=key.run_id,
-            status=run.status,
+            status=None if run is None else run.status,
             already_finished=cancelled.already_finished,
-            cancel_request=cancel_request,
-            settled_at=run.finished_at,
+            cancel_request=request,
+            settled_at=None if run is None else run.finished_at,
             calls=tuple(cancelled.calls),
         )
 
@@ -104,7 +98,7 @@ class RunService:
         """Return a run.
 
         Raises:
-            RunNotFoundError: there is none, or only a wish to stop it.
+            RunNotFoundError: there is none, or only a pending cancel.
         """
         run = await self._store.get(key)
         if run is None:

@@ -90,8 +90,6 @@ class TraceSettings(Section):
 
     payloads: Literal["redacted", "none", "full"] = "redacted"
     """Inputs, outputs and prompts in traces: without secrets, not at all, or as they are."""
-    snapshot_interval_seconds: Seconds = 2.0
-    """Least time between two stored snapshots of a run that is at work."""
 
 
 class ArtifactSettings(Section):

@@ -151,7 +151,7 @@ async def test_no_canary_is_in_the_output_of_the_process(
     lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
     output = Surface("output", service.child.stdout + service.child.stderr)
 
-    assert {"process.open", "run.settled"} <= {line["event"] for line in lines}
+    assert {"process.open", "run.finished"} <= {line["event"] for line in lines}
     assert leaks(story, [output, Surface("lines", plain(lines))]) == []
     assert MODEL_KEY not in output.text
 

@@ -113,7 +113,7 @@ async def test_a_run_that_kills_every_process_fails_as_lost(
 async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The stop wins over the rescue."""
+    """The cancel wins over the recovery."""
     settings = model_settings(provider.openai_url)
     async with (
         ServiceProcess(database_url, settings=settings, name="first") as first,

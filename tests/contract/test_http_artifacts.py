@@ -8,8 +8,7 @@ import pytest
 
 from app.api.auth import Caller
 from app.client import ApiError, CaseworkerClient
-from app.runs.artifact_reading import PIECE_BYTES
-from app.runs.artifacts import StoredArtifact
+from app.runs.artifacts import PIECE_BYTES, StoredArtifact
 from app.runs.errors import StoreUnavailableError
 from app.runs.run import RunKey
 from tests.support.artifacts import Files, files_of_a_run, new_artifact

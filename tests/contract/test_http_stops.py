@@ -21,7 +21,7 @@ RECEIPT_KEYS = {
 
 @pytest.fixture
 def store() -> MemoryRuns:
-    return MemoryRuns(max_early_intents=2)
+    return MemoryRuns(max_pending_cancels=2)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def ended(run: Run, status: RunStatus = RunStatus.COMPLETED, *, last_seq: int = 
     return end_of(run, status, events=EventLog(last_seq=last_seq).followed_by(end))
 
 
-async def told(ports: Ports, after: int = 0, limit: int = 100) -> Sequence[EventRecord]:
+async def stored(ports: Ports, after: int = 0, limit: int = 100) -> Sequence[EventRecord]:
     page = await ports.runs.events(KEY, after=after, limit=limit)
     assert page is not None
     return page.events
@@ -45,7 +45,7 @@ class TestTelling:
         )
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=events))
 
-        assert await told(ports) == list(events)
+        assert await stored(ports) == list(events)
 
     async def test_events_are_read_from_any_point_and_page_by_page(self, ports: Ports) -> None:
         """In order, whatever the order in which they came."""
@@ -53,9 +53,9 @@ class TestTelling:
         write = JournalWrite(key=KEY, fence=1, events=tuple(event(n) for n in (3, 1, 2, 4)))
         await ports.journal.write(write)
 
-        assert [each.seq for each in await told(ports, after=1, limit=2)] == [2, 3]
-        assert [each.seq for each in await told(ports, after=4)] == []
-        assert [each.seq for each in await told(ports, after=2**31 - 1)] == []
+        assert [each.seq for each in await stored(ports, after=1, limit=2)] == [2, 3]
+        assert [each.seq for each in await stored(ports, after=4)] == []
+        assert [each.seq for each in await stored(ports, after=2**31 - 1)] == []
 
     async def test_an_event_that_is_stored_stays_as_it_is(self, ports: Ports) -> None:
         """Somebody may have read it; what is written again adds nothing."""
@@ -64,10 +64,10 @@ class TestTelling:
         for events in ((first,), (first,), (event(1, data={"text": "other"}), event(2))):
             await ports.journal.write(JournalWrite(key=KEY, fence=1, events=events))
 
-        assert await told(ports) == [first, event(2)]
+        assert await stored(ports) == [first, event(2)]
 
     async def test_a_page_says_whether_the_run_had_ended(self, ports: Ports) -> None:
-        """And there is none where there is no run; an early wish is none."""
+        """And there is none where there is no run; a pending cancel is none."""
         run = await ports.claimed()
         await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
         before = await ports.runs.events(KEY, after=0, limit=10)
@@ -90,11 +90,11 @@ class TestTelling:
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
         assert not (await ports.journal.finish(ended(run))).done
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True, events=(event(1),))
-        assert await told(ports) == []
+        assert await stored(ports) == []
 
         await ports.journal.finish(ended(again))
         await ports.journal.write(JournalWrite(key=KEY, fence=2, events=(event(2),)))
-        assert [each.type for each in await told(ports)] == ["run.completed"]
+        assert [each.type for each in await stored(ports)] == ["run.completed"]
 
     @pytest.mark.req("004/lifecycle")
     async def test_the_next_owner_goes_on_behind_the_last_event_that_is_stored(
@@ -112,7 +112,7 @@ class TestTelling:
         assert again is not None
         assert (run.last_seq, again.last_seq) == (0, 3)
         assert (sorted(run.skipped), sorted(again.skipped)) == ([], ["a/b"])
-        assert [each.seq for each in await told(ports)] == [1, 2, 3]
+        assert [each.seq for each in await stored(ports)] == [1, 2, 3]
 
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
         """Of that run alone."""
@@ -143,18 +143,20 @@ class TestEnding:
         for _ in range(2):
             await ports.journal.finish(ended(run, status, last_seq=1))
 
-        assert [each.type for each in await told(ports)] == ["text.delta", f"run.{status}"]
-        assert event_problems(await told(ports), status) == []
+        assert [each.type for each in await stored(ports)] == ["text.delta", f"run.{status}"]
+        assert event_problems(await stored(ports), status) == []
 
-    async def test_an_end_that_loses_against_a_wish_tells_nothing(self, ports: Ports) -> None:
+    async def test_an_end_that_loses_against_a_cancel_request_emits_nothing(
+        self, ports: Ports
+    ) -> None:
         """The end that is written instead takes its number."""
         run = await ports.claimed()
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
         await ports.journal.finish(ended(run))
-        assert await told(ports) == []
+        assert await stored(ports) == []
         await ports.journal.finish(ended(run, RunStatus.CANCELLED))
 
-        assert [(each.seq, each.type) for each in await told(ports)] == [(1, "run.cancelled")]
+        assert [(each.seq, each.type) for each in await stored(ports)] == [(1, "run.cancelled")]
 
     @pytest.mark.req("card/delete")
     async def test_a_run_that_nobody_executes_ends_with_an_event_as_well(
@@ -163,7 +165,7 @@ class TestEnding:
         """Cancelled before it existed, and in the queue."""
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
         await ports.claimed()
-        [end] = await told(ports)
+        [end] = await stored(ports)
         assert (end.seq, end.type) == (1, "run.cancelled")
         assert end.data["stop"]["requested_by"] == "tester"
 
@@ -176,13 +178,13 @@ class TestEnding:
     async def test_a_run_that_is_cancelled_between_two_owners_goes_on_numbering(
         self, ports: Ports
     ) -> None:
-        """What the first owner has told stays, and the end stands behind it."""
+        """What the first owner has stored stays, and the end stands behind it."""
         run = await ports.claimed()
         events = (event(1, STEP_STARTED, step_id="a", node_id="n000002"), event(2))
         await ports.runs.release(run, active_seconds=1, calls=(), counted=True, events=events)
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
 
-        assert [(each.seq, each.type) for each in await told(ports)] == [
+        assert [(each.seq, each.type) for each in await stored(ports)] == [
             (1, STEP_STARTED),
             (2, "text.delta"),
             (3, "run.cancelled"),
@@ -190,7 +192,7 @@ class TestEnding:
 
     @pytest.mark.req("001/inv3")
     async def test_a_late_cost_is_told_behind_the_end(self, ports: Ports) -> None:
-        """By the owner that settled the run; nobody else changes what it has spent."""
+        """By the owner that finished the run; nobody else changes what it has spent."""
         run = await ports.claimed()
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         again = await ports.runs.claim(KEY, "w2")
@@ -201,15 +203,15 @@ class TestEnding:
         old = LateResult(key=KEY, fence=1, calls=records, usage={"tokens": 1})
         await ports.runs.late(old)
         assert await ports.stored() == before
-        assert (await ports.runs.calls(KEY), len(await told(ports))) == ([], 1)
+        assert (await ports.runs.calls(KEY), len(await stored(ports))) == ([], 1)
 
         await ports.runs.late(replace(old, fence=2))
         assert (await ports.stored()).usage == {"tokens": 1}
-        assert [(each.seq, each.type) for each in await told(ports)] == [
+        assert [(each.seq, each.type) for each in await stored(ports)] == [
             (1, "run.completed"),
             (2, "late_result"),
         ]
-        assert (await told(ports))[1].data == {"usage": {"tokens": 1}}
+        assert (await stored(ports))[1].data == {"usage": {"tokens": 1}}
 
     async def test_a_late_cost_of_a_run_that_goes_on_is_dropped(self, ports: Ports) -> None:
         """There the lost call is counted at its estimate."""
@@ -217,7 +219,7 @@ class TestEnding:
         await ports.runs.late(LateResult(key=KEY, fence=1, calls=(), usage={"tokens": 1}))
 
         assert (await ports.stored()).usage is None
-        assert await told(ports) == []
+        assert await stored(ports) == []
 
 
 class TestGuards:
@@ -244,7 +246,7 @@ class TestGuards:
         with pytest.raises(Exception, match=r"(?i)events_one|EventRecord"):
             await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(*sound, second)))
 
-        assert await told(ports) == list(sound)
+        assert await stored(ports) == list(sound)
 
     async def test_a_step_may_be_resumed_often_and_end_once_in_each_execution(
         self, ports: Ports
@@ -261,4 +263,4 @@ class TestGuards:
         )
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=events))
 
-        assert await told(ports) == list(events)
+        assert await stored(ports) == list(events)

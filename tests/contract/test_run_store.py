@@ -105,7 +105,7 @@ class TestAccepting:
 
 @pytest.mark.req("card/delete")
 class TestStopping:
-    async def test_a_wish_for_a_run_that_comes_later_stops_it(self, ports: Ports) -> None:
+    async def test_a_cancel_request_for_a_run_that_comes_later_stops_it(self, ports: Ports) -> None:
         """No worker ever sees the run, and its trace is a halted root alone."""
         early = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         unseen = await ports.runs.get(KEY), (await ports.runs.find("default", RunFilter())).runs
@@ -128,7 +128,7 @@ class TestStopping:
 
     async def test_a_wish_that_has_expired_stops_nothing(self, opened: Open) -> None:
         """Its id is free again, and the run knows of no wish."""
-        async with opened(store_limits(intent_ttl_seconds=0)) as ports:
+        async with opened(store_limits(pending_cancel_ttl_seconds=0)) as ports:
             await ports.runs.cancel(KEY, CANCEL_REQUEST)
             accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
 
@@ -137,7 +137,7 @@ class TestStopping:
 
     async def test_early_wishes_are_capped_for_each_tenant(self, opened: Open) -> None:
         """The same wish again, and another tenant's, are still kept."""
-        async with opened(store_limits(max_early_intents=2)) as ports:
+        async with opened(store_limits(max_pending_cancels=2)) as ports:
             for n in range(2):
                 await ports.runs.cancel(RunKey("default", f"case-{n}"), CANCEL_REQUEST)
 
@@ -152,8 +152,8 @@ class TestStopping:
             refused = await ports.runs.accept(new_run("case-2"), worker_id="w1")
             assert refused.run.status is RunStatus.RUNNING
 
-    async def test_a_queued_run_ends_with_the_wish(self, ports: Ports) -> None:
-        """Nobody can claim it any more, and a second wish changes nothing."""
+    async def test_a_queued_run_ends_with_the_cancel_request(self, ports: Ports) -> None:
+        """Nobody can claim it any more, and a second request changes nothing."""
         await ports.queued()
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         again = await ports.runs.cancel(KEY, CancelRequest(requested_by="somebody else"))
@@ -168,7 +168,7 @@ class TestStopping:
         assert again.cancel_request is not None
         assert again.cancel_request.requested_by == "tester"
 
-    async def test_a_running_run_learns_of_the_wish_and_ends_as_cancelled(
+    async def test_a_running_run_learns_of_the_cancel_request_and_ends_as_cancelled(
         self, ports: Ports
     ) -> None:
         """Its next barrier says so, and no other end is accepted; its result is kept."""
@@ -189,7 +189,7 @@ class TestStopping:
         assert finish_result.done
         assert (stored.status, stored.result) == (RunStatus.CANCELLED, {"answer": "4"})
 
-    async def test_the_first_wish_counts(self, ports: Ports) -> None:
+    async def test_the_first_cancel_request_counts(self, ports: Ports) -> None:
         """For a run, and for an id that has none yet."""
         other = CancelRequest(requested_by="somebody else")
         await ports.claimed()
@@ -200,7 +200,7 @@ class TestStopping:
             assert again.cancel_request.requested_by == "tester"
 
     async def test_a_finished_run_stays_as_it_is(self, ports: Ports) -> None:
-        """There is no wish then, and the answer says that there was nothing to do."""
+        """There is no request then, and the answer says that there was nothing to do."""
         run = await ports.claimed()
         await ports.journal.finish(end_of(run))
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
@@ -232,8 +232,8 @@ class TestBeating:
         beat = await ports.workers.beat("w1")
 
         assert sorted(key.run_id for key in beat.owned) == ["case-0", "case-1"]
-        assert [key.run_id for key in beat.stopped] == ["case-1"]
-        assert beat.stopped[RunKey("default", "case-1")].requested_by == "tester"
+        assert [key.run_id for key in beat.cancelled] == ["case-1"]
+        assert beat.cancelled[RunKey("default", "case-1")].requested_by == "tester"
         await ports.workers.leave("w1")
         await ports.workers.leave("w1")
 
@@ -256,7 +256,7 @@ class TestListing:
         assert seen == [f"case-{n}" for n in reversed(range(5))]
 
     async def test_runs_are_found_by_status_and_time(self, ports: Ports) -> None:
-        """Early wishes are no runs."""
+        """Pending cancels are no runs."""
         await ports.claimed("case-1")
         await ports.queued("case-2")
         await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)

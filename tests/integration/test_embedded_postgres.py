@@ -11,15 +11,15 @@ import psycopg
 import pytest
 
 from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from app.adapters.postgres.embedded.account import open_for_search, server_account
-from app.adapters.postgres.embedded.postmaster import read_postmaster
+from app.adapters.postgres.embedded.cluster import read_postmaster
+from app.adapters.postgres.embedded.programs import open_for_search, server_account
 from tests.support.processes import ChildProcess
 
 OWNER = """
 import json, signal, sys
 from pathlib import Path
 from app.adapters.postgres.embedded import EmbeddedPostgres
-from app.adapters.postgres.embedded.postmaster import read_postmaster
+from app.adapters.postgres.embedded.cluster import read_postmaster
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 data_dir = Path(sys.argv[1])

@@ -62,7 +62,7 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
 
 
 async def test_what_is_not_registered_is_said_once(graphs: GraphDefinitions) -> None:
-    """The catalog has nothing to add about a bare name, and its own findings are told too."""
+    """The catalog has nothing to add about a bare name, and its own findings are named too."""
     graph = holding(named("nowhere"), PLUS_ONE, {"name": 5})
     graph["steps"][1]["type"] = "unknown"
 

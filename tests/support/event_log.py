@@ -19,8 +19,8 @@ from app.engine.events import (
     STEP_SKIPPED,
     STEP_STARTED,
 )
-from app.runs.event_log import RUN_ENDS
 from app.runs.run import TERMINAL, EventRecord, RunKey
+from tests.support.memory_rows import RUN_ENDS
 
 
 def event_problems(events: Sequence[EventRecord], status: str) -> list[str]:

@@ -5,18 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.kernel.validation import Problem, Severity
+from app.nodes.nesting import GraphReference
 
 CONTAINERS = ("subgraph", "map")
 CHANNELS = ("flow", "link")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Where a graph names another one."""
-
-    place: tuple[str | int, ...]
-    name: str
-    version: int | None = None
 
 
 @dataclass
@@ -32,7 +24,7 @@ class ShapeChecks:
         self.checked += 1
         return None, tuple(self._problems(graph, ""))
 
-    def references(self, graph: Mapping[str, Any]) -> Sequence[Reference]:
+    def references(self, graph: Mapping[str, Any]) -> Sequence[GraphReference]:
         return list(_references(graph, ()))
 
     def _problems(self, graph: Mapping[str, Any], at: str) -> Iterator[Problem]:
@@ -65,13 +57,13 @@ def _bad_channels(graph: Mapping[str, Any], at: str) -> Iterator[Problem]:
             yield Problem(f"{at}edges.{index}.data.channel", "This must be flow or link.")
 
 
-def _references(graph: Mapping[str, Any], place: tuple[str | int, ...]) -> Iterator[Reference]:
+def _references(graph: Mapping[str, Any], place: tuple[str | int, ...]) -> Iterator[GraphReference]:
     steps = graph.get("steps")
     for index, step in enumerate(steps if isinstance(steps, list) else ()):
         nested = _nested(step) if isinstance(step, dict) else None
         here = (*place, "steps", index, "data", "graph")
         if nested is not None and _is_name(nested):
-            yield Reference(here, nested["name"], nested.get("version"))
+            yield GraphReference(here, nested["name"], nested.get("version"))
         elif nested is not None:
             yield from _references(nested, here)
 

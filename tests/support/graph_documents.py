@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from app.runs.graph_size import canonical
+from app.runs.expansion import canonical
 from app.runs.graphs import NewGraph
 from app.runs.run import GraphRef
 

@@ -51,7 +51,7 @@ def pool_sizes(**changes: Any) -> PoolSizes:
 def store_limits(**changes: Any) -> StoreLimits:
     """What the store refuses."""
     limits = StoreLimits(
-        intent_ttl_seconds=3600.0, max_early_intents=1000, accept_timeout_seconds=10.0
+        pending_cancel_ttl_seconds=3600.0, max_pending_cancels=1000, accept_timeout_seconds=10.0
     )
     return replace(limits, **changes)
 
@@ -66,9 +66,7 @@ def retry_policy(**changes: Any) -> RetryPolicy:
 
 def executor_limits(**changes: Any) -> ExecutorLimits:
     """How a process executes runs."""
-    limits = ExecutorLimits(
-        max_runs=1000, max_attempts=3, snapshot_interval_seconds=2.0, max_parallel_steps=64
-    )
+    limits = ExecutorLimits(max_runs=1000, max_attempts=3, max_parallel_steps=64)
     return replace(limits, **changes)
 
 

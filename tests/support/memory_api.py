@@ -15,8 +15,7 @@ from app.llm.pricing import no_list_price
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.nodes.toolset import ToolNames, toolset_type
-from app.runs.artifact_reading import ArtifactReading
-from app.runs.artifacts import ArtifactStore
+from app.runs.artifacts import ArtifactReading, ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.service import RunService
 from app.tools.calculator import Calculator

@@ -7,19 +7,19 @@ from datetime import datetime
 from typing import Any
 
 from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED
-from app.runs.event_log import RUN_ENDS
-from app.runs.run import CallRecord, CancelRequest, EventRecord, Run, RunStatus
+from app.runs.run import TERMINAL, CallRecord, CancelRequest, EventRecord, Run, RunStatus
 
+RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
 OPEN_CALL = frozenset({"created", "running"})
 
 
 @dataclass(slots=True)
 class Row:
-    """What is stored under one key: a run, or an early wish to stop one."""
+    """What is stored under one key: a run, or a pending cancel."""
 
     run: Run | None = None
     pending_cancel: CancelRequest | None = None
-    intent_expires_at: datetime | None = None
+    pending_cancel_expires_at: datetime | None = None
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
@@ -57,14 +57,14 @@ def write_calls(row: Row, records: Iterable[CallRecord]) -> None:
 
 def write_events(row: Row, records: Iterable[EventRecord]) -> None:
     """Write events; one that is stored stays as it is, and what the database refuses is refused."""
-    told = dict(row.events)
+    kept = dict(row.events)
     for record in records:
-        if record.seq in told:
+        if record.seq in kept:
             continue
-        for stored in told.values():
+        for stored in kept.values():
             assert not _contradict(stored, record), f"{stored} and {record}"
-        told[record.seq] = replace(record, data=as_json(record.data))
-    row.events = told
+        kept[record.seq] = replace(record, data=as_json(record.data))
+    row.events = kept
 
 
 def _contradict(one: EventRecord, other: EventRecord) -> bool:

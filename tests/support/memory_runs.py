@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.runs.ending import cancelled_while_queued
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -21,7 +20,7 @@ from app.runs.errors import (
     TooManyPendingCancelsError,
 )
 from app.runs.event_log import late_result
-from app.runs.notifier import Notification, RunNotifier
+from app.runs.outcome import cancelled_while_queued
 from app.runs.ports import (
     Accepted,
     Beat,
@@ -30,9 +29,11 @@ from app.runs.ports import (
     FinishResult,
     JournalWrite,
     LateResult,
+    Notification,
     Page,
     Permission,
     RunFilter,
+    RunNotifier,
 )
 from app.runs.run import (
     NEXT,
@@ -68,8 +69,8 @@ class MemoryRuns:
         self,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        intent_ttl_seconds: float = 3600.0,
-        max_early_intents: int = 1000,
+        pending_cancel_ttl_seconds: float = 3600.0,
+        max_pending_cancels: int = 1000,
         max_queued: int | None = None,
     ) -> None:
         """Start empty; ``now`` is the database's clock."""
@@ -77,8 +78,8 @@ class MemoryRuns:
         self.workers: set[str] = set()
         self._notifier = RunNotifier()
         self._now = now
-        self._intent_ttl = timedelta(seconds=intent_ttl_seconds)
-        self._max_early_intents = max_early_intents
+        self._pending_cancel_ttl = timedelta(seconds=pending_cancel_ttl_seconds)
+        self._max_pending_cancels = max_pending_cancels
         self._max_queued = max_queued
 
     # -- the run store ---------------------------------------------------------------------------
@@ -92,7 +93,7 @@ class MemoryRuns:
                 raise QueueFullError
             row = self.rows.setdefault(new.key, Row())
             pending_cancel = row.pending_cancel if self._lives(row) else None
-            row.pending_cancel = row.intent_expires_at = None
+            row.pending_cancel = row.pending_cancel_expires_at = None
             self._put(
                 row, self._accepted(new, None if pending_cancel else worker_id, pending_cancel)
             )
@@ -210,8 +211,6 @@ class MemoryRuns:
                 return Permission(owned=False, cancel_request=None)
             self._tell(row, write.events)
             write_calls(row, write.calls)
-            if write.snapshot is not None:
-                row.snapshots.append(as_json(write.snapshot))
             return Permission(owned=True, cancel_request=run_of(row).cancel_request)
 
     async def finish(self, finish_run: FinishRun) -> FinishResult:
@@ -232,10 +231,10 @@ class MemoryRuns:
             self.workers.add(worker_id)
             runs = [row.run for row in self.rows.values() if row.run is not None]
             owned = [run for run in runs if run.worker_id == worker_id and run.status in OWNED]
-            stopped = {
+            cancelled = {
                 run.key: run.cancel_request for run in owned if run.cancel_request is not None
             }
-            return Beat(stopped=stopped, owned=frozenset(run.key for run in owned))
+            return Beat(cancelled=cancelled, owned=frozenset(run.key for run in owned))
 
     async def leave(self, worker_id: str) -> None:
         async with _transaction():
@@ -244,7 +243,7 @@ class MemoryRuns:
     # -- what tests do and see beyond the ports --------------------------------------------------
 
     def lose(self, worker_id: str) -> list[RunKey]:
-        """Put the runs of a worker that fell silent back into the queue, as a rescue does."""
+        """Put the runs of a worker that fell silent back into the queue, as a recovery does."""
         self.workers.discard(worker_id)
         lost = [row for row in self.rows.values() if row.run and row.run.worker_id == worker_id]
         for row in lost:
@@ -310,21 +309,24 @@ class MemoryRuns:
     def _keep_pending_cancel(
         self, key: RunKey, row: Row, cancel_request: CancelRequest
     ) -> CancelRequest:
-        """Keep a wish for a run that does not exist; the first that has not expired counts."""
+        """Keep a pending cancel; the first that has not expired counts."""
         if not self._lives(row):
             living = sum(
                 self._lives(other) for of, other in self.rows.items() if of.tenant == key.tenant
             )
-            if living >= self._max_early_intents:
+            if living >= self._max_pending_cancels:
                 raise TooManyPendingCancelsError
             row.pending_cancel = cancel_request
         self.rows[key] = row
-        row.intent_expires_at = self._now() + self._intent_ttl
+        row.pending_cancel_expires_at = self._now() + self._pending_cancel_ttl
         assert row.pending_cancel is not None
         return row.pending_cancel
 
     def _lives(self, row: Row) -> bool:
-        return row.intent_expires_at is not None and row.intent_expires_at > self._now()
+        return (
+            row.pending_cancel_expires_at is not None
+            and row.pending_cancel_expires_at > self._now()
+        )
 
     def _is_full(self) -> bool:
         return self._max_queued is not None and len(self.queued()) >= self._max_queued

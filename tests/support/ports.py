@@ -47,8 +47,8 @@ NO_LIMITS = store_limits()
 @asynccontextmanager
 async def in_memory(limits: StoreLimits = NO_LIMITS) -> AsyncIterator[Ports]:
     store = MemoryRuns(
-        intent_ttl_seconds=limits.intent_ttl_seconds,
-        max_early_intents=limits.max_early_intents,
+        pending_cancel_ttl_seconds=limits.pending_cancel_ttl_seconds,
+        max_pending_cancels=limits.max_pending_cancels,
         max_queued=limits.max_queued,
     )
     yield Ports(store, store, store)

@@ -10,11 +10,11 @@ import psycopg
 from psycopg.rows import dict_row
 
 from app.adapters.postgres.connections import driver_url
+from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, PoolSizes, open_engines
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.runs import PostgresRuns, StoreLimits
 from app.adapters.postgres.workers import PostgresWorkers
-from app.adapters.queue.dispatch import QueueDispatch
 from app.control.budget import Budget
 from app.runs.run import (
     CallRecord,

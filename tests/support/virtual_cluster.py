@@ -29,8 +29,7 @@ from app.engine.step_path import StepPath
 from app.engine.supervision import Supervisor
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import RunExecutor
-from app.runs.heartbeat import Heartbeat
-from app.runs.loops import Loops
+from app.runs.heartbeat import Heartbeat, Loops
 from app.runs.ports import Accepted
 from app.runs.run import (
     TERMINAL,
@@ -184,7 +183,7 @@ class Process:
             catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
             supervisor=Supervisor(grace_seconds=CANCEL_GRACE_SECONDS),
             services={},
-            limits=executor_limits(max_runs=max_runs, snapshot_interval_seconds=0.3),
+            limits=executor_limits(max_runs=max_runs),
             clock=cluster.loop.time,
         )
         self.service = RunService(cluster.database, self.executor)
@@ -259,11 +258,11 @@ class Cluster:
         with patch("app.runs.service.time", SimpleNamespace(monotonic=self.loop.time)):
             for process in self.processes:
                 process.open()
-            rescuer = asyncio.create_task(self._rescue())
+            recovery = asyncio.create_task(self._recover())
             await story(self)
             await self._all_ended()
-            rescuer.cancel()
-            await asyncio.wait({rescuer})
+            recovery.cancel()
+            await asyncio.wait({recovery})
             for process in self.processes:
                 if not process.closed:
                     await process.close()
@@ -296,7 +295,7 @@ class Cluster:
             for process in self.processes:
                 asyncio.get_running_loop().call_later(
                     self.chance.choice([0.0, 0.01, 0.05]),
-                    process.executor.stop,
+                    process.executor.cancel,
                     RunKey("t", run_id),
                     receipt.cancel_request,
                 )
@@ -310,7 +309,7 @@ class Cluster:
             await asyncio.sleep(0.5)
         raise AssertionError([(run.key.run_id, run.status, run.worker_id) for run in runs])
 
-    async def _rescue(self) -> None:
+    async def _recover(self) -> None:
         """Find the runs of processes that are gone."""
         while True:
             await asyncio.sleep(3)

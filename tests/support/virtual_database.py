@@ -103,7 +103,7 @@ class Database(MemoryRuns):
         self._last = EPOCH
 
     def cancel_requested(self, key: RunKey) -> tuple[int, float] | None:
-        """When the wish that counts was committed, if there is one."""
+        """When the request that counts was committed, if there is one."""
         run = self.rows[key].run if key in self.rows else None
         cancel_request = run.cancel_request if run else None
         return (

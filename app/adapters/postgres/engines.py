@@ -11,9 +11,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from app.adapters.postgres.connections import Connection, Patience
-from app.adapters.postgres.failures import is_passing
-from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.connections import Connection, Patience, is_passing
+from app.adapters.postgres.rows import dump
 from app.runs.errors import StoreUnavailableError
 
 

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import psycopg
 import structlog
 
-from app.adapters.postgres.failures import is_away, is_contended
+from app.adapters.postgres.connections import is_away, is_contended
 from app.runs.errors import StoreUnavailableError
 
 Write = TypeVar("Write")
@@ -114,7 +114,7 @@ class GroupCommit(Generic[Write, Answer]):
         while await self._something_in_line():
             try:
                 connection = await self._connected()
-                await asyncio.sleep(0)  # whoever is just about to write joins the batch
+                await asyncio.sleep(0)  # those just about to write join the batch
                 batch = list(islice(self._line, BATCH))
                 moved = not batch or await self._write(connection, batch)
             except Exception as error:

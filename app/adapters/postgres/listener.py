@@ -1,4 +1,4 @@
-"""Hears notifications at once, whichever replica sent them."""
+"""Hears notifications of Postgres at once, whichever replica sent them."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import structlog
 from psycopg import sql
 
-from app.adapters.postgres.cancelling import STOP_CHANNEL
+from app.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
 from app.adapters.postgres.connections import Connection, Patience
 from app.runs.run import CancelRequest, RunKey
 
@@ -30,9 +30,9 @@ async def listen(
     heard: Callable[[str], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Tell ``heard`` the payload of every notification; what comes while nobody listens is lost.
+    """Call ``heard`` with the payload of every notification that comes from now on.
 
-    ``listening`` is awaited once listening has begun: whoever it tells looks for what was missed.
+    ``listening`` is awaited once listening has begun, so that what was missed can be looked for.
 
     Raises:
         psycopg.OperationalError: the connection was lost, or does not answer any more.
@@ -50,8 +50,8 @@ async def listen(
             await connection.execute("SELECT 1")
 
 
-class StopListener:
-    """Hears of wishes to stop; what it misses while it is away, the heartbeat finds."""
+class CancelListener:
+    """Hears of cancel requests; the heartbeat finds those it misses while it is away."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class StopListener:
         heard: Callable[[RunKey, CancelRequest], object],
         connected: Callable[[], Awaitable[None]],
     ) -> None:
-        """Tell ``heard`` of every wish; call ``connected`` whenever listening has begun."""
+        """Call ``heard`` with every request, and ``connected`` whenever listening has begun."""
         self._url = url
         self._patience = patience
         self._heard = heard
@@ -75,22 +75,22 @@ class StopListener:
         """
         await listen(
             self._url,
-            [STOP_CHANNEL],
+            [CANCEL_CHANNEL],
             patience=self._patience,
-            heard=self._tell,
+            heard=self._read,
             listening=self._connected,
         )
 
-    async def _tell(self, payload: str) -> None:
+    async def _read(self, payload: str) -> None:
         try:
-            told = json.loads(payload)
-            key = RunKey(told["tenant"], told["run_id"])
+            read = json.loads(payload)
+            key = RunKey(read["tenant"], read["run_id"])
         except (ValueError, TypeError, KeyError):
-            log.warning("stop.unreadable")  # anybody who may connect may notify
+            log.warning("cancel.unreadable")  # anybody who may connect may notify
             return
         cancel_request = CancelRequest(
-            requested_by=str(told.get("by", "")),
-            reason=told.get("reason"),
+            requested_by=str(read.get("by", "")),
+            reason=read.get("reason"),
             requested_at=datetime.now(UTC),
         )
         self._heard(key, cancel_request)

@@ -1,17 +1,22 @@
-"""Rows of the database as the values of the domain, and back."""
+"""Rows of the database as the values of the domain and back, JSON as it is stored, and cursors."""
 
-from collections.abc import Mapping
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping
 
 from app.control.budget import Budget
+from app.runs.errors import InvalidRunError
 from app.runs.run import (
     CallRecord,
     CancelRequest,
     EventRecord,
+    FinishRun,
     GraphRef,
     NewRun,
     Run,
@@ -22,6 +27,56 @@ from app.runs.run import (
 )
 
 Row = Mapping[str, Any] | RowMapping
+
+Place = TypeVar("Place")
+
+
+def dump(value: Any) -> str:
+    """Return ``value`` as JSON text.
+
+    The database refuses NUL and lone surrogates inside strings. Requests with them are refused
+    before; what a provider or a tool wrote gets U+FFFD instead.
+
+    Raises:
+        ValueError: there is a NaN, an infinity, or an integer that nobody could read back.
+        TypeError: it is not JSON.
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    if "\\u0000" in text or "\\ud" in text:
+        return json.dumps(_storable(value), separators=(",", ":"), allow_nan=False)
+    return text
+
+
+def _storable(value: Any) -> Any:
+    match value:
+        case str():
+            whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return whole.replace("\x00", "\ufffd")
+        case dict():
+            return {_storable(key): _storable(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_storable(inner) for inner in value]
+        case _:
+            return value
+
+
+def encode_cursor(place: Any) -> str:
+    """Return where a page ended, which is JSON, as text that callers hand back."""
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
+    """Return where a page ended; ``read`` raises if the JSON in the cursor is no such place.
+
+    Raises:
+        InvalidRunError: the cursor is not one of ours.
+    """
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        return read(json.loads(base64.urlsafe_b64decode(padded.encode("ascii"))))
+    except (ValueError, TypeError, RecursionError, binascii.Error):
+        message = "This is not a cursor of this service; leave it out to start at the beginning."
+        raise InvalidRunError("cursor", message) from None
 
 
 def request_to_json(request: RunRequest) -> dict[str, Any]:
@@ -64,7 +119,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
 
 
 def run_from_row(row: Row) -> Run:
-    """Return the run that a row of ``runs`` holds; the row must not be an intent."""
+    """Return the run that a row of ``runs`` holds; not a pending cancel."""
     return Run(
         key=RunKey(row["tenant_id"], row["run_id"]),
         kind=RunKind(row["kind"]),
@@ -107,7 +162,7 @@ def claimed_run(new: NewRun, worker_id: str, created_at: datetime) -> Run:
 
 
 def cancel_request_from_row(row: Row) -> CancelRequest | None:
-    """Return the wish to stop that a row of ``runs`` holds."""
+    """Return the cancel request that a row of ``runs`` holds."""
     if row["cancel_requested_at"] is None:
         return None
     return CancelRequest(
@@ -118,11 +173,45 @@ def cancel_request_from_row(row: Row) -> CancelRequest | None:
     )
 
 
-def call_to_json(key: RunKey, record: CallRecord) -> dict[str, Any]:
-    """Return a row of ``calls``."""
+def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
+    """Return a run and the fence under which somebody owns it."""
+    return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}
+
+
+def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
+    """Return a run to insert, claimed for a worker or for none."""
     return {
-        "tenant_id": key.tenant,
-        "run_id": key.run_id,
+        "tenant_id": new.key.tenant,
+        "run_id": new.key.run_id,
+        "kind": new.request.kind.value,
+        "request": request_to_json(new.request),
+        "request_hash": new.request_hash,
+        "idempotency_key": new.idempotency_key,
+        "metadata": new.metadata,
+        "worker_id": worker_id,
+        "claimed": worker_id is not None,
+    }
+
+
+def finish_to_json(finish: FinishRun) -> dict[str, Any]:
+    """Return how a run ends, with its snapshot."""
+    return {
+        **key_to_json(finish.key, finish.fence),
+        "status": finish.status.value,
+        "finish_reason": finish.finish_reason,
+        "result": finish.result,
+        "usage": finish.usage,
+        "stop": finish.stop,
+        "active_seconds": finish.active_seconds,
+        "delivered_at": finish.delivered_at.isoformat() if finish.delivered_at else None,
+        "snapshot": finish.snapshot,
+    }
+
+
+def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
+    """Return a row of ``calls``, with the fence under which it is written."""
+    return {
+        **key_to_json(key, fence),
         "seq": int(record.node_id[1:]),
         "status": record.node["status"],
         "call_key": record.call_key,
@@ -146,11 +235,10 @@ def call_from_row(row: Row) -> CallRecord:
     )
 
 
-def event_to_json(key: RunKey, record: EventRecord) -> dict[str, Any]:
-    """Return a row of ``events``."""
+def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
+    """Return a row of ``events``, with the fence under which it is written."""
     return {
-        "tenant_id": key.tenant,
-        "run_id": key.run_id,
+        **key_to_json(key, fence),
         "seq": record.seq,
         "ts": record.ts.isoformat(),
         "type": record.type,

@@ -1,43 +1,48 @@
-"""The store of runs: accepting, stopping and reading them."""
+"""The store of runs: accepting, cancelling, claiming and reading them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Text,
-    and_,
-    func,
-    literal,
-    select,
-    text,
-    tuple_,
-    update,
-)
+from sqlalchemy import ARRAY, ColumnElement, Text, and_, literal, select, tuple_
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.accepting import accept_in
-from app.adapters.postgres.cancelling import PendingCancelLimits, cancel_in
-from app.adapters.postgres.cursors import after, cursor_of
-from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.hot_writes import ClaimedInsert
-from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.ports import Dispatch
-from app.adapters.postgres.rows import claimed_run, event_from_row, run_from_row
-from app.adapters.postgres.tables import runs, snapshots
-from app.adapters.postgres.writing import (
-    insert_events,
+from app.adapters.postgres.accept_and_cancel import (
+    PendingCancelLimits,
+    accept_in,
+    cancel_in,
     journal_of,
     last_seq_of,
-    skipped_in,
-    upsert_calls,
 )
+from app.adapters.postgres.dispatch import QueueDispatch
+from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
+from app.adapters.postgres.rows import (
+    call_to_json,
+    claimed_run,
+    decode_cursor,
+    dump,
+    encode_cursor,
+    event_from_row,
+    event_to_json,
+    run_from_row,
+)
+from app.adapters.postgres.run_statements import (
+    ADD_LATE,
+    CLAIM,
+    EVENTS,
+    RELEASE,
+    WRITE_CALLS,
+    WRITE_EVENTS,
+)
+from app.adapters.postgres.tables import events, runs, snapshots
+from app.engine.events import STEP_SKIPPED
 from app.runs.event_log import late_result
-from app.runs.notifier import Notification
-from app.runs.ports import Accepted, Cancelled, EventPage, LateResult, Page, RunFilter
+from app.runs.ports import Accepted, Cancelled, EventPage, LateResult, Notification, Page, RunFilter
 from app.runs.run import (
     TERMINAL,
     CallRecord,
@@ -49,20 +54,21 @@ from app.runs.run import (
     RunStatus,
 )
 
-OWNED = runs.c.status.in_(("running", "waiting"))
-
 _GRAPH = literal(["graph", "inputs"], ARRAY(Text))
 _WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
 _LISTED = [_WITHOUT_GRAPH if column is runs.c.request else column for column in runs.c]
 """A page of runs would hold a page of graphs, which nobody looks at there."""
+
+_PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
+"""What a run id may consist of, and more; nothing that the database would refuse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
     """What the store refuses."""
 
-    intent_ttl_seconds: float
-    max_early_intents: int
+    pending_cancel_ttl_seconds: float
+    max_pending_cancels: int
     max_queued: int | None = None
     accept_timeout_seconds: float
 
@@ -71,7 +77,11 @@ class PostgresRuns:
     """Implements the run store; one row decides, see :mod:`app.runs.ports`."""
 
     def __init__(
-        self, engines: Engines, journal: PostgresJournal, dispatch: Dispatch, limits: StoreLimits
+        self,
+        engines: Engines,
+        journal: PostgresJournal,
+        dispatch: QueueDispatch,
+        limits: StoreLimits,
     ) -> None:
         self._engines = engines
         self._journal = journal
@@ -81,6 +91,7 @@ class PostgresRuns:
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
+        insert: ClaimedInsert | None = None
         if worker_id is not None:
             insert = ClaimedInsert(new, worker_id)
             created_at = await self._journal.insert(
@@ -88,31 +99,21 @@ class PostgresRuns:
             )
             if created_at is not None:
                 return Accepted(claimed_run(new, worker_id, created_at), created=True)
-            if insert.maybe_stored:
-                return await self._accept(new, worker_id, or_found=True)
-        return await self._accept(new, worker_id)
-
-    async def _accept(
-        self, new: NewRun, worker_id: str | None, *, or_found: bool = False
-    ) -> Accepted:
-        """Accept a run in a transaction of its own.
-
-        With ``or_found``, a run that is there as our lost insert would have left it is ours.
-        """
         async with transaction(self._engines.work) as connection:
             accepted = await accept_in(
                 connection, new, worker_id=worker_id, max_queued=self._limits.max_queued
             )
-            if accepted.created and accepted.run.status is RunStatus.QUEUED:
+            run = accepted.run
+            if accepted.created and run.status is RunStatus.QUEUED:
                 await self._dispatch.defer(connection, [new.key])
-        run = accepted.run
-        ours = run.key == new.key and run.worker_id == worker_id and run.fence == 1
-        return Accepted(run, created=True) if or_found and ours else accepted
+        if insert is not None and insert.maybe_stored and _is_of(insert, run):
+            return Accepted(run, created=True)
+        return accepted
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
-        """Store a wish to stop and tell the workers; a queued run is settled at once."""
+        """Store a cancel request and notify the workers; a queued run is finished at once."""
         pending_cancels = PendingCancelLimits(
-            self._limits.intent_ttl_seconds, self._limits.max_early_intents
+            self._limits.pending_cancel_ttl_seconds, self._limits.max_pending_cancels
         )
         async with transaction(self._engines.control) as connection:
             cancelled = await cancel_in(connection, key, cancel_request, pending_cancels)
@@ -120,7 +121,7 @@ class PostgresRuns:
         return cancelled
 
     async def get(self, key: RunKey) -> Run | None:
-        """Return a run; an early wish alone is not one."""
+        """Return a run; a pending cancel is none."""
         return await self._one(_is(key))
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
@@ -146,39 +147,29 @@ class PostgresRuns:
         if wanted.created_before is not None:
             query = query.where(runs.c.created_at < wanted.created_before)
         if wanted.cursor is not None:
-            query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after(wanted.cursor))
+            after = decode_cursor(wanted.cursor, _place_in)
+            query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
         query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
         async with transaction(self._engines.work) as connection:
             rows = (await connection.execute(query.limit(wanted.limit + 1))).mappings().all()
         found = [run_from_row(row) for row in rows[: wanted.limit]]
-        more = len(rows) > wanted.limit
-        return Page(found, cursor_of(found[-1]) if more else None)
+        if len(rows) <= wanted.limit:
+            return Page(found, None)
+        last = found[-1]
+        return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:
         """Take a queued run; None if there is nothing to take."""
-        now = func.clock_timestamp()
-        taken = (
-            update(runs)
-            .where(_is(key), runs.c.status == "queued")
-            .values(
-                status="running",
-                worker_id=worker_id,
-                fence=runs.c.fence + 1,
-                attempts=runs.c.attempts + 1,
-                claimed_at=now,
-                started_at=func.coalesce(runs.c.started_at, now),
-            )
-            .returning(runs)
-        )
         async with transaction(self._engines.work) as connection:
-            row = (await connection.execute(taken)).mappings().one_or_none()
+            claimed = await connection.exec_driver_sql(CLAIM, (worker_id, key.tenant, key.run_id))
+            row = claimed.mappings().one_or_none()
             if row is None:
                 return None
             run = run_from_row(row)
             if run.fence == 1:
                 return run
             last_seq = await last_seq_of(connection, key)
-            skipped = await skipped_in(connection, key)
+            skipped = await _skipped_in(connection, key)
         return replace(run, last_seq=last_seq, skipped=skipped)
 
     async def release(
@@ -191,50 +182,39 @@ class PostgresRuns:
         events: Sequence[EventRecord] = (),
     ) -> None:
         """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
-        given_back = (
-            update(runs)
-            .where(_is(run.key), runs.c.fence == run.fence, OWNED)
-            .values(
-                status="queued",
-                worker_id=None,
-                attempts=runs.c.attempts - (0 if counted else 1),
-                queued_at=func.clock_timestamp(),
-                active_seconds=active_seconds,
-            )
-            .returning(runs.c.run_id)
-        )
+        key = run.key
+        released = (0 if counted else 1, active_seconds, key.tenant, key.run_id, run.fence)
         async with transaction(self._engines.work) as connection:
-            if (await connection.execute(given_back)).one_or_none() is None:
+            if (await connection.exec_driver_sql(RELEASE, released)).one_or_none() is None:
                 return
-            await upsert_calls(connection, run.key, calls)
-            await insert_events(connection, run.key, events)
-            await self._dispatch.defer(connection, [run.key])
-        self._notifier.notify(run.key)
+            await _write(connection, key, run.fence, calls, events)
+            await self._dispatch.defer(connection, [key])
+        self._notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
         """Record a result that came after the end; status and result stay as they are."""
-        ended = _is(result.key) & runs.c.status.in_(TERMINAL) & (runs.c.fence == result.fence)
-        spent = update(runs).where(ended).values(usage=dict(result.usage)).returning(runs.c.run_id)
+        key, fence = result.key, result.fence
+        added = (dump(result.usage), key.tenant, key.run_id, fence)
         async with transaction(self._engines.work) as connection:
-            if (await connection.execute(spent)).one_or_none() is None:
+            if (await connection.exec_driver_sql(ADD_LATE, added)).one_or_none() is None:
                 return
-            await upsert_calls(connection, result.key, result.calls)
-            last_seq = await last_seq_of(connection, result.key)
-            await insert_events(connection, result.key, late_result(result.usage, last_seq))
-        self._notifier.notify(result.key)
+            last_seq = await last_seq_of(connection, key)
+            event = late_result(result.usage, last_seq)
+            await _write(connection, key, fence, result.calls, event)
+        self._notifier.notify(key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         """Return the events behind number ``after``, and whether the run had ended by then."""
         asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
         async with transaction(self._engines.work) as connection:
-            rows = (await connection.execute(_EVENTS, asked)).mappings().all()
+            rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
         if not rows:
             return None
         found = [event_from_row(row) for row in rows if row["seq"] is not None]
         return EventPage(found, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Have a bell rung whenever this process stores events of a run."""
+        """Return a notification that is set whenever this process stores events of a run."""
         return self._notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
@@ -243,31 +223,53 @@ class PostgresRuns:
             return await journal_of(connection, key)
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return the last stored snapshot of a run's ExecutionGraph."""
-        query = (
-            select(snapshots.c.snapshot)
-            .where(snapshots.c.tenant_id == key.tenant, snapshots.c.run_id == key.run_id)
-            .order_by(snapshots.c.version.desc())
-            .limit(1)
+        """Return the ExecutionGraph that was stored with the end of a run."""
+        query = select(snapshots.c.snapshot).where(
+            snapshots.c.tenant_id == key.tenant, snapshots.c.run_id == key.run_id
         )
         async with transaction(self._engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
 
 
-_EVENTS = text(
-    """
-    SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
-        SELECT seq, ts, type, step_id, node_id, data FROM events
-        WHERE events.tenant_id = runs.tenant_id AND events.run_id = runs.run_id AND seq > :after
-        ORDER BY seq LIMIT :limit
-    ) e ON true
-    WHERE runs.tenant_id = :tenant AND runs.run_id = :run_id AND runs.request IS NOT NULL
-    ORDER BY e.seq
-    """
-)
-"""The run's status and its events as they are at one moment."""
+def _is_of(insert: ClaimedInsert, run: Run) -> bool:
+    """Return whether a run is there as an insert would have left it whose answer was lost."""
+    return run.key == insert.new.key and run.worker_id == insert.worker_id and run.fence == 1
 
 
-def _is(key: RunKey) -> Any:
+async def _write(
+    connection: AsyncConnection,
+    key: RunKey,
+    fence: int,
+    calls: Sequence[CallRecord],
+    events: Sequence[EventRecord],
+) -> None:
+    """Write what belongs to a run whose row is locked by this transaction."""
+    if calls:
+        rows = [call_to_json(key, fence, record) for record in calls]
+        await connection.exec_driver_sql(WRITE_CALLS, (dump(rows),))
+    if events:
+        rows = [event_to_json(key, fence, record) for record in events]
+        await connection.exec_driver_sql(WRITE_EVENTS, (dump(rows),))
+
+
+async def _skipped_in(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
+    """Return the steps of a run for which a step.skipped event is stored."""
+    skipped = select(events.c.step_id).where(
+        events.c.tenant_id == key.tenant,
+        events.c.run_id == key.run_id,
+        events.c.type == STEP_SKIPPED,
+    )
+    return frozenset((await connection.execute(skipped)).scalars())
+
+
+def _place_in(place: Any) -> ColumnElement[Any]:
+    """Return what rows after a cursor are less than."""
+    created_at, run_id = place
+    if not _PLAIN.fullmatch(run_id):
+        raise ValueError(run_id)
+    return tuple_(literal(datetime.fromisoformat(created_at)), literal(run_id))
+
+
+def _is(key: RunKey) -> ColumnElement[bool]:
     return and_(runs.c.tenant_id == key.tenant, runs.c.run_id == key.run_id)

@@ -1,24 +1,32 @@
-"""Takes queued runs for this process."""
+"""Takes queued runs for this process, no more than it has slots for, and loses no wake-up.
+
+The worker of the library asks for a job, and when there is none it sleeps until a notification or
+its next poll. It forgets, after the answer has come, every notification so far. A job that was
+committed after the database had looked and announced before the answer arrived is therefore neither
+in the answer nor remembered, and waits for a poll. Here every wake-up is counted, and an empty
+answer counts only if none came while it was on its way. It is enough to do this in ``fetch_job``:
+between its return and the worker's forgetting nothing else runs.
+"""
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import procrastinate
-from procrastinate.jobs import DeleteJobCondition
-from procrastinate.manager import get_channel_for_queues
+from procrastinate.connector import BaseConnector
+from procrastinate.jobs import DeleteJobCondition, Job, JobInserted
+from procrastinate.manager import JobManager, NotificationCallback, get_channel_for_queues
 from psycopg_pool import AsyncConnectionPool
 
 from app.adapters.postgres.connections import Connection, Patience, connect_options
+from app.adapters.postgres.dispatch import EXECUTE, QUEUE, QueueDispatch
 from app.adapters.postgres.engines import Pool
 from app.adapters.postgres.listener import listen
-from app.adapters.postgres.ports import Dispatch
-from app.adapters.queue.attentive_jobs import AttentiveJobs
-from app.adapters.queue.dispatch import EXECUTE, QUEUE
-from app.adapters.queue.ports import Executor
-from app.adapters.queue.rescue import Rescue
+from app.adapters.postgres.workers import StaleRunRecovery
 from app.runs.ports import RunStore
-from app.runs.run import RunKey
+from app.runs.run import Run, RunKey
 
 CONCURRENCY = 4
 """How many jobs are looked at at once; a job only claims its run, which then runs beside it."""
@@ -35,8 +43,81 @@ class QueueTimes:
     """How long a process may be silent before its runs are taken from it."""
 
 
+class Executor(Protocol):
+    """Executes claimed runs in this process, so many at a time."""
+
+    @property
+    def worker_id(self) -> str:
+        """Under which name runs are claimed."""
+        ...
+
+    @property
+    def free_slots(self) -> int:
+        """How many more runs may be started now."""
+        ...
+
+    def reserve(self) -> bool:
+        """Keep a slot for a run that is about to be claimed; False if there is none."""
+        ...
+
+    def unreserve(self) -> None:
+        """Give a kept slot back."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until there may be a free slot."""
+        ...
+
+    def start(self, run: Run, *, permitted_at: float) -> None:
+        """Execute a run that was claimed for this process.
+
+        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock.
+        """
+        ...
+
+
+class CapacityAwareJobManager(JobManager):
+    """Gives a worker jobs while ``has_room`` says so, and is woken from outside."""
+
+    def __init__(self, connector: BaseConnector, *, has_room: Callable[[], bool]) -> None:
+        """Give no jobs while ``has_room`` is false; ``wake`` has it asked again."""
+        super().__init__(connector)
+        self._has_room = has_room
+        self._notify_worker: NotificationCallback | None = None
+        self._wakes = 0
+        self.refused = asyncio.Event()
+        """Set when there might have been a job, but there was no room for it."""
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Return a job to do now, if there is one and there is room for it."""
+        while True:
+            if not self._has_room():
+                self.refused.set()
+                return None
+            wakes = self._wakes
+            job = await super().fetch_job(queues, worker_id)
+            if job is not None or wakes == self._wakes:
+                return job
+
+    async def listen_for_jobs(
+        self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
+    ) -> None:
+        """Remember whom to wake; the QueueWorker does the listening itself."""
+        self._notify_worker = on_notification
+        await self.wake()
+        await asyncio.Event().wait()
+
+    async def wake(self) -> None:
+        """Have the worker look for jobs now."""
+        self._wakes += 1
+        if self._notify_worker is not None:
+            await self._notify_worker(
+                channel="", notification=JobInserted(type="job_inserted", job_id=0)
+            )
+
+
 class QueueWorker:
-    """The queue's worker of this process, with the rescue of lost runs beside it."""
+    """The queue's worker of this process, with the recovery of stale runs beside it."""
 
     def __init__(
         self,
@@ -44,8 +125,8 @@ class QueueWorker:
         *,
         store: RunStore,
         executor: Executor,
-        engine: Pool,
-        dispatch: Dispatch,
+        pool: Pool,
+        dispatch: QueueDispatch,
         times: QueueTimes,
         patience: Patience,
     ) -> None:
@@ -54,24 +135,26 @@ class QueueWorker:
         self._store = store
         self._executor = executor
         self._times = times
-        self._rescue = Rescue(
-            engine, dispatch, interval_seconds=times.heartbeat, stale_seconds=times.stale
+        self._recovery = StaleRunRecovery(
+            pool, dispatch, interval_seconds=times.heartbeat, stale_seconds=times.stale
         )
 
     async def run(self) -> None:
-        """Take jobs until the database goes away; whoever supervises this starts it again.
+        """Take jobs until the database goes away.
 
         Raises:
             Exception: the database went away; which one depends on who noticed it first.
         """
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
-        jobs = AttentiveJobs(app.connector, has_room=lambda: self._executor.free_slots > 0)
+        jobs = CapacityAwareJobManager(
+            app.connector, has_room=lambda: self._executor.free_slots > 0
+        )
         app.job_manager = jobs
         app.task(name=EXECUTE, queue=QUEUE)(self._execute)
-        async with self._pool() as pool:
+        async with self._connections() as pool:
             await pool.wait(self._patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                beside = (self._listen(jobs), self._wake_when_free(jobs), self._rescue.run())
+                beside = (self._listen(jobs), self._wake_when_free(jobs), self._recovery.run())
                 helpers = [tasks.create_task(each) for each in beside]
                 await self._work(app)
                 for helper in helpers:
@@ -90,14 +173,14 @@ class QueueWorker:
             install_signal_handlers=False,
         )
 
-    async def _listen(self, jobs: AttentiveJobs) -> None:
+    async def _listen(self, jobs: CapacityAwareJobManager) -> None:
         async def heard(_: str) -> None:
             await jobs.wake()
 
         channels = get_channel_for_queues([QUEUE])
         await listen(self._url, channels, patience=self._patience, heard=heard, listening=jobs.wake)
 
-    async def _wake_when_free(self, jobs: AttentiveJobs) -> None:
+    async def _wake_when_free(self, jobs: CapacityAwareJobManager) -> None:
         while True:
             await jobs.refused.wait()
             jobs.refused.clear()
@@ -116,7 +199,7 @@ class QueueWorker:
         if run is not None:
             self._executor.start(run, permitted_at=permitted_at)
 
-    def _pool(self) -> "AsyncConnectionPool[Connection]":
+    def _connections(self) -> "AsyncConnectionPool[Connection]":
         return AsyncConnectionPool(
             connection_class=Connection,
             kwargs=connect_options(self._url, self._patience),

@@ -12,13 +12,13 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.accepting import accept_in
+from app.adapters.postgres.accept_and_cancel import accept_in
+from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.json_text import dump
-from app.adapters.postgres.rows import claimed_run, request_to_json
+from app.adapters.postgres.rows import claimed_run, dump, request_to_json
 from app.adapters.postgres.runs import PostgresRuns
-from app.adapters.queue.rescue import take_lost
+from app.adapters.postgres.workers import take_lost
 from app.runs.ports import Cancelled, JournalWrite
 from app.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.interleaving import (
@@ -39,14 +39,17 @@ from tests.support.stores import (
     open_stores,
 )
 
-EARLY, TOLD, LATER = "cancelled", "told at its barrier", "told when it is claimed"
+EARLY, AT_BARRIER, LATER = "cancelled", "seen at its barrier", "seen when it is claimed"
 """The lawful ends of a run that somebody has asked to stop."""
 
 FILLER = RunKey("default", "filler")
 
 
-class NoDispatch:
+class NoDispatch(QueueDispatch):
     """No jobs: these trials are about the row of the run."""
+
+    def __init__(self) -> None:
+        pass
 
     async def defer(self, connection: AsyncConnection, keys: Sequence[RunKey]) -> None:
         return
@@ -124,11 +127,11 @@ async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -
             return "cancelled" if sound else "cancelled without a trace"
         case "running":
             permission = await watching.journal.write(JournalWrite(key=key, fence=row["fence"]))
-            return "told at its barrier" if permission.cancel_request is not None else "unaware"
+            return "seen at its barrier" if permission.cancel_request is not None else "unaware"
         case "queued":
             claimed = await watching.runs.claim(key, "w9")
             assert claimed is not None
-            return "told when it is claimed" if claimed.cancel_request is not None else "unaware"
+            return "seen when it is claimed" if claimed.cancel_request is not None else "unaware"
         case ended:
             known = isinstance(stop, Cancelled) and stop.already_finished
             return f"{ended} before" if known else f"{ended} after its stop"
@@ -200,13 +203,13 @@ async def give_back(client: Client, key: RunKey) -> None:
 
 
 async def complete(client: Client, key: RunKey) -> None:
-    """End the run; where a wish came first, end it as cancelled, as an executor does."""
+    """End the run; where a cancel request came first, end it as cancelled, as an executor does."""
     finish_result = await client.journal.finish(end_of(owned(key)))
     if finish_result.cancel_request is not None:
         assert (await client.journal.finish(end_of(owned(key), RunStatus.CANCELLED))).done
 
 
-async def rescue(client: Client, _: RunKey) -> None:
+async def recover(client: Client, _: RunKey) -> None:
     """Take runs from workers that have no row."""
     async with transaction(client.engines.work) as connection:
         await take_lost(connection, stale_seconds=0)
@@ -219,7 +222,8 @@ async def nothing(world: World, key: RunKey) -> None:
 async def an_expired_pending_cancel(world: World, key: RunKey) -> None:
     await world.watching.runs.cancel(key, CANCEL_REQUEST)
     await world.oracle.rows(
-        "UPDATE runs SET intent_expires_at = now() - interval '1 s' WHERE run_id = %s", key.run_id
+        "UPDATE runs SET pending_cancel_expires_at = now() - interval '1 s' WHERE run_id = %s",
+        key.run_id,
     )
 
 
@@ -237,18 +241,18 @@ def owned(key: RunKey) -> Run:
 
 
 async def stop_in_a_table_of_its_own(client: Client, key: RunKey) -> None:
-    """Mark the run, or where there is none, leave a wish beside the table of runs."""
+    """Mark the run, or where there is none, leave a request beside the table of runs."""
     async with transaction(client.engines.control) as connection:
         marked = await connection.execute(MARK, {"run_id": key.run_id})
         if marked.first() is None:
-            leave = text("INSERT INTO early_wishes VALUES (:run_id)")
+            leave = text("INSERT INTO pending_cancels VALUES (:run_id)")
             await connection.execute(leave, {"run_id": key.run_id})
 
 
 async def post_that_looks_into_that_table(client: Client, key: RunKey) -> None:
-    """Look for a wish, then insert the run."""
+    """Look for a request, then insert the run."""
     async with transaction(client.engines.work) as connection:
-        look = text("SELECT FROM early_wishes WHERE run_id = :run_id")
+        look = text("SELECT FROM pending_cancels WHERE run_id = :run_id")
         cancel_requested = (
             await connection.execute(look, {"run_id": key.run_id})
         ).first() is not None

@@ -194,16 +194,16 @@ async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_nam
     await journal.frozen.wait()
     before = await frozen.files.find(KEY)
     await stores.runs.release(begun, active_seconds=0, calls=(), counted=True)
-    rescuer = Process(stores, DrawingTool(), name="w2")
-    await rescuer.take()
+    successor = Process(stores, DrawingTool(), name="w2")
+    await successor.take()
     goes_on.set()
-    run = await rescuer.end()
+    run = await successor.end()
     await frozen.end()
 
     assert run.status is RunStatus.COMPLETED
     assert [type(refusal) for refusal in late] == [LostRunError]
     assert before is not None
-    assert await rescuer.files.find(KEY) == before
+    assert await successor.files.find(KEY) == before
     assert [each["name"] for each in drawn(run)] == [stored.name for stored in before]
     assert len(before) == 2
 

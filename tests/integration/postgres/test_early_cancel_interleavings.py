@@ -12,9 +12,9 @@ from app.runs.ports import JournalWrite, Permission
 from app.runs.run import RunKey
 from tests.integration.postgres.interleaving import Work, explore, sample
 from tests.integration.postgres.racing import (
+    AT_BARRIER,
     EARLY,
     LATER,
-    TOLD,
     Act,
     Before,
     an_expired_pending_cancel,
@@ -33,7 +33,7 @@ from tests.integration.postgres.racing import (
     post_that_looks_into_that_table,
     post_to_the_queue,
     post_with_a_key,
-    rescue,
+    recover,
     stop,
     stop_in_a_table_of_its_own,
 )
@@ -49,18 +49,18 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("act", "before", "ends"),
     [
-        (post_alone, nothing, {EARLY, TOLD}),
-        (post_in_a_batch, nothing, {EARLY, TOLD}),
-        (post_with_a_key, nothing, {EARLY, TOLD}),
-        (post_apart, nothing, {EARLY, TOLD}),
+        (post_alone, nothing, {EARLY, AT_BARRIER}),
+        (post_in_a_batch, nothing, {EARLY, AT_BARRIER}),
+        (post_with_a_key, nothing, {EARLY, AT_BARRIER}),
+        (post_apart, nothing, {EARLY, AT_BARRIER}),
         (post_to_the_queue, nothing, {EARLY}),
-        (post_alone, an_expired_pending_cancel, {EARLY, TOLD}),
-        (post_in_a_batch, an_expired_pending_cancel, {EARLY, TOLD}),
-        (post_with_a_key, an_expired_pending_cancel, {EARLY, TOLD}),
-        (post_apart, an_expired_pending_cancel, {EARLY, TOLD}),
-        (claim, it_was_queued, {EARLY, TOLD}),
+        (post_alone, an_expired_pending_cancel, {EARLY, AT_BARRIER}),
+        (post_in_a_batch, an_expired_pending_cancel, {EARLY, AT_BARRIER}),
+        (post_with_a_key, an_expired_pending_cancel, {EARLY, AT_BARRIER}),
+        (post_apart, an_expired_pending_cancel, {EARLY, AT_BARRIER}),
+        (claim, it_was_queued, {EARLY, AT_BARRIER}),
         (give_back, it_was_running, {EARLY, LATER}),
-        (rescue, it_was_running, {EARLY, TOLD, LATER}),
+        (recover, it_was_running, {EARLY, AT_BARRIER, LATER}),
         (complete, it_was_running, {EARLY, "completed before"}),
     ],
 )
@@ -88,7 +88,7 @@ async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(database_url: s
         drawn = partial(sample, trials=100, draw=Random(seed))
         await world.race([post_alone, post_in_a_batch, stop], nothing, drawn)
 
-        assert set(world.outcomes) <= {EARLY, TOLD}, (seed, world.outcomes)
+        assert set(world.outcomes) <= {EARLY, AT_BARRIER}, (seed, world.outcomes)
         assert world.blocked > 0
         assert len(world.orders) > 50
 
@@ -103,9 +103,9 @@ async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(database_url: s
 async def test_these_trials_find_a_store_that_loses_stops(
     database_url: str, acts: tuple[Act, Act]
 ) -> None:
-    """A wish in a table of its own, and an acceptance that does not look, are both caught."""
+    """A request in a table of its own, and an acceptance that does not look, are both caught."""
     async with open_world(database_url) as world:
-        await world.oracle.rows("CREATE TABLE early_wishes (run_id text)")
+        await world.oracle.rows("CREATE TABLE pending_cancels (run_id text)")
         await world.race(acts, nothing, partial(explore, in_a_row=12))
 
         assert world.outcomes["unaware"] > 0
@@ -117,7 +117,7 @@ async def test_these_trials_find_a_store_that_loses_stops(
 async def test_no_barrier_says_yes_once_the_stop_is_stored(
     database_url: str, in_a_batch: bool
 ) -> None:
-    """A run that was not told had its answer before the wish was committed.
+    """A run that did not see it had its answer before the cancel request was committed.
 
     In a batch with other writes the answer comes with a commit of its own, after the statement.
     """
@@ -137,10 +137,10 @@ async def test_no_barrier_says_yes_once_the_stop_is_stored(
             return [partial(ask, key_of(number)), partial(stop, stopping, key_of(number))]
 
         sessions = [asking.session, stopping.session]
-        told = 0
+        seen = 0
         async for trial in explore(world.oracle, sessions, begin, in_a_row=4 if in_a_batch else 2):
             answered, committed = trial.steps.rindex("a"), trial.steps.rindex("b")
-            told += permissions[-1].cancel_request is not None
+            seen += permissions[-1].cancel_request is not None
             assert permissions[-1].owned
             assert permissions[-1].cancel_request is not None or answered < committed, trial.steps
-        assert 0 < told < len(permissions)
+        assert 0 < seen < len(permissions)

@@ -9,7 +9,7 @@ import pytest
 from app.runs.run import NEXT, TERMINAL, RunStatus
 from tests.support.stores import Oracle
 
-PENDING_CANCEL = "intent"
+PENDING_CANCEL = "pending cancel"
 AFTER_PENDING_CANCEL = {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
 STATUSES = [PENDING_CANCEL, *RunStatus]
 MOVES = list(itertools.permutations(STATUSES, 2))
@@ -93,7 +93,7 @@ async def test_a_run_that_has_ended_stays_as_it_is(oracle: Oracle, status: RunSt
         ("status", "'paused'", "runs_status_known"),
         ("finished_at", "now()", "runs_end_has_time"),
         ("worker_id", "NULL", "runs_running_has_worker"),
-        ("request", "NULL", "runs_intent_or_run"),
+        ("request", "NULL", "runs_pending_cancel_or_run"),
         ("fence", "0", "runs_fence_rises"),
     ],
 )
@@ -121,14 +121,14 @@ async def test_nobody_claims_a_run_under_an_old_fence(oracle: Oracle, before: st
 
 @pytest.mark.req("card/delete")
 @pytest.mark.parametrize("value", ["NULL", "now()"])
-async def test_a_wish_to_stop_a_run_is_not_taken_back(oracle: Oracle, value: str) -> None:
+async def test_a_cancel_request_is_not_taken_back(oracle: Oracle, value: str) -> None:
     """It is there until the run has ended, and afterwards."""
     await insert(oracle, "running")
     await oracle.rows("UPDATE runs SET cancel_requested_at = '2026-01-01'")
 
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
         await oracle.rows(f"UPDATE runs SET cancel_requested_at = {value}")  # noqa: S608
-    assert violated(refused) == "runs_wish_stays"
+    assert violated(refused) == "runs_cancel_request_stays"
 
 
 CALL_STATUSES = ["created", "running", "success", "fail", "halt"]
@@ -158,16 +158,15 @@ async def test_a_call_that_has_ended_is_not_opened_and_does_not_end_again(oracle
 
 
 @pytest.mark.req("card/persist")
-async def test_a_run_has_one_final_snapshot(oracle: Oracle) -> None:
-    """As many others as it likes."""
+async def test_a_run_has_one_snapshot(oracle: Oracle) -> None:
+    """It is stored with the end, and a run ends once."""
     await insert(oracle, "running")
-    statement = "INSERT INTO snapshots VALUES ('t', 'r', %s, %s, '{}')"
-    for version, final in [(1, False), (2, False), (3, True)]:
-        await oracle.rows(statement, version, final)
+    statement = "INSERT INTO snapshots VALUES ('t', 'r', '{}')"
+    await oracle.rows(statement)
 
     with pytest.raises(psycopg.errors.UniqueViolation) as refused:
-        await oracle.rows(statement, 4, True)
-    assert violated(refused) == "snapshots_one_final"
+        await oracle.rows(statement)
+    assert violated(refused) == "snapshots_pkey"
 
 
 @pytest.mark.req("card/s2s")

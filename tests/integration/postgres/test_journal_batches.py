@@ -1,4 +1,4 @@
-"""Writers of many runs share a batch, and each is told its own truth."""
+"""Writers of many runs share a batch, and each gets an answer of its own."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 
 from app.adapters.postgres.connections import Connection
 from app.adapters.postgres.group_commit import Later
-from app.adapters.postgres.hot_writes import ClaimedInsert
 from app.adapters.postgres.journal import (
+    ClaimedInsert,
     OwnersAnswer,
     OwnersWrite,
     accept_in_batch,
@@ -84,12 +84,12 @@ async def claimed_again(stores: Stores, run: Run) -> Run:
     return again
 
 
-async def test_each_writer_of_a_mixed_batch_is_told_its_own_truth(
+async def test_each_writer_of_a_mixed_batch_gets_an_answer_of_its_own(
     stores: Stores, batch: Batch
 ) -> None:
-    """Owned, lost, wished to stop, ended, ended elsewhere, never there: side by side."""
+    """Owned, lost, with a cancel request, ended, ended elsewhere, never there: side by side."""
     mine, cancel_requested, ending = [
-        await claimed(stores, name) for name in ("mine", "wished", "ending")
+        await claimed(stores, name) for name in ("mine", "cancelled", "ending")
     ]
     lost = await claimed(stores, "lost")
     await claimed_again(stores, lost)
@@ -105,19 +105,19 @@ async def test_each_writer_of_a_mixed_batch_is_told_its_own_truth(
         JournalWrite(key=RunKey("default", "nobody"), fence=1),
     )
 
-    told = answers[4]
-    assert isinstance(told, Permission)
-    assert told.cancel_request is not None
+    permission = answers[4]
+    assert isinstance(permission, Permission)
+    assert permission.cancel_request is not None
     refused = answers[5]
     assert isinstance(refused, FinishResult)
     assert not refused.done
-    assert refused.cancel_request == told.cancel_request
+    assert refused.cancel_request == permission.cancel_request
     assert [answers[n] for n in (0, 2, 6)] == [LOST, OWNED, LOST]
     assert was_done(answers[1])
     assert answers[3] == FinishResult(done=False)
 
 
-async def test_an_old_and_a_new_owner_in_one_batch_are_told_apart(
+async def test_an_old_and_a_new_owner_in_one_batch_are_kept_apart(
     stores: Stores, batch: Batch
 ) -> None:
     """The old one is refused and writes nothing, whichever comes first."""
@@ -126,19 +126,14 @@ async def test_an_old_and_a_new_owner_in_one_batch_are_told_apart(
     root = root_of("r")
     ours = replace(root, call_key="new owner")
     theirs = replace(root, call_key="old owner")
-    by_old = JournalWrite(
-        key=old.key, fence=1, calls=(theirs,), events=(event(1, "old"),), snapshot={"by": "old"}
-    )
-    by_new = JournalWrite(
-        key=new.key, fence=2, calls=(ours,), events=(event(1, "new"),), snapshot={"by": "new"}
-    )
+    by_old = JournalWrite(key=old.key, fence=1, calls=(theirs,), events=(event(1, "old"),))
+    by_new = JournalWrite(key=new.key, fence=2, calls=(ours,), events=(event(1, "new"),))
 
     assert await batch(by_old, by_new, by_old) == [LOST, OWNED, LOST]
     page = await stores.runs.events(new.key, after=0, limit=10)
     assert page is not None
     assert page.events == [event(1, "new")]
     assert [record.call_key for record in await stores.runs.calls(new.key)] == ["new owner"]
-    assert await stores.runs.snapshot(new.key) == {"by": "new"}
     ends = await batch(end_of(old), end_of(new, RunStatus.FAILED))
     assert ends[0] == FinishResult(done=False)
     assert was_done(ends[1])
@@ -154,11 +149,11 @@ async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle
     before = await oracle.rows(state)
     root = (root_of("r"),)
 
-    told = (event(1),)
-    write = JournalWrite(key=old.key, fence=1, calls=root, events=told, snapshot={})
+    events = (event(1),)
+    write = JournalWrite(key=old.key, fence=1, calls=root, events=events)
     await stores.journal.write(write)
-    await stores.journal.finish(end_of(old, calls=root, events=told))
-    await stores.runs.release(old, active_seconds=9, calls=root, counted=True, events=told)
+    await stores.journal.finish(end_of(old, calls=root, events=events))
+    await stores.runs.release(old, active_seconds=9, calls=root, counted=True, events=events)
     await stores.runs.late(LateResult(key=old.key, fence=1, calls=root, usage={"tokens": 9}))
 
     assert await oracle.rows(state) == before
@@ -176,32 +171,31 @@ async def test_a_journal_and_an_end_in_one_batch_keep_their_order(
     closed = records_of(graph)
 
     answers = await batch(
-        JournalWrite(key=run.key, fence=1, calls=opened, snapshot={"version": 1}),
-        end_of(run, calls=closed, snapshot={"version": 2}),
+        JournalWrite(key=run.key, fence=1, calls=opened),
+        end_of(run, calls=closed, snapshot={"final": True}),
     )
 
     assert answers[0] == OWNED
     assert was_done(answers[1])
     assert [r.node["status"] for r in await stores.runs.calls(run.key)] == ["halt", "success"]
-    assert await stores.runs.snapshot(run.key) == {"version": 2}
+    assert await stores.runs.snapshot(run.key) == {"final": True}
 
 
 async def test_of_two_writes_of_one_run_the_later_state_is_kept(
     stores: Stores, batch: Batch
 ) -> None:
-    """Both are told the same, and only one snapshot is stored."""
+    """Both get the same answer."""
     run = await claimed(stores, "r")
     first = replace(root_of("r"), charge={"tokens": 1})
     second = replace(root_of("r"), charge={"tokens": 2})
 
     answers = await batch(
-        JournalWrite(key=run.key, fence=1, calls=(first,), snapshot={"version": 1}),
-        JournalWrite(key=run.key, fence=1, calls=(second,), snapshot={"version": 2}),
+        JournalWrite(key=run.key, fence=1, calls=(first,)),
+        JournalWrite(key=run.key, fence=1, calls=(second,)),
     )
 
     assert answers == [OWNED, OWNED]
     assert [record.charge for record in await stores.runs.calls(run.key)] == [{"tokens": 2}]
-    assert await stores.runs.snapshot(run.key) == {"version": 2}
 
 
 async def test_two_writes_of_one_run_may_carry_the_same_events(
@@ -242,7 +236,7 @@ async def test_of_a_batch_that_is_accepted_new_runs_alone_are_stored(
 
 
 async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, batch: Batch) -> None:
-    """The first one's; the other is told that it came second, and looks at what is there."""
+    """The first one's; the other gets no answer, and looks at what is there."""
     first, second = new_run("r"), new_run("r", text="3+3?")
 
     answers = await batch.accept(ClaimedInsert(first, "w1"), ClaimedInsert(second, "w1"))
@@ -334,15 +328,15 @@ async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
     assert len(await stores.runs.calls(free.key)) == 1
 
 
-async def test_an_acceptance_waits_for_a_wish_that_is_just_being_stored(
+async def test_an_acceptance_waits_for_a_cancel_request_that_is_just_being_stored(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Alone: the runs beside it go on, and the wish wins."""
+    """Alone: the runs beside it go on, and the request wins."""
     run = await claimed(stores, "other")
     async with oracle.connection.transaction():
         await oracle.rows(
             """INSERT INTO runs (tenant_id, run_id, cancel_requested_at, cancel_requested_by,
-                   intent_expires_at)
+                   pending_cancel_expires_at)
                VALUES ('default', 'r', now(), 'tester', now() + interval '1 hour')"""
         )
         waiting = asyncio.create_task(stores.runs.accept(new_run("r"), worker_id="w1"))

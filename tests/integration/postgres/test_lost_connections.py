@@ -123,7 +123,7 @@ async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: 
 
 @pytest.mark.req("card/s2s")
 async def test_a_post_with_a_key_whose_commit_was_lost_may_be_repeated(database_url: str) -> None:
-    """The caller is told that nobody knows, and finds the run when it asks again."""
+    """The answer is that nobody knows, and finds the run when it asks again."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer()
         with pytest.raises(StoreUnavailableError):
@@ -138,7 +138,7 @@ async def test_a_post_with_a_key_whose_commit_was_lost_may_be_repeated(database_
 async def test_what_was_journaled_is_stored_once_although_the_answer_was_lost(
     database_url: str,
 ) -> None:
-    """The writer is told that the run may go on."""
+    """The answer is that the run may go on."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         records = records_of(graph_with_calls("case-1"))
@@ -166,7 +166,7 @@ async def test_an_end_whose_answer_was_lost_is_reported_as_done(database_url: st
 
 @pytest.mark.req("card/delete")
 async def test_a_stop_whose_answer_was_lost_is_stored(database_url: str) -> None:
-    """Asked again, the first wish counts."""
+    """Asked again, the first request counts."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         world.proxy.lose_answer()
@@ -324,7 +324,7 @@ async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
 async def test_a_process_can_end_although_the_database_is_away(
     database_url: str, silent: bool
 ) -> None:
-    """Whoever still waits is told; nothing waits for ever."""
+    """Those who still wait get an error; nothing waits for ever."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         if silent:

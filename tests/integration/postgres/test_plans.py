@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from app.adapters.postgres.hot_statements import FINISH, JOURNAL, STANDING
+from app.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from tests.support.stores import Oracle, Stores, new_run
 
 FOREIGN_KEY = """
@@ -22,8 +22,8 @@ SELECT 1 FROM ONLY runs x WHERE tenant_id = %s::text AND run_id = %s::text FOR K
     "statement",
     [
         pytest.param(JOURNAL, id="journal"),
-        pytest.param(FINISH, id="settle"),
-        pytest.param(STANDING, id="standing"),
+        pytest.param(FINISH, id="finish"),
+        pytest.param(RUN_STATES, id="states"),
         pytest.param(FOREIGN_KEY, id="foreign key"),
     ],
 )

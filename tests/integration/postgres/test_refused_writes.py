@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from app.adapters.postgres.connections import is_away, is_contended, is_passing
 from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.failures import is_away, is_contended, is_passing
-from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.rows import dump
 from app.runs.errors import InvalidRunError, StoreUnavailableError
 from app.runs.ports import JournalWrite, RunFilter
 from app.runs.run import CallRecord, RunKey
@@ -94,8 +94,6 @@ async def test_what_a_provider_wrote_is_stored_with_marks_for_what_cannot_be(
     }
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     await stores.journal.write(JournalWrite(key=KEY, fence=1, calls=(call_with(written),)))
-    await stores.journal.write(JournalWrite(key=KEY, fence=1, snapshot=written))
-    assert await stores.runs.snapshot(KEY) == stored
 
     await stores.journal.finish(end_of(run, result=written, snapshot=written))
     ended = await stores.runs.get(KEY)

@@ -1,4 +1,4 @@
-"""A process takes queued runs as long as it has room, and is told of them."""
+"""A process takes queued runs as long as it has room, and is notified of them."""
 
 import asyncio
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from app.adapters.queue.worker import QueueTimes, QueueWorker
-from app.runs.loops import Loops
+from app.runs.heartbeat import Loops
 from app.runs.run import Run, RunKey
 from tests.support.limits import patience
 from tests.support.stores import Stores
@@ -80,7 +80,7 @@ async def working(
         url,
         store=stores.runs,
         executor=executor,
-        engine=stores.engines.work,
+        pool=stores.engines.work,
         dispatch=stores.dispatch,
         times=times,
         patience=patience(),

@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from app.adapters.postgres.rows import claimed_run
 from app.engine.cancellation import CancellationToken
 from app.engine.ports import CallOutcome, Entry
 from app.runs.journal import RunJournal
 from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import CallRecord, FinishRun, RunKey
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.stores import new_run
 from tests.unit.runs.world import loop, play
 
 KEY = RunKey("t", "r0")
@@ -53,7 +56,6 @@ class Open:
     store: Store = field(default_factory=Store)
     earlier: Sequence[CallRecord] = ()
     graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
-    snapshot_interval_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         self.token = CancellationToken()
@@ -61,14 +63,12 @@ class Open:
             self.graph.create_root("run")
         self.root = self.graph.root_id or ""
         self.journal = RunJournal(
-            key=KEY,
-            fence=1,
+            run=claimed_run(new_run("r0", tenant="t"), "w1", datetime.now(UTC)),
             graph=self.graph,
             token=self.token,
             store=self.store,
             earlier=self.earlier,
             permitted_at=loop().time(),
-            snapshot_interval_seconds=self.snapshot_interval_seconds,
             clock=loop().time,
         )
 
@@ -90,7 +90,7 @@ class Open:
 HASH = {"request_hash": "h"}
 
 
-def told(story: Callable[[], Awaitable[None]]) -> None:
+def run_story(story: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
         await story()
         await asyncio.sleep(10)

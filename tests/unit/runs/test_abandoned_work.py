@@ -7,7 +7,7 @@ import pytest
 from app.runs.ports import FinishResult, LateResult
 from app.runs.run import FinishRun, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import nothing, told, waits_deaf
+from tests.unit.runs.works import nothing, run_story, waits_deaf
 from tests.unit.runs.world import (
     GRACE,
     KEY,
@@ -40,7 +40,7 @@ def test_work_that_ignores_its_stop_is_abandoned_and_its_cost_added_later(seed: 
         [late] = [r for r in await process.store.calls(KEY) if r.node["name"] == "deaf"]
         assert (late.node["status"], late.node["tokens_in"]) == ("halt", 50)
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 def test_a_late_cost_is_added_after_the_end_is_written() -> None:
@@ -62,7 +62,7 @@ def test_a_late_cost_is_added_after_the_end_is_written() -> None:
         assert run.usage is not None
         assert run.usage["tokens"] == 55
 
-    told(story)
+    run_story(story)
 
 
 def test_what_abandoned_work_cost_is_not_added_to_a_run_that_goes_on_elsewhere() -> None:
@@ -87,5 +87,5 @@ def test_what_abandoned_work_cost_is_not_added_to_a_run_that_goes_on_elsewhere()
         assert run.usage["tokens"] == 100
         await asyncio.sleep(60)
 
-    told(story)
+    run_story(story)
     assert late == []

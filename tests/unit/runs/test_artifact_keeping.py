@@ -67,7 +67,7 @@ def keeper(files: Files, store: MemoryArtifacts | None = None) -> RunArtifacts:
     return keeping.keeper_of(files.run, CancellationToken())
 
 
-def told(story: Callable[[], Awaitable[Any]]) -> None:
+def run_story(story: Callable[[], Awaitable[Any]]) -> None:
     """Let a story happen on virtual time."""
 
     async def main() -> None:
@@ -182,10 +182,10 @@ def test_a_database_that_is_away_for_a_while_is_waited_for(away: int) -> None:
         assert store.asked == away + 1
         assert len(await store.find(files.run.key) or ()) == 1
 
-    told(story)
+    run_story(story)
 
 
-def test_a_database_that_stays_away_is_told_to_the_tool() -> None:
+def test_a_database_that_stays_away_is_an_error_of_the_tool() -> None:
     """As a failure that passes."""
 
     async def story() -> None:
@@ -194,7 +194,7 @@ def test_a_database_that_stays_away_is_told_to_the_tool() -> None:
         with pytest.raises(StoreUnavailableError):
             await keeper(files, store).sink_of("a").save("p", PNG, b"1")
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("moments", range(16))
@@ -214,7 +214,7 @@ def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
         assert saving.cancelled()
         assert store.ended == store.begun
 
-    told(story)
+    run_story(story)
 
 
 @given(words=st.lists(st.text(max_size=90), max_size=4), key=st.text(max_size=200))
@@ -226,7 +226,7 @@ def test_any_call_and_any_words_make_a_name_that_fits_a_path(words: list[str], k
         saved = await keeper(files).sink_of(key).save(stem_of("plot", *words), PNG, b"1")
         assert NAME.fullmatch(saved.name)
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(("stem", "media_type"), [("../p", PNG), ("", PNG), ("p", "text/html")])

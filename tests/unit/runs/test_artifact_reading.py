@@ -5,8 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from app.runs.artifact_reading import PIECE_BYTES, ArtifactReading
-from app.runs.artifacts import StoredArtifact
+from app.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
 from app.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from app.runs.run import RunKey
 from tests.support.artifacts import Files, files_of_a_run, new_artifact

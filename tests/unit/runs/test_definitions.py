@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from app.kernel.validation import Problem, Severity
+from app.nodes.nesting import GraphReference
 from app.runs.definitions import MANY_STEPS, GraphDefinitions
 from app.runs.errors import GraphNotFoundError, GraphRefusedError
 from app.runs.graphs import GraphLimits, NewGraph, Registered
 from app.runs.run import GraphRef
-from tests.support.graph_checks import Reference, ShapeChecks
+from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT, containing, flat, named, new_graph
 from tests.support.limits import graph_limits
 from tests.support.memory_graphs import MemoryGraphs
@@ -108,7 +109,7 @@ async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
     assert [problem.place for problem in refused.value.problems] == [place]
 
 
-async def test_all_that_does_not_exist_is_told_at_once_with_whatever_else_is_wrong(
+async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wrong(
     world: World,
 ) -> None:
     """Each with its place; what the catalog has to say about a bare name is left out."""
@@ -195,7 +196,7 @@ class TestCircles:
             "steps.0.data.graph.version"
         ]
 
-    async def test_a_circle_through_others_is_told_with_its_path(self, world: World) -> None:
+    async def test_a_circle_through_others_is_named_with_its_path(self, world: World) -> None:
         """It would come about with the new version, whichever closes it."""
         await world.register("c", flat("a"))
         await world.register("b", containing(named("c")))
@@ -370,8 +371,8 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: Wo
     """Whatever a catalog calls the place of a nested graph."""
 
     class Elsewhere(ShapeChecks):
-        def references(self, graph: Any) -> Sequence[Reference]:
-            return [Reference(("steps", 0, "data", "body"), "g")] if "root" in graph else []
+        def references(self, graph: Any) -> Sequence[GraphReference]:
+            return [GraphReference(("steps", 0, "data", "body"), "g")] if "root" in graph else []
 
     graphs = GraphDefinitions(world.store, Elsewhere(), graph_limits(max_depth=1))
     await world.register("g", flat("a"))

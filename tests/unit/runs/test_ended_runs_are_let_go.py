@@ -13,7 +13,7 @@ from app.control.budget import Budget
 from app.engine.call import AttemptError
 from app.engine.context import FlowContext
 from app.runs.run import RunStatus
-from tests.unit.runs.works import CANCEL_REQUEST, nothing, told, waits
+from tests.unit.runs.works import CANCEL_REQUEST, nothing, run_story, waits
 from tests.unit.runs.world import KEY, Process, answering, call, new_run
 
 Work = Callable[[FlowContext], Awaitable[Any]]
@@ -94,6 +94,6 @@ def test_an_ended_run_is_let_go_without_the_garbage_collector(
 
     gc.disable()
     try:
-        told(story)
+        run_story(story)
     finally:
         gc.enable()

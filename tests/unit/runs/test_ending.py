@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from app.runs.ending import cancelled_while_queued
+from app.runs.outcome import cancelled_while_queued
 from app.runs.run import CallRecord, CancelRequest, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
@@ -53,13 +53,13 @@ def test_what_steps_had_finished_stays_in_the_result() -> None:
     graph = ExecutionGraph("r0")
     root = graph.create_root("graph")
     nodes = {name: graph.begin_node(root, "system", name) for name in ("a", "b", "b/x")}
-    told = {"a": ("result", {"default": 1}), "b": (None, None), "b/x": ("result", {"default": 2})}
+    noted = {"a": ("result", {"default": 1}), "b": (None, None), "b/x": ("result", {"default": 2})}
     earlier = [CallRecord(node=graph.node(root))] + [
         CallRecord(
             node=graph.node(node),
             call_key=f"step:{name}",
-            outcome=told[name][0],
-            value=told[name][1],
+            outcome=noted[name][0],
+            value=noted[name][1],
         )
         for name, node in nodes.items()
     ]

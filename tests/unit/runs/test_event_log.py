@@ -18,7 +18,7 @@ def filled(*types: str, last_seq: int = 0) -> EventLog:
     return log
 
 
-def told(records: Iterable[EventRecord]) -> list[tuple[int, str]]:
+def numbered(records: Iterable[EventRecord]) -> list[tuple[int, str]]:
     return [(record.seq, record.type) for record in records]
 
 
@@ -26,18 +26,18 @@ def test_events_are_numbered_on_behind_what_is_stored() -> None:
     """Densely, in the order in which they were emitted, and dated when they were."""
     records = filled("a", "b", last_seq=7).unconfirmed()
 
-    assert told(records) == [(8, "a"), (9, "b")]
+    assert numbered(records) == [(8, "a"), (9, "b")]
     assert records[0].ts == datetime(2027, 1, 15, 8, 0, 0, 250_000, tzinfo=UTC)
 
 
-def test_what_is_not_confirmed_is_told_again_under_the_same_number() -> None:
+def test_what_is_not_confirmed_is_written_again_under_the_same_number() -> None:
     """With what came in between behind it, and as the very same event."""
     log = filled("a", "b")
     first = log.unconfirmed()
     log.add(Event(type="c"))
     again = log.unconfirmed()
 
-    assert told(again) == [(1, "a"), (2, "b"), (3, "c")]
+    assert numbered(again) == [(1, "a"), (2, "b"), (3, "c")]
     assert again[:2] == first
 
 
@@ -48,7 +48,7 @@ def test_what_is_confirmed_is_forgotten() -> None:
     log.add(Event(type="c"))
     both = log.unconfirmed()
     log.confirm(first)
-    assert told(log.unconfirmed()) == [(3, "c")]
+    assert numbered(log.unconfirmed()) == [(3, "c")]
     log.confirm(both)
     log.confirm(first)
 
@@ -56,7 +56,7 @@ def test_what_is_confirmed_is_forgotten() -> None:
     assert log.unconfirmed() == ()
 
 
-def test_a_step_is_told_to_be_skipped_once_whoever_owns_the_run() -> None:
+def test_a_step_is_reported_as_skipped_once_over_all_owners() -> None:
     """The next owner finds the same path dead."""
     log = EventLog(last_seq=3, skipped={"a"})
     for step in ("a", "b"):
@@ -65,14 +65,14 @@ def test_a_step_is_told_to_be_skipped_once_whoever_owns_the_run() -> None:
     assert [(event.seq, event.step_id) for event in log.unconfirmed()] == [(4, "b")]
 
 
-def test_an_end_stands_behind_everything_and_may_be_told_otherwise() -> None:
+def test_an_end_stands_behind_everything_and_may_be_another_one() -> None:
     """One that was not accepted leaves no trace."""
     log = filled("a")
     completed = log.followed_by(run_ended(RunStatus.COMPLETED, "success", None))
     cancelled = log.followed_by(run_ended(RunStatus.CANCELLED, None, {"kind": "cancelled"}))
 
-    assert told(completed) == [(1, "a"), (2, "run.completed")]
-    assert told(cancelled) == [(1, "a"), (2, "run.cancelled")]
+    assert numbered(completed) == [(1, "a"), (2, "run.completed")]
+    assert numbered(cancelled) == [(1, "a"), (2, "run.cancelled")]
     assert cancelled[1].data == {"finish_reason": None, "stop": {"kind": "cancelled"}}
 
 

@@ -15,7 +15,7 @@ from app.runs.run import FinishRun, RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, told, trace_of, waits
+from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, run_story, trace_of, waits
 from tests.unit.runs.world import (
     KEY,
     Process,
@@ -50,7 +50,7 @@ def test_a_run_is_executed_and_settled() -> None:
         }
         assert process.executor.active == frozenset()
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.req("000/B1", "002/2.4")
@@ -70,7 +70,7 @@ def test_a_run_that_may_take_no_time_executes_nothing() -> None:
         )
         assert list(trace_of(process, run)) == ["case"]
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -85,7 +85,7 @@ def test_a_run_whose_deadline_has_passed_executes_nothing(seed: int) -> None:
         assert run.stop is not None
         assert run.stop["kind"] == "deadline"
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 @pytest.mark.req("000/B2", "000/B3", "002/2.4")
@@ -108,7 +108,7 @@ def test_time_interrupts_work_in_flight_and_keeps_what_it_had(seed: int) -> None
             assert run.stop is not None
             assert run.stop["kind"] == kind
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 def test_a_retry_is_not_waited_for_beyond_the_deadline() -> None:
@@ -122,7 +122,7 @@ def test_a_retry_is_not_waited_for_beyond_the_deadline() -> None:
         run = await process.run(new_run(deadline=datetime.now(UTC) + timedelta(seconds=10)))
         assert (run.status, loop().time()) == (RunStatus.FAILED, 0)
 
-    told(story)
+    run_story(story)
 
 
 def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
@@ -145,7 +145,7 @@ def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
         assert run.stop["dimension"] == "seconds"
         assert run.active_seconds == pytest.approx(10)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_failing_step_fails_the_run() -> None:
@@ -164,7 +164,7 @@ def test_a_failing_step_fails_the_run() -> None:
         assert trace_of(process, run)["case"] == ("fail", "It broke with RuntimeError.")
         assert "alice" not in str(process.store.rows[KEY])
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.req("000/C3")
@@ -189,24 +189,24 @@ def test_a_stop_reaches_the_work_and_the_run_is_cancelled(seed: int) -> None:
         assert run.cancel_request.delivered_at is not None
         assert trace_of(process, run)["case"] == ("halt", "enough")
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 def test_a_run_that_is_not_here_is_not_stopped_here() -> None:
-    """Whoever has it will hear of it."""
+    """Its own worker will hear of it."""
 
     async def story() -> None:
-        assert not Process(nothing).executor.stop(KEY, CANCEL_REQUEST)
+        assert not Process(nothing).executor.cancel(KEY, CANCEL_REQUEST)
 
-    told(story)
+    run_story(story)
 
 
-def test_a_wish_that_comes_before_the_end_is_written_is_the_end() -> None:
-    """The run had completed; it settles as cancelled and keeps its result."""
+def test_a_cancel_request_that_comes_before_the_end_is_written_is_the_end() -> None:
+    """The run had completed; it finishes as cancelled and keeps its result."""
     said: list[str] = []
 
     class SlowToFinish(MemoryRuns):
-        """Somebody wishes the run to stop while its end is on the way."""
+        """Somebody cancels the run while its end is on the way."""
 
         async def finish(self, finish_run: FinishRun) -> FinishResult:
             if not said:
@@ -227,7 +227,7 @@ def test_a_wish_that_comes_before_the_end_is_written_is_the_end() -> None:
         assert snapshot["nodes"]["n000001"]["status"] == "halt"
         assert snapshot["nodes"]["n000002"]["status"] == "success"
 
-    told(story)
+    run_story(story)
 
 
 def test_a_process_takes_no_more_runs_than_it_has_slots_for() -> None:
@@ -247,11 +247,11 @@ def test_a_process_takes_no_more_runs_than_it_has_slots_for() -> None:
         await waiting
         assert process.executor.free_slots == 1
 
-    told(story)
+    run_story(story)
 
 
 def test_a_run_that_ends_makes_room() -> None:
-    """Whoever waits for a slot is told."""
+    """Those who wait for a slot are woken."""
 
     async def story() -> None:
         process = Process(waits, limits=executor_limits(max_runs=1))
@@ -262,7 +262,7 @@ def test_a_run_that_ends_makes_room() -> None:
         await waiting
         assert loop().time() == 30
 
-    told(story)
+    run_story(story)
 
 
 def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> None:
@@ -279,4 +279,4 @@ def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> Non
         assert process.executor.active == frozenset()
         assert (await process.service.get(KEY)).status is RunStatus.RUNNING
 
-    told(story)
+    run_story(story)

@@ -11,8 +11,7 @@ from app.runs import following
 from app.runs.errors import RunNotFoundError
 from app.runs.event_log import EventLog, run_ended
 from app.runs.following import Following
-from app.runs.notifier import RunNotifier
-from app.runs.ports import EventPage, JournalWrite
+from app.runs.ports import EventPage, JournalWrite, RunNotifier
 from app.runs.run import EventRecord, RunKey, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import end_of
@@ -96,10 +95,10 @@ def test_what_another_process_stores_is_seen_soon() -> None:
         looks = len(store.reads)
         assert 18 <= looks <= 24
         await tell(store, 1)
-        told_at = loop().time()
+        emitted_at = loop().time()
         await asyncio.sleep(0.5)
         assert [seq for _, seq in follower.seen] == [1]
-        assert follower.seen[0][0] - told_at <= 0.5
+        assert follower.seen[0][0] - emitted_at <= 0.5
         await end(store, 1)
         await follower.task
         assert [seq for _, seq in follower.seen] == [1, 2]
@@ -107,7 +106,7 @@ def test_what_another_process_stores_is_seen_soon() -> None:
     play(story)
 
 
-def test_a_run_that_has_ended_is_told_from_any_point() -> None:
+def test_a_run_that_has_ended_is_followed_from_any_point() -> None:
     """Also from behind its last event; nobody waits for anything then."""
 
     async def story() -> None:

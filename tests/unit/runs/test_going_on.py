@@ -12,7 +12,7 @@ from app.engine.context import FlowContext
 from app.runs.run import CallRecord, RunStatus
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import told, waits_deaf
+from tests.unit.runs.works import run_story, waits_deaf
 from tests.unit.runs.world import (
     KEY,
     Process,
@@ -66,11 +66,11 @@ def test_a_run_goes_on_where_lost_executions_have_left_it(losses: int) -> None:
         lost = [node for node in nodes if node["stop_reason"] == "worker_lost"]
         assert len(lost) == 2 * losses  # each time the step and the call
 
-    told(story)
+    run_story(story)
 
 
 def test_a_tool_that_was_in_flight_is_repeated_only_if_it_may_be() -> None:
-    """Its caller is told that the outcome is unknown."""
+    """Its caller gets an unknown outcome."""
 
     async def story() -> None:
         made: list[str] = []
@@ -91,7 +91,7 @@ def test_a_tool_that_was_in_flight_is_repeated_only_if_it_may_be() -> None:
         assert (await second.end_of()).result == {"value": "unknown"}
         assert made == ["pay"]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_run_whose_workers_are_lost_too_often_fails() -> None:
@@ -115,7 +115,7 @@ def test_a_run_whose_workers_are_lost_too_often_fails() -> None:
         assert run.usage is not None
         assert run.usage["tokens"] == 200
 
-    told(story)
+    run_story(story)
 
 
 def test_a_run_whose_journal_cannot_be_read_fails_and_is_not_begun_for_ever() -> None:
@@ -140,4 +140,4 @@ def test_a_run_whose_journal_cannot_be_read_fails_and_is_not_begun_for_ever() ->
         assert run.usage is not None
         assert run.usage["tokens"] == 2 * 55 + 100
 
-    told(story)
+    run_story(story)

@@ -17,7 +17,7 @@ from app.nodes.reading import StepData
 from app.runs.plan import RunGraphs
 from app.runs.run import NewRun, RunKind, RunRequest, RunStatus
 from tests.support.limits import executor_limits
-from tests.unit.runs.works import deaf_attempt, told
+from tests.unit.runs.works import deaf_attempt, run_story
 from tests.unit.runs.world import GRACE, KEY, Process, call, database
 
 
@@ -98,7 +98,7 @@ def test_the_cost_of_abandoned_work_is_added_wherever_it_was_abandoned(case: str
         [late] = [r for r in await one.store.calls(KEY) if r.node["name"] == "deaf"]
         assert (late.node["status"], late.node["tokens_in"]) == ("halt", 50)
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.req("000/B3")
@@ -124,7 +124,7 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
         }
         assert node.begun == ["A", "B", "B"]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_graph_that_was_made_ready_when_it_was_checked_is_not_read_again() -> None:
@@ -149,7 +149,7 @@ def test_a_graph_that_was_made_ready_when_it_was_checked_is_not_read_again() -> 
         await other.service.cancel(KEY, by="ops")
         await other.end_of()
 
-    told(story)
+    run_story(story)
 
 
 class CountingCatalog(NodeCatalog):

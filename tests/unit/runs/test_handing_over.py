@@ -9,7 +9,7 @@ import pytest
 from app.engine.context import FlowContext
 from app.runs.run import RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import must_not_run, told, waits
+from tests.unit.runs.works import must_not_run, run_story, waits
 from tests.unit.runs.world import (
     KEY,
     Process,
@@ -41,7 +41,7 @@ def test_a_process_that_ends_lets_runs_end_and_gives_the_others_back(seed: int) 
         assert not process.executor.reserve()
         assert (await process.post(new_run("later"))).status is RunStatus.QUEUED
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -64,11 +64,11 @@ def test_a_run_that_was_just_being_claimed_is_given_back_as_well(seed: int) -> N
         run = await process.service.get(KEY)
         assert (run.status, run.attempts) == (RunStatus.QUEUED, 0)
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_wish_wins_over_the_end_of_the_process(seed: int) -> None:
+def test_a_cancel_request_wins_over_the_end_of_the_process(seed: int) -> None:
     """The run is cancelled here and now, not handed over."""
 
     async def story() -> None:
@@ -89,7 +89,7 @@ def test_a_wish_wins_over_the_end_of_the_process(seed: int) -> None:
         assert (await process.service.get(KEY)).status is RunStatus.CANCELLED
         assert RunStatus.QUEUED not in process.store.history(KEY)
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 def test_a_run_that_was_lost_is_not_given_back() -> None:
@@ -109,7 +109,7 @@ def test_a_run_that_was_lost_is_not_given_back() -> None:
         await process.executor.ended(KEY)
         assert loop().time() == 1
 
-    told(story)
+    run_story(story)
     assert given_back == []
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_is_started_twice_is_executed_once() -> None:
         process.executor.start(run, permitted_at=0)
         assert (await process.end_of()).status is RunStatus.COMPLETED
 
-    told(story)
+    run_story(story)
     assert begun == ["r0"]
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_is_started_twice_is_executed_once() -> None:
 def test_a_run_that_was_lost_and_claimed_again_begins_when_its_lost_execution_has_ended(
     seed: int,
 ) -> None:
-    """Nobody had told this process that it was lost."""
+    """This process did not know that it was lost."""
     times: list[tuple[str, float]] = []
 
     async def story() -> None:
@@ -158,5 +158,5 @@ def test_a_run_that_was_lost_and_claimed_again_begins_when_its_lost_execution_ha
         assert (run.status, run.fence) == (RunStatus.COMPLETED, 2)
         assert process.executor.active == frozenset()
 
-    told(story, seed)
+    run_story(story, seed)
     assert times == [("begun", 0), ("ended", 1.5), ("begun", 1.5), ("ended", 12.0)]

@@ -24,7 +24,7 @@ async def must_not_run(context: FlowContext) -> str:
     pytest.fail("the step was executed")
 
 
-def told(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
+def run_story(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
     async def main() -> None:
         await story()
         await asyncio.sleep(200)
@@ -44,7 +44,7 @@ async def status_of(process: Process) -> RunStatus:
 
 @pytest.mark.req("000/C3", "card/delete")
 @pytest.mark.parametrize("seed", range(10))
-def test_a_stop_that_nobody_told_of_is_found_by_the_next_beat(seed: int) -> None:
+def test_a_cancel_request_that_nobody_heard_of_is_found_by_the_next_beat(seed: int) -> None:
     """The notification was lost; the call in flight ends with the beat."""
 
     async def story() -> None:
@@ -59,7 +59,7 @@ def test_a_stop_that_nobody_told_of_is_found_by_the_next_beat(seed: int) -> None
         beating.cancel()
         await asyncio.wait({beating})
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
@@ -76,7 +76,7 @@ def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
         run = await process.service.get(KEY)
         assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 1, None)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_run_that_is_only_just_being_begun_is_left_alone() -> None:
@@ -92,7 +92,7 @@ def test_a_run_that_is_only_just_being_begun_is_left_alone() -> None:
             await process.heartbeat.beat()
         assert await status_of(process) is RunStatus.RUNNING
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("meanwhile", ["begun here", "ended", "claimed by another"])
@@ -122,7 +122,7 @@ def test_an_orphan_that_found_a_home_meanwhile_is_left_alone(meanwhile: str) -> 
         await asyncio.sleep(2)
         await store.process.heartbeat.beat()
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -145,7 +145,7 @@ def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
         run = await other.service.get(KEY)
         assert (run.status, run.worker_id) == (RunStatus.RUNNING, "p2")
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
@@ -168,7 +168,7 @@ def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
         assert loop().time() == 1
         assert said == ["beaten"]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_process_that_ends_says_so() -> None:
@@ -181,4 +181,4 @@ def test_a_process_that_ends_says_so() -> None:
         await process.heartbeat.leave()
         assert process.store.workers == set()
 
-    told(story)
+    run_story(story)

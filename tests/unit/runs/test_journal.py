@@ -14,7 +14,7 @@ from app.engine.ports import CallOutcome
 from app.runs.journal import ASKS, LostRunError
 from app.runs.ports import Permission
 from app.runs.run import CancelRequest
-from tests.unit.runs.opened import KEY, Open, Store, told
+from tests.unit.runs.opened import KEY, Open, Store, run_story
 
 
 def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
@@ -35,7 +35,7 @@ def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
         assert run.store.names() == ["first", "second"]
         assert run.store.writes[1].calls[0].value == "value"
 
-    told(story)
+    run_story(story)
 
 
 def test_a_call_inside_the_process_relies_on_a_permission_of_a_tenth_of_a_second() -> None:
@@ -54,7 +54,7 @@ def test_a_call_inside_the_process_relies_on_a_permission_of_a_tenth_of_a_second
         await run.journal.barrier(external=False)
         assert len(run.store.writes) == 1
 
-    told(story)
+    run_story(story)
 
 
 def test_a_permission_ages_from_when_it_was_asked_for() -> None:
@@ -67,7 +67,7 @@ def test_a_permission_ages_from_when_it_was_asked_for() -> None:
         await run.journal.barrier(external=False)
         assert len(run.store.writes) == 2
 
-    told(story)
+    run_story(story)
 
 
 def test_an_answer_that_took_too_long_is_asked_for_again() -> None:
@@ -79,7 +79,7 @@ def test_an_answer_that_took_too_long_is_asked_for_again() -> None:
         await run.journal.barrier(external=True)
         assert run.store.arrived == [0, 0.101]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_database_that_never_answers_in_time_gives_the_run_up() -> None:
@@ -91,11 +91,11 @@ def test_a_database_that_never_answers_in_time_gives_the_run_up() -> None:
             await run.journal.barrier(external=True)
         assert len(run.store.writes) == ASKS
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.req("000/C3")
-def test_a_wish_to_stop_refuses_at_the_barrier() -> None:
+def test_a_cancel_request_refuses_at_the_barrier() -> None:
     """The token knows as well, so that everything else of the run ends."""
     cancel_request = CancelRequest(requested_by="ops", reason="too dear")
 
@@ -106,7 +106,7 @@ def test_a_wish_to_stop_refuses_at_the_barrier() -> None:
         assert run.token.stop is not None
         assert run.token.stop.cause.requested_by == "ops"
 
-    told(story)
+    run_story(story)
 
 
 def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
@@ -118,7 +118,7 @@ def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
             await run.journal.barrier(external=True)
         assert isinstance(run.token.stop, LostRunError)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_change_is_stored_soon() -> None:
@@ -133,7 +133,7 @@ def test_a_change_is_stored_soon() -> None:
         assert run.store.arrived == [0.05]
         assert run.store.names() == ["run", "first", "second"]
 
-    told(story)
+    run_story(story)
 
 
 def test_a_change_while_others_are_being_stored_is_stored_soon_afterwards() -> None:
@@ -149,7 +149,7 @@ def test_a_change_while_others_are_being_stored_is_stored_soon_afterwards() -> N
         assert run.store.arrived == [0.05, pytest.approx(0.6)]
         assert run.store.writes[1].calls[0].node["status"] == "fail"
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_is_stored_soon_may_bring_a_stop_as_well(answer: Permission) -> Non
         assert run.token.is_cancelled
         assert len(run.store.writes) == 1
 
-    told(story)
+    run_story(story)
 
 
 def test_a_store_that_refuses_is_not_asked_for_ever() -> None:
@@ -186,7 +186,7 @@ def test_a_store_that_refuses_is_not_asked_for_ever() -> None:
         await run.journal.barrier(external=True)
         assert [run.store.names(index) for index in range(3)] == [["run", "first"]] * 3
 
-    told(story)
+    run_story(story)
 
 
 def test_what_a_cancelled_barrier_was_storing_is_stored_with_the_next_write() -> None:
@@ -204,7 +204,7 @@ def test_what_a_cancelled_barrier_was_storing_is_stored_with_the_next_write() ->
         assert [record.node["name"] for record in records] == ["run", "first"]
         assert [record.call_key for record in records] == [None, "first"]
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_value_that_cannot_be_stored_is_refused_when_it_is_noted(what: Any) ->
             run.note(node, "first", outcome=CallOutcome.RESULT, value=[what])
         run.journal.close()
 
-    told(story)
+    run_story(story)
 
 
 def test_what_was_noted_does_not_change_with_what_its_owner_does() -> None:
@@ -235,4 +235,4 @@ def test_what_was_noted_does_not_change_with_what_its_owner_does() -> None:
         answer["rows"].append(2)
         assert run.journal.close()[1].value == {"rows": [1]}
 
-    told(story)
+    run_story(story)

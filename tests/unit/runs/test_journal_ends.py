@@ -1,7 +1,6 @@
 """What a journal holds at the end of an execution, and finds at the beginning of the next."""
 
 import asyncio
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from app.runs.journal import LostRunError
 from app.runs.ports import Permission
 from app.runs.run import CallRecord
 from app.trace.execution_graph import ExecutionGraph
-from tests.unit.runs.opened import Open, Store, told
-from tests.unit.runs.world import loop
+from tests.unit.runs.opened import Open, Store, run_story
 
 
 def test_the_end_brings_what_may_not_be_stored_yet() -> None:
@@ -32,7 +30,7 @@ def test_the_end_brings_what_may_not_be_stored_yet() -> None:
         await asyncio.sleep(5)
         assert len(run.store.writes) == 1
 
-    told(story)
+    run_story(story)
 
 
 def test_what_is_stored_is_not_brought_again() -> None:
@@ -44,11 +42,11 @@ def test_what_is_stored_is_not_brought_again() -> None:
         await run.journal.barrier(external=True)
         assert run.journal.close() == ()
 
-    told(story)
+    run_story(story)
 
 
 def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None:
-    """Abandoned work asks after the run was settled; its costs are added all the same."""
+    """Abandoned work asks after the run was finished; its costs are added all the same."""
 
     async def story() -> None:
         run = Open()
@@ -61,7 +59,7 @@ def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None
         [record] = run.journal.close()
         assert record.charge == {"tokens": 5}
 
-    told(story)
+    run_story(story)
 
 
 def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
@@ -80,25 +78,7 @@ def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
             ("success", "value"),
         ]
 
-    told(story)
-
-
-def test_snapshots_are_rare_and_become_rarer() -> None:
-    """At the interval first, and at a tenth of the run's age later."""
-
-    async def story() -> None:
-        run, taken = Open(snapshot_interval_seconds=2), []
-        for number in range(100):
-            run.begin(str(number))
-            await run.journal.barrier(external=True)
-            if run.store.writes[-1].snapshot is not None:
-                taken.append(round(loop().time()))
-            await asyncio.sleep(1)
-        gaps = [later - sooner for sooner, later in pairwise(taken)]
-        assert gaps[:3] == [2, 2, 2]
-        assert min(gaps[-2:]) >= 8
-
-    told(story)
+    run_story(story)
 
 
 def record(graph: ExecutionGraph, node: str, **noted: Any) -> CallRecord:
@@ -149,7 +129,7 @@ def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
         )
         assert flying.node["status"] == "halt"
 
-    told(story)
+    run_story(story)
 
 
 def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago() -> None:
@@ -164,7 +144,7 @@ def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago()
         assert records["ended"].outcome == "result"
         assert records["ended"].charge == {"cost_usd": "0.10"}
 
-    told(story)
+    run_story(story)
 
 
 def test_the_last_try_that_began_is_what_is_known_of_a_call() -> None:
@@ -184,4 +164,4 @@ def test_the_last_try_that_began_is_what_is_known_of_a_call() -> None:
         assert (ended.outcome, ended.value) == (CallOutcome.RESULT, {"rows": [1]})
         assert run.journal.recorded("other") is None
 
-    told(story)
+    run_story(story)

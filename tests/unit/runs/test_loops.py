@@ -7,11 +7,11 @@ from typing import Any
 
 import structlog
 
-from app.runs.loops import Loops
+from app.runs.heartbeat import Loops
 from tests.unit.runs.world import loop, play
 
 
-def told(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
     with structlog.testing.capture_logs() as logs:
         play(story)
     return [f"{line['event']} {line.get('error', '')}".strip() for line in logs]
@@ -38,7 +38,7 @@ def test_a_loop_that_ends_is_started_again_whatever_ended_it() -> None:
         await asyncio.sleep(10)
         await loops.stop()
 
-    said = told(story)
+    said = run_story(story)
     assert begun == [0, 0.1, 0.30000000000000004, 0.7000000000000001]
     assert said == ["loop.failed RuntimeError", "loop.failed CancelledError", "loop.ended"]
 
@@ -59,7 +59,7 @@ def test_a_loop_that_keeps_failing_is_started_ever_more_rarely() -> None:
         await asyncio.sleep(80)
         await loops.stop()
 
-    told(story)
+    run_story(story)
     pauses = [round(later - sooner, 3) for sooner, later in pairwise(begun)]
     assert pauses[:7] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
     assert pauses[7:11] == [5.0] * 4
@@ -85,4 +85,4 @@ def test_stopped_loops_are_over() -> None:
         await loops.stop()
         assert ended == ["lives"]
 
-    told(story)
+    run_story(story)

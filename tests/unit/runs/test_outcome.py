@@ -12,7 +12,7 @@ from app.control.stops import StopKind as Kind
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.report import GraphOutcome, StepReport
 from app.kernel.facts import StepStatus
-from app.runs.outcome import RunOutcome, close, run_outcome_of
+from app.runs.outcome import RunOutcome, close, outcome_of
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
@@ -51,7 +51,7 @@ def outcome(
 
 def test_a_natural_end_is_a_success() -> None:
     """And nothing stopped it."""
-    run_outcome = run_outcome_of(CASE, outcome(), at=AT)
+    run_outcome = outcome_of(CASE, outcome(), at=AT)
 
     assert run_outcome == RunOutcome(
         status=RunStatus.COMPLETED, finish_reason="success", result=RESULT
@@ -79,7 +79,7 @@ def test_every_stop_has_its_status(
     stop: Stop, status: RunStatus, finish_reason: str | None, kind: str
 ) -> None:
     """What the run had come to is kept; the cause says when."""
-    run_outcome = run_outcome_of(CASE, outcome(stop), at=AT)
+    run_outcome = outcome_of(CASE, outcome(stop), at=AT)
 
     assert (run_outcome.status, run_outcome.finish_reason) == (status, finish_reason)
     assert run_outcome.result == {"answer": "4", "finish_reason": finish_reason}
@@ -98,7 +98,7 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
         "c": StepReport(StepStatus.FAILED, {}, KeyError("alice@example.org")),
         "d": StepReport(StepStatus.SKIPPED),
     }
-    run_outcome = run_outcome_of(GRAPH, GraphOutcome(steps, stop=stop), at=AT)
+    run_outcome = outcome_of(GRAPH, GraphOutcome(steps, stop=stop), at=AT)
 
     assert run_outcome.status is (RunStatus.COMPLETED if stop is None else RunStatus.HALTED)
     assert run_outcome.finish_reason is None
@@ -115,7 +115,7 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
 
 def test_a_stop_before_there_was_anything_has_no_result() -> None:
     """Rather than an empty one."""
-    assert run_outcome_of(CASE, outcome(CancelledError(), result=None), at=AT).result is None
+    assert outcome_of(CASE, outcome(CancelledError(), result=None), at=AT).result is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_stop_before_there_was_anything_has_no_result() -> None:
 def test_a_failure_says_what_may_be_said_of_it(error: Exception, said: str) -> None:
     """A step may name the finish reason of its failure."""
     result = {"answer": None, "finish_reason": "big_fail"}
-    run_outcome = run_outcome_of(CASE, outcome(error=error, result=result), at=AT)
+    run_outcome = outcome_of(CASE, outcome(error=error, result=result), at=AT)
 
     assert (run_outcome.status, run_outcome.finish_reason) == (RunStatus.FAILED, "big_fail")
     assert run_outcome.stop is not None

@@ -38,7 +38,7 @@ async def must_not_run(context: FlowContext) -> str:
     pytest.fail("the step was executed")
 
 
-def told(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
+def run_story(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
     async def main() -> None:
         with virtual_service_time():
             await story()
@@ -56,7 +56,7 @@ def test_a_replica_without_executor_queues_what_it_accepts() -> None:
         accepted = await RunService(database(), None).accept(new_run())
         assert (accepted.created, accepted.run.status) == (True, RunStatus.QUEUED)
 
-    told(story)
+    run_story(story)
 
 
 def test_the_same_request_is_accepted_once() -> None:
@@ -71,7 +71,7 @@ def test_the_same_request_is_accepted_once() -> None:
         assert process.executor.active == {KEY}
         assert process.executor.free_slots == executor_limits().max_runs - 1
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -92,13 +92,13 @@ def test_a_caller_that_goes_away_leaves_its_run_accepted_and_begun(seed: int) ->
             await asking
         assert (await process.end_of()).status is RunStatus.COMPLETED
 
-    told(story, seed)
+    run_story(story, seed)
 
 
 @pytest.mark.req("004/cancel-early", "card/delete")
 @pytest.mark.parametrize("through", ["the process", "a replica"])
 def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> None:
-    """The wish waits for the run and wins; asking twice is asking once."""
+    """The request waits for the run and wins; asking twice is asking once."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -117,12 +117,12 @@ def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> Non
         [root] = trace.snapshot["nodes"].values()
         assert (root["status"], root["stop_reason"]) == ("halt", "enough")
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.req("card/delete")
 def test_a_queued_run_is_cancelled_at_once() -> None:
-    """Nobody needs to be told."""
+    """No notification is needed."""
 
     async def story() -> None:
         service = RunService(database(), None)
@@ -132,7 +132,7 @@ def test_a_queued_run_is_cancelled_at_once() -> None:
         assert receipt.settled_at is not None
         assert not receipt.already_finished
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.req("card/delete")
@@ -148,7 +148,7 @@ def test_the_receipt_names_the_calls_that_had_begun() -> None:
         assert [record.node["name"] for record in receipt.calls] == ["llm"]
         assert (await process.end_of()).status is RunStatus.CANCELLED
 
-    told(story)
+    run_story(story)
 
 
 def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
@@ -163,7 +163,7 @@ def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
             assert receipt.settled_at == run.finished_at
         assert await process.service.get(KEY) == run
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
@@ -182,7 +182,7 @@ def test_a_caller_can_wait_for_the_end(place: str) -> None:
         assert loop().time() == pytest.approx(3, abs=0.5)
         assert (await service.wait(KEY, seconds=60)).status is RunStatus.COMPLETED
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
@@ -198,10 +198,10 @@ def test_a_process_that_ends_answers_whoever_waits(place: str) -> None:
         assert run.status is RunStatus.RUNNING
         assert loop().time() == pytest.approx(1)
 
-    told(story)
+    run_story(story)
 
 
-def test_who_waits_for_a_run_that_does_not_exist_is_told() -> None:
+def test_waiting_for_a_run_that_does_not_exist_is_an_error() -> None:
     """At once."""
 
     async def story() -> None:
@@ -209,7 +209,7 @@ def test_who_waits_for_a_run_that_does_not_exist_is_told() -> None:
             await Process(works).service.wait(KEY, seconds=60)
         assert loop().time() == 0
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.req("card/trace")
@@ -232,7 +232,7 @@ def test_the_trace_can_be_followed_while_the_run_works() -> None:
         with pytest.raises(RunNotFoundError):
             await replica.trace(RunKey("other", "r0"))
 
-    told(story)
+    run_story(story)
 
 
 def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
@@ -244,7 +244,7 @@ def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
         [root] = (await service.trace(KEY)).snapshot["nodes"].values()
         assert root["status"] == "running"
 
-    told(story)
+    run_story(story)
 
 
 def test_runs_are_listed_newest_first() -> None:
@@ -261,7 +261,7 @@ def test_runs_are_listed_newest_first() -> None:
         assert ([run.key.run_id for run in rest.runs], rest.next_cursor) == (["r0"], None)
         assert (await service.find("other", RunFilter())).runs == []
 
-    told(story)
+    run_story(story)
 
 
 def test_ids_that_the_service_chooses_are_of_version_seven_and_sort_by_age() -> None:

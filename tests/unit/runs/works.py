@@ -24,7 +24,7 @@ CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough")
 Story = Callable[[], Awaitable[None]]
 
 
-def told(story: Story, seed: int = 0) -> None:
+def run_story(story: Story, seed: int = 0) -> None:
     """Let a story happen, and what was abandoned in it end."""
 
     async def main() -> None:

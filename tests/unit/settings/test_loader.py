@@ -180,7 +180,7 @@ def test_a_value_that_does_not_fit_is_named(
         (
             "trace:\n  payload: full\n",
             "config.yaml: trace.payload: unknown key; did you mean payloads?"
-            " Allowed here: payloads, snapshot_interval_seconds",
+            " Allowed here: payloads",
         ),
         (
             "auth: anywhere",

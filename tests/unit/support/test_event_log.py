@@ -10,10 +10,10 @@ from tests.support.event_log import event_problems
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def log(*told: str, first: int = 1) -> list[EventRecord]:
+def log(*types: str, first: int = 1) -> list[EventRecord]:
     """Events in the form ``a started``, ``run.completed``."""
     events = []
-    for seq, words in enumerate(told, first):
+    for seq, words in enumerate(types, first):
         step, _, what = words.rpartition(" ")
         type_ = f"step.{what}" if step else what
         events.append(EventRecord(seq=seq, ts=AT, type=type_, step_id=step or None))
@@ -21,7 +21,7 @@ def log(*told: str, first: int = 1) -> list[EventRecord]:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "types"),
     [
         ("queued", []),
         ("running", ["a started"]),
@@ -31,13 +31,13 @@ def log(*told: str, first: int = 1) -> list[EventRecord]:
         ("cancelled", ["a started", "run.cancelled"]),
     ],
 )
-def test_a_sound_log_has_no_problem(status: str, told: list[str]) -> None:
+def test_a_sound_log_has_no_problem(status: str, types: list[str]) -> None:
     """Resumed, skipped, cut off: all of it may happen."""
-    assert event_problems(log(*told), status) == []
+    assert event_problems(log(*types), status) == []
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "wrong"),
+    ("status", "types", "wrong"),
     [
         ("running", ["a started", "a started"], "not started once"),
         ("running", ["a completed"], "not started once"),
@@ -53,9 +53,9 @@ def test_a_sound_log_has_no_problem(status: str, told: list[str]) -> None:
         ("completed", ["run.completed", "text.delta"], "behind the run's end"),
     ],
 )
-def test_whatever_may_not_be_is_named(status: str, told: list[str], wrong: str) -> None:
+def test_whatever_may_not_be_is_named(status: str, types: list[str], wrong: str) -> None:
     """Each rule is broken once."""
-    assert any(wrong in problem for problem in event_problems(log(*told), status))
+    assert any(wrong in problem for problem in event_problems(log(*types), status))
 
 
 def test_numbers_are_dense_and_begin_at_one() -> None:

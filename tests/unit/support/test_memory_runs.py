@@ -84,10 +84,10 @@ async def test_a_run_is_claimed_with_its_acceptance_or_queued() -> None:
     assert await store.claim(there.key, "three") is None
 
 
-async def test_an_early_wish_waits_for_its_run_until_it_expires() -> None:
-    """The first wish counts; the run it meets is cancelled and never runs."""
+async def test_a_pending_cancel_waits_for_its_run_until_it_expires() -> None:
+    """The first request counts; the run it meets is cancelled and never runs."""
     clock = [datetime(2025, 1, 1, tzinfo=UTC)]
-    store = MemoryRuns(now=lambda: clock[0], intent_ttl_seconds=60)
+    store = MemoryRuns(now=lambda: clock[0], pending_cancel_ttl_seconds=60)
     await store.cancel(KEY, CANCEL_REQUEST)
     await store.cancel(KEY, CancelRequest(requested_by="another"))
     await store.cancel(RunKey("default", "b"), CANCEL_REQUEST)
@@ -103,7 +103,7 @@ async def test_an_early_wish_waits_for_its_run_until_it_expires() -> None:
     assert (missed.run.status, missed.run.cancel_request) == ("running", None)
 
 
-async def test_a_queued_run_is_cancelled_at_once_and_a_running_one_is_told() -> None:
+async def test_a_queued_run_is_cancelled_at_once_and_a_running_one_learns_of_it() -> None:
     """A finished one is left alone."""
     store = MemoryRuns()
     await store.accept(new_run("b"), worker_id=None)
@@ -116,7 +116,7 @@ async def test_a_queued_run_is_cancelled_at_once_and_a_running_one_is_told() -> 
     assert (queued.run.status, queued.already_finished) == ("cancelled", False)
     assert running.run is not None
     assert (running.run.status, running.already_finished) == ("running", False)
-    assert (await store.beat("one")).stopped == {KEY: running.cancel_request}
+    assert (await store.beat("one")).cancelled == {KEY: running.cancel_request}
     assert (
         await store.write(JournalWrite(key=KEY, fence=run.fence))
     ).cancel_request == running.cancel_request
@@ -204,21 +204,21 @@ async def test_what_is_stored_is_nobody_elses() -> None:
     """Changing what was written, or what was read, changes nothing that is stored."""
     store = MemoryRuns()
     run = await claimed(store)
-    snapshot = {"nodes": {"n000001": {"status": "running"}}}
-    await store.write(JournalWrite(key=KEY, fence=run.fence, snapshot=snapshot))
+    snapshot = {"nodes": {"n000001": {"status": "halt"}}}
+    await store.finish(end_of(run, snapshot=snapshot))
     snapshot["nodes"].clear()
     read: Any = await store.snapshot(KEY)
     read["nodes"].clear()
 
-    assert await store.snapshot(KEY) == {"nodes": {"n000001": {"status": "running"}}}
+    assert await store.snapshot(KEY) == {"nodes": {"n000001": {"status": "halt"}}}
 
 
 @pytest.mark.parametrize("worker", ["one", None])
-def test_a_wish_and_a_run_never_miss_each_other(worker: str | None) -> None:
-    """POST and DELETE in every order: the run is cancelled, or its worker is told."""
+def test_a_cancel_request_and_a_run_never_miss_each_other(worker: str | None) -> None:
+    """POST and DELETE in every order: the run is cancelled, or its worker sees it."""
     outcomes = {seeded_loop.run(lambda: _race(worker), seed).result for seed in range(100)}
 
-    assert outcomes == ({"cancelled", "running, told"} if worker else {"cancelled"})
+    assert outcomes == ({"cancelled", "running, seen"} if worker else {"cancelled"})
 
 
 def test_one_key_makes_one_run_in_every_order() -> None:
@@ -234,8 +234,8 @@ async def _race(worker: str | None) -> str:
         group.create_task(store.cancel(KEY, CANCEL_REQUEST))
     run = await store.get(KEY)
     assert run is not None
-    told = KEY in (await store.beat("one")).stopped
-    return f"{run.status.value}, told" if told else run.status.value
+    seen = KEY in (await store.beat("one")).cancelled
+    return f"{run.status.value}, seen" if seen else run.status.value
 
 
 async def _post_ten() -> int:

@@ -20,10 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from app.adapters.postgres.embedded.account import AccountError, server_account
-from app.adapters.postgres.embedded.cluster import Cluster, ClusterError
-from app.adapters.postgres.embedded.postmaster import read_postmaster
-from app.adapters.postgres.embedded.programs import ProgramsMissingError
+from app.adapters.postgres.embedded.cluster import Cluster, ClusterError, read_postmaster
+from app.adapters.postgres.embedded.programs import (
+    AccountError,
+    ProgramsMissingError,
+    server_account,
+)
 
 _OWN_NAMES = frozenset({"start.lock", "owners.lock", "cluster", "cluster.new"})
 

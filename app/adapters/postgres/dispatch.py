@@ -1,4 +1,4 @@
-"""The job queue: what one process cannot take goes to whichever is free."""
+"""Jobs of the queue, deferred in our own transactions: runs for whichever worker is free."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 from procrastinate.jobs import Job
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.failures import is_passing
+from app.adapters.postgres.connections import is_passing
 from app.runs.errors import StoreUnavailableError
 from app.runs.run import RunKey
 

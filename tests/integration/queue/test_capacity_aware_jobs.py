@@ -8,8 +8,8 @@ from procrastinate import PsycopgConnector
 from procrastinate.jobs import Notification
 
 from app.adapters.postgres.connections import driver_url
-from app.adapters.queue.attentive_jobs import AttentiveJobs
-from app.adapters.queue.dispatch import QUEUE
+from app.adapters.postgres.dispatch import QUEUE
+from app.adapters.queue.worker import CapacityAwareJobManager
 from tests.support.stores import new_run, open_stores
 
 
@@ -29,11 +29,11 @@ class HookedConnector(PsycopgConnector):
 @asynccontextmanager
 async def opened(
     url: str, *, has_room: Callable[[], bool] = lambda: True
-) -> AsyncIterator[tuple[HookedConnector, AttentiveJobs, int]]:
+) -> AsyncIterator[tuple[HookedConnector, CapacityAwareJobManager, int]]:
     connector = HookedConnector(conninfo=driver_url(url), min_size=1, max_size=1)
     await connector.open_async()
     try:
-        jobs = AttentiveJobs(connector, has_room=has_room)
+        jobs = CapacityAwareJobManager(connector, has_room=has_room)
         yield connector, jobs, await jobs.register_worker()
     finally:
         await connector.close_async()

@@ -1,4 +1,4 @@
-"""Runs of processes that fell silent, and runs that nobody was told of."""
+"""Runs of processes that fell silent, and runs without a job."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from app.adapters.postgres.engines import transaction
-from app.adapters.queue.rescue import AT_ONCE, Rescue, take_lost
+from app.adapters.postgres.workers import BATCH, StaleRunRecovery, take_lost
 from app.runs.run import Run, RunKey, RunStatus
 from tests.integration.queue.world import QUIET, NotingExecutor, working
 from tests.support.stores import (
@@ -33,8 +33,8 @@ class World:
     stores: Stores
     oracle: Oracle
 
-    def rescue(self) -> Rescue:
-        return Rescue(
+    def recovery(self) -> StaleRunRecovery:
+        return StaleRunRecovery(
             self.stores.engines.work,
             self.stores.dispatch,
             interval_seconds=3600,
@@ -86,37 +86,37 @@ async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World
     await world.claimed("case-2", worker_id="alive")
     await world.age(seconds=45)
 
-    assert await world.rescue().look() == [KEY]
-    rescued = await world.stored()
-    assert (rescued.status, rescued.worker_id, rescued.fence) == (RunStatus.QUEUED, None, 1)
-    assert rescued.active_seconds == pytest.approx(30, abs=2)
+    assert await world.recovery().recover() == [KEY]
+    recovered = await world.stored()
+    assert (recovered.status, recovered.worker_id, recovered.fence) == (RunStatus.QUEUED, None, 1)
+    assert recovered.active_seconds == pytest.approx(30, abs=2)
     assert (await world.stored(RunKey("default", "case-2"))).status is RunStatus.RUNNING
     assert await world.jobs() == ["default/case-1"]
     assert await world.oracle.rows("SELECT worker_id FROM workers") == [{"worker_id": "alive"}]
-    assert await world.rescue().look() == []
+    assert await world.recovery().recover() == []
 
     again = await world.stores.runs.claim(KEY, "alive")
     assert again is not None
     assert (again.fence, again.attempts) == (2, 2)
 
 
-async def test_a_run_that_waits_is_rescued_as_well(world: World) -> None:
+async def test_a_run_that_waits_is_recovered_as_well(world: World) -> None:
     """Whoever takes it waits on."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.oracle.rows("UPDATE runs SET status = 'waiting'")
 
-    assert await world.rescue().look() == [KEY]
+    assert await world.recovery().recover() == [KEY]
     assert (await world.stored()).status is RunStatus.QUEUED
 
 
 async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:
     """It may just have come back from a long silence, and accepted the run before its next beat."""
     await world.claimed(worker_id="unknown")
-    assert await world.rescue().look() == []
+    assert await world.recovery().recover() == []
 
     await world.age(seconds=STALE + 1)
-    assert await world.rescue().look() == [KEY]
+    assert await world.recovery().recover() == [KEY]
 
 
 async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
@@ -126,14 +126,14 @@ async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: Wor
     await world.age(seconds=STALE + 1)
     await world.stores.workers.leave("dead")
 
-    assert await world.rescue().look() == [KEY]
+    assert await world.recovery().recover() == [KEY]
 
 
 async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
     """And what it still writes changes nothing."""
     await world.beat("dead", seconds_ago=15)
     frozen = await world.claimed()
-    await world.rescue().look()
+    await world.recovery().recover()
 
     beat = await world.stores.workers.beat("dead")
     assert beat.owned == frozenset()
@@ -145,11 +145,11 @@ async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -
 async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
     database_url: str, world: World
 ) -> None:
-    """Whoever takes the run next is told before it does anything."""
+    """The next owner sees it before it does anything."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
-    await world.rescue().look()
+    await world.recovery().recover()
     executor = NotingExecutor("alive")
     async with working(database_url, world.stores, executor):
         run = await executor.has(KEY)
@@ -159,7 +159,7 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
 
 
 @pytest.mark.req("card/delete")
-async def test_a_stop_of_a_rescued_run_ends_it_at_once(world: World) -> None:
+async def test_a_cancel_of_a_recovered_run_ends_it_at_once(world: World) -> None:
     """With everything that the dead process had left open."""
     await world.beat("dead", seconds_ago=15)
     run = await world.claimed()
@@ -168,7 +168,7 @@ async def test_a_stop_of_a_rescued_run_ends_it_at_once(world: World) -> None:
     records = records_of(graph)
     await world.stores.runs.release(run, active_seconds=1, calls=records, counted=True)
     await world.stores.runs.claim(KEY, "dead")
-    await world.rescue().look()
+    await world.recovery().recover()
     cancelled = await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
 
     assert cancelled.run is not None
@@ -183,10 +183,10 @@ async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> Non
     for name in ("case-1", "case-2"):
         await world.stores.runs.accept(new_run(name), worker_id=None)
     await world.oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock LIKE '%%case-1'")
-    assert await world.rescue().look() == []
+    assert await world.recovery().recover() == []
 
     await world.age(seconds=STALE + 1)
-    assert await world.rescue().look() == [KEY]
+    assert await world.recovery().recover() == [KEY]
     assert await world.jobs() == ["default/case-1", "default/case-2"]
 
 
@@ -214,7 +214,7 @@ async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, wor
     )
     await world.age(seconds=STALE + 1)
 
-    assert await world.rescue().look() == [KEY]
+    assert await world.recovery().recover() == [KEY]
     rows = await world.oracle.rows(
         "SELECT queue_name, status::text FROM procrastinate_jobs ORDER BY 1, 2"
     )
@@ -227,18 +227,18 @@ async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, wor
 
 async def test_many_lost_runs_are_taken_in_several_transactions(world: World) -> None:
     """All of them, in one look."""
-    count = 2 * AT_ONCE + 10
+    count = 2 * BATCH + 10
     await world.beat("dead", seconds_ago=15)
     async with asyncio.TaskGroup() as group:
         for number in range(count):
             group.create_task(world.claimed(f"case-{number}"))
 
-    assert len(await world.rescue().look()) == count
+    assert len(await world.recovery().recover()) == count
     assert len(await world.jobs()) == count
     assert await world.oracle.value("SELECT count(*) FROM workers") == 0
 
 
-async def test_two_rescuers_at_once_take_each_run_once(database_url: str, world: World) -> None:
+async def test_two_recoveries_at_once_take_each_run_once(database_url: str, world: World) -> None:
     """Neither waits for the other, and nothing is counted twice."""
     async with AsyncExitStack() as stack:
         other = World(await stack.enter_async_context(open_stores(database_url)), world.oracle)
@@ -252,7 +252,7 @@ async def test_two_rescuers_at_once_take_each_run_once(database_url: str, world:
             await world.oracle.rows("DELETE FROM procrastinate_jobs")
             await world.age(seconds=20)
             async with asyncio.TaskGroup() as group:
-                looks = [group.create_task(each.rescue().look()) for each in (world, other)]
+                looks = [group.create_task(each.recovery().recover()) for each in (world, other)]
             lost = [key for look in looks for key in look.result() if "case" in key.run_id]
 
             assert len(lost) == len(set(lost)) == 20
@@ -262,22 +262,22 @@ async def test_two_rescuers_at_once_take_each_run_once(database_url: str, world:
 
 
 async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
-    """A rescue waits for nobody, and its worker's row stays until all runs are taken."""
+    """A recovery waits for nobody, and its worker's row stays until all runs are taken."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.claimed("case-2")
     async with locked(world, "case-1"):
-        assert await world.rescue().look() == [RunKey("default", "case-2")]
+        assert await world.recovery().recover() == [RunKey("default", "case-2")]
         assert await world.oracle.value("SELECT count(*) FROM workers") == 1
 
-    assert await world.rescue().look() == [KEY]
+    assert await world.recovery().recover() == [KEY]
     assert await world.oracle.value("SELECT count(*) FROM workers") == 0
 
 
-async def test_a_process_that_beats_while_it_is_being_rescued_keeps_what_it_still_has(
+async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_still_has(
     world: World,
 ) -> None:
-    """Its beat waits for the rescue's end, and tells it what is left."""
+    """Its beat waits for the recovery's end, and returns what is left."""
     await world.beat("slow", seconds_ago=15)
     await world.claimed(worker_id="slow")
     await world.claimed("case-2", worker_id="slow")
@@ -289,10 +289,10 @@ async def test_a_process_that_beats_while_it_is_being_rescued_keeps_what_it_stil
         owned = (await beat).owned
 
     assert owned == {RunKey("default", "case-2")}
-    assert await world.rescue().look() == []
+    assert await world.recovery().recover() == []
 
 
-async def test_a_rescuer_that_dies_halfway_has_taken_nothing(world: World) -> None:
+async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> None:
     """The next one finds everything as it was."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
@@ -301,10 +301,10 @@ async def test_a_rescuer_that_dies_halfway_has_taken_nothing(world: World) -> No
         await connection.rollback()
 
     assert (await world.stored()).status is RunStatus.RUNNING
-    assert await world.rescue().look() == [KEY]
+    assert await world.recovery().recover() == [KEY]
 
 
-async def test_a_process_rescues_although_it_has_no_room_itself(
+async def test_a_process_recovers_runs_although_it_has_no_room_itself(
     database_url: str, world: World
 ) -> None:
     """Somebody else may have."""

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from app.adapters.postgres import listener
-from app.adapters.postgres.cancelling import STOP_CHANNEL
-from app.adapters.postgres.listener import StopListener
+from app.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
+from app.adapters.postgres.listener import CancelListener
 from app.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -26,7 +26,7 @@ class Ear:
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
         self.listens = asyncio.Event()
-        self._listener = StopListener(
+        self._listener = CancelListener(
             url, patience=patience(), heard=self._hear, connected=self._connected
         )
 
@@ -93,7 +93,7 @@ async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
     async with open_oracle(database_url) as oracle, listening(database_url) as (ear, _):
         stop = json.dumps({"tenant": "default", "run_id": "case-1", "by": "x", "reason": None})
         for payload in ("", "{", "[]", "null", '{"tenant": 1}', stop):
-            await oracle.rows("SELECT pg_notify(%s, %s)", STOP_CHANNEL, payload)
+            await oracle.rows("SELECT pg_notify(%s, %s)", CANCEL_CHANNEL, payload)
 
         assert (await ear.next())[0] == KEY
         assert ear.heard.empty()
@@ -139,7 +139,7 @@ async def test_a_quiet_connection_is_kept(
         await eventually(asked)
         stop = json.dumps({"tenant": "default", "run_id": "case-1"})
         for _ in range(20):
-            await oracle.rows("SELECT pg_notify(%s, %s)", STOP_CHANNEL, stop)
+            await oracle.rows("SELECT pg_notify(%s, %s)", CANCEL_CHANNEL, stop)
         keys = [(await ear.next())[0] for _ in range(20)]
 
         assert keys == [KEY] * 20

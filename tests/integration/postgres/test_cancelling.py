@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import psycopg
 import pytest
 
-from app.adapters.postgres.cancelling import RECEIPT_CALLS
+from app.adapters.postgres.accept_and_cancel import MAX_RECEIPT_CALLS
 from app.adapters.postgres.connections import Connection
 from app.adapters.postgres.engines import transaction
 from app.runs.errors import StoreUnavailableError
@@ -37,8 +37,8 @@ async def test_the_receipt_names_calls_that_may_have_taken_effect(stores: Stores
     await stores.journal.write(JournalWrite(key=KEY, fence=1, calls=records_of(graph)))
     cancelled = await stores.runs.cancel(KEY, CANCEL_REQUEST)
 
-    told = [(call.node["kind"], call.node["status"]) for call in cancelled.calls]
-    assert told == [("llm", "success"), ("tool", "created")]
+    begun = [(call.node["kind"], call.node["status"]) for call in cancelled.calls]
+    assert begun == [("llm", "success"), ("tool", "created")]
 
 
 @pytest.mark.req("card/delete")
@@ -52,7 +52,7 @@ async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
 
     assert cancelled.run is not None
     assert cancelled.run.status is RunStatus.CANCELLED
-    assert len(cancelled.calls) == RECEIPT_CALLS
+    assert len(cancelled.calls) == MAX_RECEIPT_CALLS
     assert cancelled.calls[-1].node_id == "n007002"
     journal = await stores.runs.calls(KEY)
     assert {journal[0].node["status"], journal[-1].node["status"]} == {"halt"}
@@ -127,9 +127,11 @@ async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while
 
 
 @pytest.mark.req("card/delete")
-async def test_expired_wishes_make_way_for_new_ones(database_url: str, oracle: Oracle) -> None:
+async def test_expired_pending_cancels_make_way_for_new_ones(
+    database_url: str, oracle: Oracle
+) -> None:
     """The table does not grow with the ids that people make up."""
-    limits = store_limits(intent_ttl_seconds=0, max_early_intents=10)
+    limits = store_limits(pending_cancel_ttl_seconds=0, max_pending_cancels=10)
     async with open_stores(database_url, limits) as stores:
         for number in range(50):
             await stores.runs.cancel(RunKey("default", f"case-{number}"), CANCEL_REQUEST)

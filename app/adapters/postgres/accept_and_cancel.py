@@ -1,0 +1,230 @@
+"""The two transactions that write the row of a run that may or may not exist: accept and cancel.
+
+Both insert the row or update the one that is there, so a cancel request that comes early and a run
+that comes late cannot miss each other. The plain case, a new run claimed by its own process, never
+comes here: one batched insert does it, and what that insert finds in its way is accepted here.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import RowMapping, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.adapters.postgres.rows import (
+    call_from_row,
+    call_to_json,
+    cancel_request_from_row,
+    dump,
+    event_to_json,
+    finish_to_json,
+    new_run_to_json,
+    run_from_row,
+)
+from app.adapters.postgres.run_statements import (
+    ACCEPT_ONE,
+    COUNT_PENDING,
+    COUNT_QUEUED,
+    DROP_EXPIRED,
+    FINISH_QUEUED,
+    LOCK_KEY,
+    REQUEST_CANCEL,
+)
+from app.adapters.postgres.tables import calls, events, runs
+from app.runs.errors import (
+    IdempotencyMismatchError,
+    QueueFullError,
+    RunConflictError,
+    TooManyPendingCancelsError,
+)
+from app.runs.outcome import cancelled_while_queued
+from app.runs.ports import Accepted, Cancelled
+from app.runs.run import CallRecord, CancelRequest, NewRun, Run, RunKey, RunStatus
+
+CANCEL_CHANNEL = "caseworker_cancel"
+"""Where workers hear at once of a cancel request; their heartbeats find those they missed."""
+
+MAX_RECEIPT_CALLS = 100
+"""How many calls the answer to a cancel request names at most."""
+
+MAX_EXPIRED_DROPPED = 100
+"""How many expired pending cancels a new one clears away at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCancelLimits:
+    """How cancel requests for runs that do not exist are kept."""
+
+    ttl_seconds: float
+    limit: int
+    """Per tenant."""
+
+
+async def accept_in(
+    connection: AsyncConnection, new: NewRun, *, worker_id: str | None, max_queued: int | None
+) -> Accepted:
+    """Store a run in this transaction, or return the one that the same request made before.
+
+    Raises:
+        RunConflictError: the id, or the pair of id and key, belongs to another request.
+        IdempotencyMismatchError: the key was used with another body.
+        QueueFullError: too many runs are queued.
+    """
+    if new.idempotency_key is not None:
+        earlier = await _earlier_by_key(connection, new)
+        if earlier is not None:
+            return Accepted(earlier, created=False)
+    document = dump([new_run_to_json(new, worker_id)])
+    row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
+    if row is None:
+        return Accepted(await _same_request(connection, new), created=False)
+    run = run_from_row(row)
+    if run.cancel_request is not None:
+        await _cancel_queued(connection, run, run.cancel_request)
+        run = await read_run(connection, new.key)
+    elif worker_id is None and max_queued is not None:
+        queued = await connection.exec_driver_sql(COUNT_QUEUED, (max_queued + 1,))
+        if queued.scalar_one() > max_queued:
+            raise QueueFullError
+    return Accepted(run, created=True)
+
+
+async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
+    """Return the run that was made with this key; others with the key wait until we commit."""
+    await connection.exec_driver_sql(LOCK_KEY, (new.key.tenant, new.idempotency_key))
+    found = await connection.execute(
+        select(runs).where(
+            runs.c.tenant_id == new.key.tenant, runs.c.idempotency_key == new.idempotency_key
+        )
+    )
+    row = found.mappings().one_or_none()
+    if row is None:
+        return None
+    if new.named and row["run_id"] != new.key.run_id:
+        raise RunConflictError
+    if row["request_hash"] != new.request_hash:
+        raise IdempotencyMismatchError
+    return run_from_row(row)
+
+
+async def _same_request(connection: AsyncConnection, new: NewRun) -> Run:
+    """Return the run that has the id if it was made by the same request."""
+    run = await read_run(connection, new.key)
+    other_key = new.idempotency_key not in (None, run.idempotency_key)
+    if run.request_hash != new.request_hash or other_key:
+        raise RunConflictError
+    return run
+
+
+async def cancel_in(
+    connection: AsyncConnection,
+    key: RunKey,
+    cancel_request: CancelRequest,
+    pending_cancels: PendingCancelLimits,
+) -> Cancelled:
+    """Store a cancel request in this transaction; finish the run if nobody executes it.
+
+    Raises:
+        TooManyPendingCancelsError: too many cancel requests wait for runs that do not exist.
+    """
+    by, reason = cancel_request.requested_by, cancel_request.reason
+    parameters = (key.tenant, key.run_id, by, reason, pending_cancels.ttl_seconds)
+    stored = await connection.exec_driver_sql(REQUEST_CANCEL, parameters)
+    row: RowMapping | None = stored.mappings().one_or_none()
+    if row is None:
+        run = await read_run(connection, key)
+        return Cancelled(run, run.cancel_request, already_finished=True)
+    first = cancel_request_from_row(row)
+    if row["request"] is None or first is None:
+        await _require_room(connection, key.tenant, pending_cancels)
+        return Cancelled(None, first)
+    run = run_from_row(row)
+    begun = await _begun_calls(connection, key)
+    if run.status is RunStatus.QUEUED:
+        await _cancel_queued(connection, run, first)
+        run = await read_run(connection, key)
+    else:
+        await _notify(connection, key, first)
+    return Cancelled(run, run.cancel_request, calls=begun)
+
+
+async def _require_room(
+    connection: AsyncConnection, tenant: str, pending_cancels: PendingCancelLimits
+) -> None:
+    """Clear some expired pending cancels away and refuse more than the limit of others."""
+    await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
+    pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant,))
+    if pending.scalar_one() > pending_cancels.limit:
+        raise TooManyPendingCancelsError
+
+
+async def _cancel_queued(
+    connection: AsyncConnection, run: Run, cancel_request: CancelRequest
+) -> None:
+    """Finish a run that no worker owns; its row is locked by this transaction."""
+    earlier = await journal_of(connection, run.key)
+    last_seq = await last_seq_of(connection, run.key)
+    finish = cancelled_while_queued(run, cancel_request, earlier, last_seq=last_seq)
+    documents = (
+        dump([finish_to_json(finish)]),
+        dump([call_to_json(finish.key, finish.fence, record) for record in finish.calls]),
+        dump([event_to_json(finish.key, finish.fence, record) for record in finish.events]),
+    )
+    await connection.exec_driver_sql(FINISH_QUEUED, documents)
+
+
+async def _notify(connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest) -> None:
+    """Notify the workers; a notification holds 8,000 bytes at most."""
+    payload: dict[str, Any] = {
+        "tenant": key.tenant,
+        "run_id": key.run_id,
+        "by": cancel_request.requested_by[:200],
+        "reason": (cancel_request.reason or "")[:500] or None,
+    }
+    text = json.dumps(payload, ensure_ascii=False)
+    await connection.execute(select(func.pg_notify(CANCEL_CHANNEL, text)))
+
+
+async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRecord, ...]:
+    """Return the LLM and tool calls that had taken effect, or may have.
+
+    A call that is journaled as created had passed its barrier, or was about to ask. The run's row
+    is locked meanwhile, so a long journal is not read as a whole.
+    """
+    last = (
+        select(calls)
+        .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
+        .where(calls.c.node["kind"].astext.in_(("llm", "tool")))
+        .order_by(calls.c.seq.desc())
+        .limit(MAX_RECEIPT_CALLS)
+    )
+    rows = (await connection.execute(last)).mappings().all()
+    return tuple(call_from_row(row) for row in reversed(rows))
+
+
+async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
+    """Return a run that exists."""
+    query = select(runs).where(runs.c.tenant_id == key.tenant, runs.c.run_id == key.run_id)
+    return run_from_row((await connection.execute(query)).mappings().one())
+
+
+async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
+    """Return the journal of a run, in the order of its CallNodes."""
+    query = (
+        select(calls)
+        .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
+        .order_by(calls.c.seq)
+    )
+    return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
+    """Return the number of a run's last event; its row is locked by this transaction.
+
+    That must have happened in an earlier statement: one that waits for the lock does not see what
+    was stored meanwhile.
+    """
+    of_run = (events.c.tenant_id == key.tenant) & (events.c.run_id == key.run_id)
+    return await connection.scalar(select(func.max(events.c.seq)).where(of_run)) or 0
