@@ -201,7 +201,8 @@ async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_nam
     await frozen.end()
 
     assert run.status is RunStatus.COMPLETED
-    assert [type(refusal) for refusal in late] == [LostRunError]
+    (refusal,) = late
+    assert isinstance(refusal, LostRunError | asyncio.CancelledError)  # it may know already
     assert before is not None
     assert await successor.files.find(KEY) == before
     assert [each["name"] for each in drawn(run)] == [stored.name for stored in before]
