@@ -67,11 +67,7 @@ class Calculator(CheckedTool):
         }
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the value of ``args["expression"]``.
-
-        Raises:
-            ToolRefusedError: it is not an expression, is beyond a limit or has no value.
-        """
+        """Return the value of ``args["expression"]``."""
         expression = to_python(args["expression"], functions=self._functions, constants=CONSTANTS)
         value, exact = decimal_text(self._value(expression))
         return {"value": value, "expression": expression, "exact": exact}

@@ -76,11 +76,7 @@ class Calendar(CheckedTool):
         self._reader = DateReader()
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the result of ``args["operation"]``.
-
-        Raises:
-            ToolRefusedError: an argument cannot be used, or there is no such date.
-        """
+        """Return the result of ``args["operation"]``."""
         zone = zone_named(args.get("timezone", context.timezone))
         result = perform(args["operation"], Inputs(args, self._reader, zone, context.now))
         return {"timezone": zone.key} | result

@@ -76,11 +76,7 @@ class DataFetchStock(CheckedTool):
         return cls(resources.prices)
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the prices that ``args`` ask for.
-
-        Raises:
-            ToolRefusedError: there are no such prices.
-        """
+        """Return the prices that ``args`` ask for."""
         fields = list(args.get("fields", DEFAULT_FIELDS))
         limit = int(args.get("max_points", DEFAULT_ROWS))
         series = await fetched(self._source, symbol_of(args["symbol"]), args)

@@ -95,11 +95,7 @@ class NumericAnalysis(CheckedTool):
         return cls(resources.prices)
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the figure that ``args["metric"]`` names.
-
-        Raises:
-            ToolRefusedError: there are no such prices, or the figure is not defined.
-        """
+        """Return the figure that ``args["metric"]`` names."""
         metric = args["metric"]
         decimals = int(args["decimals"]) if "decimals" in args else None
         try:

@@ -75,11 +75,7 @@ class Plotter(CheckedTool):
         return cls(resources.prices, resources.renderer)
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Draw what ``args`` ask for and keep it.
-
-        Raises:
-            ToolRefusedError: there are no such prices, or the picture cannot be drawn or kept.
-        """
+        """Draw what ``args`` ask for and keep it."""
         sink = context.artifacts
         if sink is None:
             raise ToolRefusedError(

@@ -23,11 +23,7 @@ class Respond(CheckedTool):
     )
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return ``{"answer": text}``.
-
-        Raises:
-            ToolRefusedError: the answer is blank.
-        """
+        """Return ``{"answer": text}``."""
         if not args["answer"].strip():
             raise ToolRefusedError("'answer' must be text that is not blank")
         return {"answer": args["answer"]}

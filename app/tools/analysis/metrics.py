@@ -257,11 +257,7 @@ def _r_squared(times: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def correlation_of_returns(one: Observations, other: Observations) -> Finding:
-    """Return Pearson's correlation of the simple returns of two series on their common days.
-
-    Raises:
-        ToolRefusedError: one of them does not vary, so that no correlation is defined.
-    """
+    """Return Pearson's correlation of the simple returns of two series on their common days."""
     returns = simple_returns(one.positive()), simple_returns(other.positive())
     try:
         found = correlation(*returns)

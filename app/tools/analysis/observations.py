@@ -1,4 +1,7 @@
-"""What is analysed: numbers in order, often with their days, and where they come from."""
+"""What is analysed: numbers in order, often with their days, and where they come from.
+
+What cannot be analysed is refused with a ``ToolRefusedError``, here and in the metrics.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,11 +53,7 @@ class Observations:
         return {"first": self.place(0), "last": self.place(len(self) - 1)}
 
     def positive(self) -> tuple[float, ...]:
-        """Return the values, for what is defined only above zero.
-
-        Raises:
-            ToolRefusedError: one of them is zero or less, or too small to divide by.
-        """
+        """Return the values, for what is defined only above zero."""
         if min(self.values) < LEAST_POSITIVE:
             raise ToolRefusedError(
                 "Returns and drawdowns are defined for values above zero only; one of these is"
@@ -70,11 +69,7 @@ class Observations:
 
 
 def common(*series: Observations) -> tuple[Observations, ...]:
-    """Return all of them on the days that all have; without days they must be of equal length.
-
-    Raises:
-        ToolRefusedError: they cannot be paired.
-    """
+    """Return all of them on the days that all have; without days they must be of equal length."""
     days = [set(observed.days) for observed in series if observed.days is not None]
     if len(days) == len(series):
         shared = tuple(sorted(set.intersection(*days)))
@@ -88,11 +83,7 @@ def common(*series: Observations) -> tuple[Observations, ...]:
 
 
 async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> Observations:
-    """Return the prices, or volumes, that the arguments ask for.
-
-    Raises:
-        ToolRefusedError: there are no such prices.
-    """
+    """Return the prices, or volumes, that the arguments ask for."""
     field = args.get("field", "close")
     adjusted = args.get("price", "adjusted") == "adjusted"
     series = await fetched(source, symbol, args)
@@ -114,11 +105,7 @@ async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> O
 
 
 def given(args: Mapping[str, Any], name: str = "values") -> Observations:
-    """Return the numbers that came with the question.
-
-    Raises:
-        ToolRefusedError: they do not go with their dates.
-    """
+    """Return the numbers that came with the question."""
     numbers = tuple(float(value) for value in args[name])
     days = None
     if "dates" in args:

@@ -35,9 +35,6 @@ def ranked(metric: Metric, options: Options, first: str, *series: Observations) 
     """Return the symbol whose value comes first, and the values of all in that order.
 
     ``series`` are prices of different symbols on the same days.
-
-    Raises:
-        ToolRefusedError: two values share the first place, or are not in one unit.
     """
     found = [(observed.symbol, metric.compute(observed, options)) for observed in series]
     units = sorted({one.unit for _, one in found})
@@ -88,11 +85,7 @@ def worded(result: ToolResult) -> ToolResult:
 
 
 def rounded(value: Any, decimals: int | None) -> Any:
-    """Round every number in a JSON value, halves away from zero.
-
-    Raises:
-        ToolRefusedError: a number is not finite.
-    """
+    """Round every number in a JSON value, halves away from zero."""
     if isinstance(value, Mapping):
         return {name: rounded(part, decimals) for name, part in value.items()}
     if isinstance(value, list):

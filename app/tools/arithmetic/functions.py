@@ -42,11 +42,7 @@ class Function:
     compute: Callable[..., Real]
 
     def __call__(self, *arguments: Real) -> Real:
-        """Apply the function.
-
-        Raises:
-            ToolRefusedError: the number of arguments is wrong or the result is undefined.
-        """
+        """Apply the function."""
         if not self.fewest <= len(arguments) <= self.most:
             takes = str(self.fewest) if self.fewest == self.most else f"{self.fewest}-{self.most}"
             raise ToolRefusedError(

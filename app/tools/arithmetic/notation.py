@@ -38,11 +38,7 @@ def malformed(message: str) -> ToolRefusedError:
 
 
 def to_python(text: str, *, functions: Container[str], constants: Container[str]) -> str:
-    """Return ``text`` as a Python expression of numbers, operators and the given names.
-
-    Raises:
-        ToolRefusedError: it is not an expression; the message names the place.
-    """
+    """Return ``text`` as a Python expression of numbers, operators and the given names."""
     reader = _Reader(functions, constants)
     for (kind, lexeme), (_, following) in pairwise([*_tokens(text), ("", "")]):
         reader.read(kind, lexeme, following)
@@ -101,11 +97,7 @@ class _Reader:
             self._operator(lexeme)
 
     def finish(self) -> str:
-        """Return the expression.
-
-        Raises:
-            ToolRefusedError: something is missing at the end.
-        """
+        """Return the expression."""
         if self.groups:
             raise malformed("a closing parenthesis is missing")
         if self.operand is None:

@@ -46,11 +46,7 @@ def too_large(message: str) -> ToolRefusedError:
 
 
 class RealArithmetic:
-    """The operations on ``Real``.
-
-    Raises:
-        ToolRefusedError: the operation is undefined or its result out of range.
-    """
+    """The operations on ``Real``; what is undefined or out of range is a ToolRefusedError."""
 
     def __init__(self) -> None:
         self.context = decimal.Context(

@@ -1,4 +1,7 @@
-"""Arithmetic on plain dates, and how dates are written in English whatever the locale."""
+"""Arithmetic on plain dates, and how dates are written in English whatever the locale.
+
+Results before year 1 or after year 9999 are refused with a ``ToolRefusedError``.
+"""
 
 import calendar
 from collections.abc import Sequence
@@ -57,9 +60,6 @@ def shifted(day: date, amount: int, unit: Unit) -> date:
 
     A month that is too short ends the count on its last day: January 31 and one month is the end
     of February. Business days are Monday to Friday; holidays are not considered.
-
-    Raises:
-        ToolRefusedError: the result is before year 1 or after year 9999.
     """
     try:
         if unit == "business_days":
@@ -103,11 +103,7 @@ def end_of_month(year: int, month: int) -> date:
 
 
 def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
-    """Return the nth Monday (``weekday`` 0) to Sunday of a month; ``nth`` -1 is the last.
-
-    Raises:
-        ToolRefusedError: the month has no such day.
-    """
+    """Return the nth Monday (``weekday`` 0) to Sunday of a month; ``nth`` -1 is the last."""
     weeks = calendar.monthcalendar(year, month)
     days = [week[weekday] for week in weeks if week[weekday]]
     if nth > len(days):
@@ -119,11 +115,7 @@ def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
 
 
 def next_weekday(day: date, weekday: int, *, forward: bool) -> date:
-    """Return the nearest such weekday strictly after ``day``, or strictly before it.
-
-    Raises:
-        ToolRefusedError: the result is before year 1 or after year 9999.
-    """
+    """Return the nearest such weekday strictly after ``day``, or strictly before it."""
     distance = (weekday - day.weekday()) % 7 if forward else (day.weekday() - weekday) % 7
     return shifted(day, (distance or 7) * (1 if forward else -1), "days")
 

@@ -90,11 +90,7 @@ class Inputs:
 
 
 def zone_named(name: str) -> ZoneInfo:
-    """Return the zone of an IANA name.
-
-    Raises:
-        ToolRefusedError: there is no such zone.
-    """
+    """Return the zone of an IANA name."""
     try:
         if name:
             return ZoneInfo(name)
@@ -107,11 +103,7 @@ def zone_named(name: str) -> ZoneInfo:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return an instant in UTC; two times in one zone would be compared as its clocks show them.
-
-    Raises:
-        ToolRefusedError: it is before year 1 or after year 9999 there.
-    """
+    """Return an instant in UTC; two times in one zone would be compared as its clocks show them."""
     try:
         return moment.astimezone(UTC)
     except OverflowError:

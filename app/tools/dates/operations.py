@@ -42,11 +42,7 @@ class Operation:
 
 
 def perform(operation: str, inputs: Inputs) -> ToolResult:
-    """Carry out an operation.
-
-    Raises:
-        ToolRefusedError: an argument is missing, unused or unfit, or there is no such date.
-    """
+    """Carry out an operation."""
     chosen = OPERATIONS[operation]
     given = inputs.args.keys() - {"operation", "timezone"}
     if missing := sorted(chosen.needs - given):

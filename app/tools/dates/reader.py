@@ -1,4 +1,4 @@
-"""Reads dates and times as people write them, or says why they have no single reading.
+"""Reads dates and times as people write them, or raises ``ToolRefusedError``.
 
 ISO 8601 comes first. Everything else goes through dateparser, in English whatever the locale,
 under each order of day, month and year; a date that two orders read differently is refused, and
@@ -59,11 +59,7 @@ class DateReader:
         self._readings("1 January 2000")
 
     def read(self, text: str, zone: tzinfo) -> date:
-        """Return the date that ``text`` names; an instant with an offset is moved to ``zone``.
-
-        Raises:
-            ToolRefusedError: the text is no date, lacks a part, or can be read in two ways.
-        """
+        """Return the date that ``text`` names; an instant with an offset is moved to ``zone``."""
         text = " ".join(text.split()) if len(text) <= MAX_LENGTH else ""
         if not text.isascii() or not text:
             raise _unreadable(text)
@@ -170,11 +166,7 @@ def iso_moment(text: str) -> datetime | None:
 
 
 def split_time(text: str) -> tuple[str, time] | None:
-    """Return the date, as written, and the time of ``March 3, 2025 at 3 pm``; None without a time.
-
-    Raises:
-        ToolRefusedError: the time does not exist, or there are two of them.
-    """
+    """Split ``March 3, 2025 at 3 pm`` into the date, as written, and the time; None without one."""
     found = _DATE_AND_TIME.fullmatch(text)
     if found is None or (found["minute"] is None and found["half"] is None):
         return None  # a number alone can be a day or a year
@@ -197,11 +189,7 @@ def split_time(text: str) -> tuple[str, time] | None:
 
 
 def instant_of(local: datetime, zone: ZoneInfo) -> datetime:
-    """Return the instant at which clocks in ``zone`` show a local time.
-
-    Raises:
-        ToolRefusedError: they never show it, or twice; both readings are named.
-    """
+    """Return the instant at which clocks in ``zone`` show a local time."""
     before, after = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     if before.utcoffset() == after.utcoffset():
         return before

@@ -37,11 +37,7 @@ class PlotRequest:
 
 
 def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
-    """Return the picture of one series, or of several from a common 100.
-
-    Raises:
-        ToolRefusedError: there are too few days to draw, or too many.
-    """
+    """Return the picture of one series, or of several from a common 100."""
     shared = set.intersection(*({day.day for day in series.days} for series in several))
     if len(shared) < LEAST_DAYS:
         raise ToolRefusedError(

@@ -1,4 +1,8 @@
-"""What the stock tools share: their arguments, and how they get prices."""
+"""What the stock tools share: their arguments, and how they get prices.
+
+What cannot be used, or found, is refused with a ``ToolRefusedError``. Its message does not quote
+what broke in a source: that may hold a key.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -38,9 +42,6 @@ def symbol_of(name: str) -> str:
     """Return the symbol that ``name`` stands for, in any case.
 
     A name that is not in the table is taken for a symbol, because a source may know it.
-
-    Raises:
-        ToolRefusedError: it cannot be a symbol.
     """
     words = " ".join(name.lower().removeprefix("$").split())
     known = SYMBOLS.get(_LEGAL_FORM.sub("", words))
@@ -70,11 +71,7 @@ def symbols_of(names: Sequence[str], least: int, most: int) -> list[str]:
 
 
 def day_in(text: str) -> date:
-    """Return the day that a date of the schema's format names.
-
-    Raises:
-        ToolRefusedError: no such year can be counted with.
-    """
+    """Return the day that a date of the schema's format names."""
     try:
         return date.fromisoformat(text)
     except ValueError as error:
@@ -82,12 +79,7 @@ def day_in(text: str) -> date:
 
 
 async def fetched(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> PriceSeries:
-    """Return the prices of a symbol from the argument ``start`` to the argument ``end``.
-
-    Raises:
-        ToolRefusedError: the source has none, or broke; the message does not quote what broke,
-            which may hold a key.
-    """
+    """Return the prices of a symbol from the argument ``start`` to the argument ``end``."""
     start, end = (day_in(args[name]) if name in args else None for name in ("start", "end"))
     if start is not None and end is not None and start > end:
         raise ToolRefusedError(f"'start' ({start}) must not be later than 'end' ({end})")
