@@ -7,9 +7,8 @@ from typing import Any, Self
 
 from pydantic import ConfigDict
 
-from app.runs.ports import Page
+from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, CancelRequest, GraphRef, Run, RunKind, RunStatus
-from app.runs.service import CancelStatus
 
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -35,8 +36,7 @@ from app.bootstrap.plugins import Toolbox, installed_functions
 from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.function import BlockingPool
-from app.runs.artifact_keeping import ArtifactKeeping
-from app.runs.artifacts import ArtifactLimits, ArtifactReading
+from app.runs.artifacts import ArtifactLimits, ArtifactReading, RunArtifacts
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat, Loops
 from app.runs.service import RunService
@@ -157,7 +157,7 @@ class Process:
                 max_attempts=worker.max_attempts,
                 max_parallel_steps=worker.max_parallel_steps,
             ),
-            artifacts=ArtifactKeeping(self._artifacts, artifact_limits(self.settings)),
+            artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
         )
 
     def _build_heartbeat(self) -> Heartbeat | None:

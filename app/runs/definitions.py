@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem, Severity
 from app.runs.errors import ContainedGraphGoneError, GraphNotFoundError, GraphRefusedError
-from app.runs.expansion import Expanded, Expansion, Library, Missing, canonical, place_of
+from app.runs.expansion import Expansion, Missing, canonical, place_of
 from app.runs.graphs import (
     GraphChecks,
     GraphDefinition,
@@ -137,13 +136,16 @@ class GraphDefinitions:
         registering: str | None = None,
     ) -> tuple[RunnableGraph, Sequence[Problem]]:
         """Return a graph with all that it contains, and everything that is wrong with it."""
-        library = Library(tenant, self._store, self._checks)
+        expansion = Expansion(tenant, self._store, self._checks, self._limits)
         if registering is not None:
             itself = GraphRef(registering)
-            library.put(itself, graph)
-        expansion = Expansion(library, self._limits)
+            expansion.put(itself, graph)
         expanded = await expansion.expand(graph, itself=itself)
-        prepared, found = await self._checked(expanded)
+        check = self._checks.examine
+        if expanded.size.steps > MANY_STEPS:
+            prepared, found = await asyncio.to_thread(check, expanded.graph)
+        else:
+            prepared, found = check(expanded.graph)
         runnable = RunnableGraph(expanded.graph, prepared)
         if not expansion.missing:
             return runnable, found
@@ -151,13 +153,6 @@ class GraphDefinitions:
         gaps = {place_of(gap.path) for gap in expansion.missing}
         others = [problem for problem in found if not _is_at(problem, gaps)]
         return runnable, [*(_not_there(gap, known) for gap in expansion.missing), *others]
-
-    async def _checked(
-        self, expanded: Expanded
-    ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
-        if expanded.size.steps > MANY_STEPS:
-            return await asyncio.to_thread(self._checks.examine, expanded.graph)
-        return self._checks.examine(expanded.graph)
 
     def _new(
         self, tenant: str, name: str, graph: Mapping[str, Any], description: str | None

@@ -7,10 +7,11 @@ another process recovers once this one's heartbeat is stale.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -31,14 +32,13 @@ from app.engine.report import GraphOutcome
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.run_facts import RunFacts
-from app.runs.artifact_keeping import ArtifactKeeping
 from app.runs.execution import Execution
 from app.runs.journal import LostRunError
 from app.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
-from app.runs.run import CallRecord, CancelRequest, Run, RunKey, RunStatus, as_ended
+from app.runs.run import CancelRequest, Run, RunKey, RunStatus, as_ended
 from app.tools.artifacts import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
@@ -83,12 +83,12 @@ class RunExecutor:
         supervisor: Supervisor,
         services: Mapping[type, Any],
         limits: ExecutorLimits,
-        artifacts: ArtifactKeeping | None = None,
+        artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to execute runs; ``clock`` gives the seconds that limits are measured with.
 
-        Without ``artifacts`` no run can keep a file.
+        ``artifacts`` makes what keeps the files of an execution; without it none can be kept.
         """
         self.worker_id = worker_id
         self._store = store
@@ -220,13 +220,22 @@ class RunExecutor:
     async def _run(self, active: _Active, permitted_at: float) -> None:
         run = active.run
         earlier = await self._store.calls(run.key) if run.fence > 1 else ()
+        begin = partial(
+            Execution,
+            run=run,
+            token=active.token,
+            journals=self._journals,
+            permitted_at=permitted_at,
+            clock=self._clock,
+        )
         try:
-            execution = self._begin(active, earlier, permitted_at)
-        except ValueError:
+            execution = begin(earlier=earlier)
+        except ValueError:  # what is stored is not the journal of one run
             log.exception("run.unreadable")
-            execution = self._begin(active, (), permitted_at)
+            execution = begin(earlier=())
             execution.scope.restore(spent_before(earlier))
-            await self._finish(active, execution, stopped(run, _unreadable(), None, at=_now()))
+            cause = StopCause(kind=StopKind.ERROR, reason="The run's journal cannot be read.")
+            await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
             return
         try:
             outcome = await self._outcome(active, execution)
@@ -238,23 +247,6 @@ class RunExecutor:
             await self._release(active, execution)
         else:
             await self._finish(active, execution, outcome_of(run, outcome, at=_now()))
-
-    def _begin(
-        self, active: _Active, earlier: Sequence[CallRecord], permitted_at: float
-    ) -> Execution:
-        """Build the execution of a run.
-
-        Raises:
-            ValueError: what is stored is not the journal of one run.
-        """
-        return Execution(
-            run=active.run,
-            earlier=earlier,
-            token=active.token,
-            journals=self._journals,
-            permitted_at=permitted_at,
-            clock=self._clock,
-        )
 
     async def _finish(self, active: _Active, execution: Execution, outcome: RunOutcome) -> None:
         """Write the end; where a cancel request came first, that is the end."""
@@ -285,7 +277,7 @@ class RunExecutor:
             self.cancel(run.key, run.cancel_request)
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
-            return graph.abandoned(_worker_lost(run))
+            return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
         try:
             with seconds_of(execution.scope, active.token), _deadline_of(active, execution):
                 return await self._supervisor.run(
@@ -301,11 +293,7 @@ class RunExecutor:
         return run.cancel_request is None and run.attempts > self._limits.max_attempts
 
     async def _graph_of(self, active: _Active, execution: Execution) -> GraphExecution:
-        """Build the execution of a run's graph.
-
-        Raises:
-            GraphProblemsError: the graph cannot be executed here.
-        """
+        """Build the execution of a run's graph; raises as :meth:`_outcome` does."""
 
         def over() -> None:
             if execution.ended:  # until then its cost is the run's like any other
@@ -314,7 +302,7 @@ class RunExecutor:
         run = active.run
         services = {**self._services, RunFacts: facts_of(run)}
         if self._artifacts is not None:
-            services[ArtifactKeeper] = self._artifacts.keeper_of(run, execution.token)
+            services[ArtifactKeeper] = self._artifacts(run, execution.token)
         slots = StepSlots(self._limits.max_parallel_steps)
         context = execution.context(
             services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
@@ -382,13 +370,5 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _worker_lost(run: Run) -> HandOver:
-    return HandOver(f"Its worker was lost {run.attempts - 1} times.")
-
-
 def _shutting_down() -> HandOver:
     return HandOver("The process is shutting down.")
-
-
-def _unreadable() -> Stop:
-    return Stop(StopCause(kind=StopKind.ERROR, reason="The run's journal cannot be read."))

@@ -8,14 +8,14 @@ result shares its parts, so that even then nothing large has been built.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from app.kernel.validation import Problem
 from app.nodes.nesting import GraphReference
 from app.runs.errors import GraphRefusedError, GraphsTooLargeError
-from app.runs.graphs import GraphChecks, GraphDefinition, GraphLimits, GraphStore
+from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
 from app.runs.run import GraphRef
 
 Path = tuple[str | int, ...]
@@ -93,55 +93,25 @@ class Missing:
     ref: GraphRef
 
 
-class Library:
-    """The definitions that a graph needs, loaded as far as the limits go."""
+class Expansion:
+    """Expands one graph; the definitions it needs are loaded as far as the limits go."""
 
-    def __init__(self, tenant: str, store: GraphStore, checks: GraphChecks) -> None:
+    def __init__(
+        self, tenant: str, store: GraphStore, checks: GraphChecks, limits: GraphLimits
+    ) -> None:
         self._tenant = tenant
         self._store = store
         self._checks = checks
+        self._limits = limits
         self._found: dict[GraphRef, tuple[GraphRef, Graph] | None] = {}
+        """By the name that was given: which definition it is."""
+        self._expanded: dict[GraphRef, Expanded] = {}
+        self.missing: list[Missing] = []
+        """What was named and does not exist; it is left as it stands."""
 
     def put(self, ref: GraphRef, graph: Graph) -> None:
         """Let a name stand for a graph that is not stored yet."""
         self._found[ref] = ref, graph
-
-    def references(self, graph: Graph) -> Sequence[GraphReference]:
-        """Return the places where a graph names others."""
-        return self._checks.references(graph)
-
-    def find(self, ref: GraphRef) -> tuple[GraphRef, Graph] | None:
-        """Return a definition that was loaded, and which it is."""
-        return self._found.get(ref)
-
-    async def load_for(self, graph: Graph, *, max_bytes: int, max_depth: int) -> None:
-        """Load whatever a graph contains, so many levels of it.
-
-        Raises:
-            GraphsTooLargeError: that is more than ``max_bytes``.
-        """
-        level, left = [graph], max_bytes
-        for _ in range(max_depth):
-            named = {_named(reference) for one in level for reference in self.references(one)}
-            unknown = named - self._found.keys()
-            if not unknown:
-                return
-            loaded = await self._store.load(self._tenant, unknown, max_bytes=left)
-            self._found |= {ref: _stored(loaded.get(ref)) for ref in unknown}
-            distinct = {found.head.ref: found for found in loaded.values()}
-            left -= sum(found.head.size_bytes for found in distinct.values())
-            level = [found.graph for found in distinct.values()]
-
-
-class Expansion:
-    """Expands one graph."""
-
-    def __init__(self, library: Library, limits: GraphLimits) -> None:
-        self._library = library
-        self._limits = limits
-        self._expanded: dict[GraphRef, Expanded] = {}
-        self.missing: list[Missing] = []
-        """What was named and does not exist; it is left as it stands."""
 
     async def expand(self, graph: Graph, *, itself: GraphRef | None = None) -> Expanded:
         """Return the graph with all that it contains; ``itself`` is what it is known as.
@@ -152,18 +122,33 @@ class Expansion:
         own, limits = self._bounded(GraphSize.of(graph)), self._limits
         left = limits.max_bytes - own.size_bytes
         try:
-            await self._library.load_for(graph, max_bytes=left, max_depth=limits.max_depth)
+            await self._load_for(graph, left)
         except GraphsTooLargeError:
             beyond = GraphSize(limits.max_bytes + 1, 0, 0, 0)
             raise GraphRefusedError(beyond.beyond(limits)) from None
         return self._filled(graph, own, () if itself is None else (itself,), ())
+
+    async def _load_for(self, graph: Graph, max_bytes: int) -> None:
+        """Load whatever a graph contains, level by level, unless that is too large."""
+        level, left = [graph], max_bytes
+        for _ in range(self._limits.max_depth):
+            named = {_named(each) for one in level for each in self._checks.references(one)}
+            unknown = named - self._found.keys()
+            if not unknown:
+                return
+            loaded = await self._store.load(self._tenant, unknown, max_bytes=left)
+            self._found |= dict.fromkeys(unknown)
+            self._found |= {ref: (found.head.ref, found.graph) for ref, found in loaded.items()}
+            distinct = {found.head.ref: found for found in loaded.values()}
+            left -= sum(found.head.size_bytes for found in distinct.values())
+            level = [found.graph for found in distinct.values()]
 
     def _filled(
         self, graph: Graph, size: GraphSize, chain: tuple[GraphRef, ...], place: Path
     ) -> Expanded:
         """Fill the places of a graph that stands at ``place``, inside the graphs of ``chain``."""
         contents: dict[Path, Graph] = {}
-        for reference in self._library.references(graph):
+        for reference in self._checks.references(graph):
             inner = self._inside(reference, chain, (*place, *reference.place))
             if inner is not None:
                 level = max(1, reference.place.count(NESTED))
@@ -176,7 +161,7 @@ class Expansion:
     ) -> Expanded | None:
         if len(chain) >= self._limits.max_depth:
             raise GraphRefusedError(GraphSize(0, 0, 0, len(chain) + 1).beyond(self._limits))
-        found = self._library.find(_named(reference))
+        found = self._found.get(_named(reference))
         if found is None:
             self.missing.append(Missing(place, _named(reference)))
             return None
@@ -204,10 +189,6 @@ def place_of(path: Iterable[str | int]) -> str:
 
 def _named(reference: GraphReference) -> GraphRef:
     return GraphRef(reference.name, reference.version)
-
-
-def _stored(found: GraphDefinition | None) -> tuple[GraphRef, Graph] | None:
-    return None if found is None else (found.head.ref, found.graph)
 
 
 def _circle(refs: Iterable[GraphRef], place: Path) -> Problem:

@@ -7,6 +7,7 @@ is held while there is nothing to read.
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 
 from app.engine.supervision import shielded
 from app.runs.errors import RunNotFoundError
@@ -63,7 +64,8 @@ class Following:
                     if len(page.events) < AT_ONCE:
                         if page.finished:
                             return
-                        await self._heard(notification, pause)
+                        if not self._closing:
+                            await wait_for_event(notification, seconds=pause)
                         pause = min(1.5 * pause, longest)
             finally:
                 self._notifications.discard(notification)
@@ -74,12 +76,9 @@ class Following:
             raise RunNotFoundError(key.run_id)
         return page
 
-    async def _heard(self, notification: Notification, seconds: float) -> None:
-        """Wait for a notification for a while; it comes for the end of the process as well."""
-        if self._closing:
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await notification.wait()
-        except TimeoutError:
-            return
+
+async def wait_for_event(event: asyncio.Event, *, seconds: float) -> None:
+    """Wait until an event is set, or until so many seconds have passed."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -177,7 +177,12 @@ class RunJournal:
     async def _write_next(self) -> Permission:
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
         try:
-            write = self._next_write()
+            write = JournalWrite(
+                key=self._run.key,
+                fence=self._run.fence,
+                calls=self._changes(),
+                events=self._events.unconfirmed(),
+            )
             permission = await self._store.write(write)
         except BaseException:
             self._take_back(sent)
@@ -203,14 +208,6 @@ class RunJournal:
             cancel_request = permission.cancel_request
             self._token.cancel(cancel_request.reason, requested_by=cancel_request.requested_by)
             raise CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
-
-    def _next_write(self) -> JournalWrite:
-        return JournalWrite(
-            key=self._run.key,
-            fence=self._run.fence,
-            calls=self._changes(),
-            events=self._events.unconfirmed(),
-        )
 
     def _changes(self) -> tuple[CallRecord, ...]:
         self._revision, nodes = self._graph.changed_since(self._revision)

@@ -55,7 +55,12 @@ class RunGraphs:
         return found
 
     def _of_case(self, request: RunRequest) -> PreparedGraph:
-        step = {"id": CASE_STEP, "type": "case", "data": _case(request)}
+        data = {  # the question is the step's input
+            "expected_tools": list(request.expected_tools),
+            "gold_answer": request.gold_answer,
+            "mode": request.mode,
+        }
+        step = {"id": CASE_STEP, "type": "case", "data": data}
         return self._catalog.prepare({"steps": [step], "edges": []}, graph_id=request.kind.value)
 
 
@@ -76,15 +81,6 @@ def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
         return _graph_result(outcome.steps)
     case: Mapping[str, Any] | None = outcome.steps[CASE_STEP].outputs.get(RESULT)
     return None if case is None else dict(case)
-
-
-def _case(request: RunRequest) -> dict[str, Any]:
-    """Return the data of a case's step, apart from the question, which is its input."""
-    return {
-        "expected_tools": list(request.expected_tools),
-        "gold_answer": request.gold_answer,
-        "mode": request.mode,
-    }
 
 
 def _graph_result(steps: Mapping[str, StepReport]) -> dict[str, Any]:

@@ -29,9 +29,10 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class CancelStatus:
     """What became of a cancel request."""
 
+    run_id: str
     run: Run | None
     """None while the run does not exist; the request is then pending."""
     cancel_request: CancelRequest | None
@@ -40,6 +41,16 @@ class Cancelled:
     """True if the run had ended before, so that nothing was changed."""
     calls: Sequence[CallRecord] = ()
     """The LLM and tool calls that had begun when the request was stored."""
+
+    @property
+    def status(self) -> RunStatus | None:
+        """The status of the run; None while it does not exist."""
+        return self.run.status if self.run else None
+
+    @property
+    def settled_at(self) -> datetime | None:
+        """When the run ended; None while it has not."""
+        return self.run.finished_at if self.run else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +142,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         """Store a cancel request and notify the workers; a queued run is finished at once.
 
         Raises:

@@ -40,27 +40,23 @@ def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
     return ExecutionGraph.restore(graph.chain_id, nodes)
 
 
-def spent_before(earlier: Sequence[CallRecord]) -> Charge:
+def spent_before(earlier: Iterable[CallRecord]) -> Charge:
     """Return everything that the journal has charged."""
-    return _sum_of(earlier)
+    total: dict[Dimension, Any] = {}
+    for record in earlier:
+        for dimension, amount in charge_of(record.charge).items():
+            total[dimension] = total.get(dimension, 0) + amount
+    return total
 
 
 def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
     """Return what was charged for what happened inside a step, in all of its attempts."""
     inside = path.inside()
-    return _sum_of(
+    return spent_before(
         record
         for record in earlier
         if record.call_key and StepPath.of_record(record.call_key) in inside
     )
-
-
-def _sum_of(records: Iterable[CallRecord]) -> Charge:
-    total: dict[Dimension, Any] = {}
-    for record in records:
-        for dimension, amount in charge_of(record.charge).items():
-            total[dimension] = total.get(dimension, 0) + amount
-    return total
 
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:

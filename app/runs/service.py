@@ -4,16 +4,16 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
-from app.runs.following import Following
-from app.runs.ports import Accepted, EventPage, Page, RunFilter, RunStore
+from app.runs.following import Following, wait_for_event
+from app.runs.ports import Accepted, CancelStatus, EventPage, Page, RunFilter, RunStore
 from app.runs.replay import graph_of
 from app.runs.run import CallRecord, CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -21,22 +21,6 @@ from app.trace.execution_graph import ExecutionGraph
 ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
 """How often a run that is executed elsewhere is looked at while a caller waits: first, at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelStatus:
-    """What became of a cancel request."""
-
-    run_id: str
-    status: RunStatus | None
-    """None while the run does not exist."""
-    already_finished: bool
-    """True if the run had ended before, so that nothing was changed."""
-    cancel_request: CancelRequest | None
-    settled_at: datetime | None
-    """When the run ended; None while it has not."""
-    calls: tuple[CallRecord, ...] = ()
-    """LLM and tool calls that had begun before the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +46,7 @@ class RunService:
     async def accept(self, new: NewRun) -> Accepted:
         """Store a run durably and, with a free slot here, begin it at once.
 
-        Raises:
-            RunConflictError: the id, or the pair of id and key, belongs to another request.
-            IdempotencyMismatchError: the key was used with another body.
-            QueueFullError: too many runs are queued.
-            StoreUnavailableError: the database did not answer.
+        Raises what :meth:`RunStore.accept` does.
         """
         return await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
 
@@ -82,17 +62,9 @@ class RunService:
         redacted = None if reason is None else redact_text(reason)
         cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
         run, request = cancelled.run, cancelled.cancel_request
-        running = run is not None and not run.finished
-        if running and request is not None and self._executor is not None:
+        if run and not run.finished and request and self._executor is not None:
             self._executor.cancel(key, request)
-        return CancelStatus(
-            run_id=key.run_id,
-            status=None if run is None else run.status,
-            already_finished=cancelled.already_finished,
-            cancel_request=request,
-            settled_at=None if run is None else run.finished_at,
-            calls=tuple(cancelled.calls),
-        )
+        return cancelled
 
     async def get(self, key: RunKey) -> Run:
         """Return a run.
@@ -141,7 +113,7 @@ class RunService:
             left = until - time.monotonic()
             if run.finished or left <= 0 or self._closing.is_set():
                 return run
-            await self._pause(min(pause, left))
+            await wait_for_event(self._closing, seconds=min(pause, left))
             pause = min(2 * pause, longest)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
@@ -189,22 +161,14 @@ class RunService:
         if self._executor is None or self._closing.is_set():
             return None
         limit = asyncio.timeout(max(0.0, until - time.monotonic()))
-        try:
-            async with limit:
-                self._waiting.add(limit)
-                return await self._executor.ended(key)
-        except TimeoutError:
-            pass
-        finally:
-            self._waiting.discard(limit)
+        with suppress(TimeoutError):
+            try:
+                async with limit:
+                    self._waiting.add(limit)
+                    return await self._executor.ended(key)
+            finally:
+                self._waiting.discard(limit)
         return None
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return
 
 
 def new_run_id() -> str:

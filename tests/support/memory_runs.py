@@ -24,7 +24,7 @@ from app.runs.outcome import cancelled_while_queued
 from app.runs.ports import (
     Accepted,
     Beat,
-    Cancelled,
+    CancelStatus,
     EventPage,
     FinishResult,
     JournalWrite,
@@ -101,20 +101,22 @@ class MemoryRuns:
                 self._finish_unowned(row, pending_cancel)
             return Accepted(run_of(row), created=True)
 
-    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         async with _transaction():
             row = self.rows.get(key, Row())
             stamped = replace(cancel_request, requested_at=self._now(), delivered_at=None)
             if row.run is None:
-                return Cancelled(None, self._keep_pending_cancel(key, row, stamped))
+                return CancelStatus(key.run_id, None, self._keep_pending_cancel(key, row, stamped))
             if row.run.finished:
-                return Cancelled(row.run, row.run.cancel_request, already_finished=True)
+                return CancelStatus(
+                    key.run_id, row.run, row.run.cancel_request, already_finished=True
+                )
             begun = tuple(record for record in journal_of(row) if has_begun(record))
             first = row.run.cancel_request or stamped
             row.run = replace(row.run, cancel_request=first)
             if row.run.status is RunStatus.QUEUED:
                 self._finish_unowned(row, first)
-            return Cancelled(run_of(row), run_of(row).cancel_request, calls=begun)
+            return CancelStatus(key.run_id, run_of(row), run_of(row).cancel_request, calls=begun)
 
     async def get(self, key: RunKey) -> Run | None:
         async with _transaction():

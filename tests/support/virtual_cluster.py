@@ -30,7 +30,7 @@ from app.engine.supervision import Supervisor
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import RunExecutor
 from app.runs.heartbeat import Heartbeat, Loops
-from app.runs.ports import Accepted
+from app.runs.ports import Accepted, CancelStatus
 from app.runs.run import (
     TERMINAL,
     NewRun,
@@ -38,7 +38,7 @@ from app.runs.run import (
     RunKind,
     RunRequest,
 )
-from app.runs.service import CancelStatus, RunService
+from app.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.seeded_loop import SeededLoop

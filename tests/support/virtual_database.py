@@ -12,7 +12,7 @@ from app.runs.errors import StoreUnavailableError
 from app.runs.ports import (
     Accepted,
     Beat,
-    Cancelled,
+    CancelStatus,
     FinishResult,
     JournalWrite,
     LateResult,
@@ -125,7 +125,7 @@ class Database(MemoryRuns):
             raise StoreUnavailableError
         return accepted
 
-    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         return await self._travel(super().cancel(key, cancel_request))
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:

@@ -40,7 +40,7 @@ from app.runs.errors import (
     TooManyPendingCancelsError,
 )
 from app.runs.outcome import cancelled_while_queued
-from app.runs.ports import Accepted, Cancelled
+from app.runs.ports import Accepted, CancelStatus
 from app.runs.run import CallRecord, CancelRequest, NewRun, Run, RunKey, RunStatus
 
 CANCEL_CHANNEL = "caseworker_cancel"
@@ -123,7 +123,7 @@ async def cancel_in(
     key: RunKey,
     cancel_request: CancelRequest,
     pending_cancels: PendingCancelLimits,
-) -> Cancelled:
+) -> CancelStatus:
     """Store a cancel request in this transaction; finish the run if nobody executes it.
 
     Raises:
@@ -135,11 +135,11 @@ async def cancel_in(
     row: RowMapping | None = stored.mappings().one_or_none()
     if row is None:
         run = await read_run(connection, key)
-        return Cancelled(run, run.cancel_request, already_finished=True)
+        return CancelStatus(key.run_id, run, run.cancel_request, already_finished=True)
     first = cancel_request_from_row(row)
     if row["request"] is None or first is None:
         await _require_room(connection, key.tenant, pending_cancels)
-        return Cancelled(None, first)
+        return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
     begun = await _begun_calls(connection, key)
     if run.status is RunStatus.QUEUED:
@@ -147,7 +147,7 @@ async def cancel_in(
         run = await read_run(connection, key)
     else:
         await _notify(connection, key, first)
-    return Cancelled(run, run.cancel_request, calls=begun)
+    return CancelStatus(key.run_id, run, run.cancel_request, calls=begun)
 
 
 async def _require_room(

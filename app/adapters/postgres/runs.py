@@ -42,7 +42,15 @@ from app.adapters.postgres.run_statements import (
 from app.adapters.postgres.tables import events, runs, snapshots
 from app.engine.events import STEP_SKIPPED
 from app.runs.event_log import late_result
-from app.runs.ports import Accepted, Cancelled, EventPage, LateResult, Notification, Page, RunFilter
+from app.runs.ports import (
+    Accepted,
+    CancelStatus,
+    EventPage,
+    LateResult,
+    Notification,
+    Page,
+    RunFilter,
+)
 from app.runs.run import (
     TERMINAL,
     CallRecord,
@@ -110,7 +118,7 @@ class PostgresRuns:
             return Accepted(run, created=True)
         return accepted
 
-    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> Cancelled:
+    async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         """Store a cancel request and notify the workers; a queued run is finished at once."""
         pending_cancels = PendingCancelLimits(
             self._limits.pending_cancel_ttl_seconds, self._limits.max_pending_cancels

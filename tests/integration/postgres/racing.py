@@ -19,7 +19,7 @@ from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.rows import claimed_run, dump, request_to_json
 from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.workers import take_lost
-from app.runs.ports import Cancelled, JournalWrite
+from app.runs.ports import CancelStatus, JournalWrite
 from app.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.interleaving import (
     Begin,
@@ -133,7 +133,7 @@ async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -
             assert claimed is not None
             return "seen when it is claimed" if claimed.cancel_request is not None else "unaware"
         case ended:
-            known = isinstance(stop, Cancelled) and stop.already_finished
+            known = isinstance(stop, CancelStatus) and stop.already_finished
             return f"{ended} before" if known else f"{ended} after its stop"
 
 
@@ -163,7 +163,7 @@ Before = Callable[[World, RunKey], Coroutine[Any, Any, object]]
 Schedules = Callable[[Oracle, Sequence[Session], Begin], AsyncIterator[Trial]]
 
 
-async def stop(client: Client, key: RunKey) -> Cancelled:
+async def stop(client: Client, key: RunKey) -> CancelStatus:
     return await client.runs.cancel(key, CANCEL_REQUEST)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from app.engine.supervision import Supervisor
 from app.nodes.catalog import NodeCatalog
 from app.nodes.tool import tool_type
 from app.nodes.toolset import ToolNames
-from app.runs.artifact_keeping import ArtifactKeeping
+from app.runs.artifacts import RunArtifacts
 from app.runs.executor import RunExecutor
 from app.runs.journal import LostRunError
 from app.runs.ports import FinishResult, JournalWrite, Permission
@@ -96,7 +97,7 @@ class Process:
             supervisor=Supervisor(grace_seconds=5),
             services={},
             limits=executor_limits(),
-            artifacts=ArtifactKeeping(self.files, artifact_limits()),
+            artifacts=partial(RunArtifacts, self.files, artifact_limits()),
         )
         self.service = RunService(self.stores.runs, self.executor)
 

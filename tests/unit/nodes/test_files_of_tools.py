@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.runs.artifact_keeping import ArtifactKeeping
+from app.runs.artifacts import RunArtifacts
 from app.tools.artifacts import ArtifactKeeper
 from app.tools.ports import ToolContext
 from tests.support.artifacts import LIMITS, Files, files_of_a_run
@@ -22,8 +22,7 @@ def drawing(*texts: str, **args: Any) -> dict[str, Any]:
 def world(files: Files, tool: Any, journal: Journal | None = None) -> World:
     """A process whose runs can keep files."""
     here = World(more_tools=[tool], journal=journal or Journal())
-    keeping = ArtifactKeeping(files.store, LIMITS)
-    here.services[ArtifactKeeper] = keeping.keeper_of(files.run, here.token)
+    here.services[ArtifactKeeper] = RunArtifacts(files.store, LIMITS, files.run, here.token)
     return here
 
 

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.cancellation import CancellationToken
-from app.runs.artifact_keeping import (
+from app.runs.artifacts import (
     PAUSES_SECONDS,
     SMALL_BYTES,
-    ArtifactKeeping,
+    ArtifactLimits,
     CallArtifacts,
+    Kept,
+    NewArtifact,
     NoRoomForArtifactError,
     RunArtifacts,
 )
-from app.runs.artifacts import ArtifactLimits, Kept, NewArtifact
 from app.runs.errors import StoreUnavailableError
 from app.runs.journal import LostRunError
 from app.runs.run import RunKey
@@ -63,8 +64,7 @@ class SlowArtifacts(MemoryArtifacts):
 
 def keeper(files: Files, store: MemoryArtifacts | None = None) -> RunArtifacts:
     """The keeper of the run, with a token of its own."""
-    keeping = ArtifactKeeping(store or files.store, LIMITS)
-    return keeping.keeper_of(files.run, CancellationToken())
+    return RunArtifacts(store or files.store, LIMITS, files.run, CancellationToken())
 
 
 def run_story(story: Callable[[], Awaitable[Any]]) -> None:
