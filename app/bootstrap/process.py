@@ -11,22 +11,23 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
 import structlog
 import uvloop
 
+from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.definitions import PostgresGraphs
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, PoolSizes, answers, open_engines
 from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.listener import CancelListener
+from app.adapters.postgres.listener import listen_for_cancels
 from app.adapters.postgres.migrating import is_current
-from app.adapters.postgres.runs import PostgresRuns, StoreLimits
+from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.workers import PostgresWorkers
 from app.adapters.providers.recorded import Recorder
 from app.adapters.queue.worker import QueueTimes, QueueWorker
@@ -100,7 +101,7 @@ class Process:
             return
         await self._heartbeat.beat()
         self._loops.keep("heartbeat", self._heartbeat.run)
-        self._loops.keep("listener", self._listener(self._executor, self._heartbeat).run)
+        self._loops.keep("listener", self._listener(self._executor, self._heartbeat))
         self._loops.keep("queue", self._queue_worker(self._executor).run)
         log.info("process.open", worker_id=self._executor.worker_id)
 
@@ -170,12 +171,15 @@ class Process:
             interval_seconds=self.settings.worker.heartbeat_seconds,
         )
 
-    def _listener(self, executor: RunExecutor, heartbeat: Heartbeat) -> CancelListener:
-        return CancelListener(
+    def _listener(
+        self, executor: RunExecutor, heartbeat: Heartbeat
+    ) -> Callable[[], Awaitable[None]]:
+        return partial(
+            listen_for_cancels,
             self._url,
             patience=_patience(self.settings),
             heard=executor.cancel,
-            connected=heartbeat.beat,
+            listening=heartbeat.beat,
         )
 
     def _queue_worker(self, executor: RunExecutor) -> QueueWorker:

@@ -127,40 +127,32 @@ class ArtifactStore(Protocol):
 
 
 class ArtifactReading:
-    """Reads the files of runs, on any replica, while a run works and afterwards."""
+    """Reads the files of runs, on any replica, while a run works and afterwards.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+        ArtifactNotFoundError: the run has no such file, not any more, or not as it was.
+    """
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
-        """Return the files of a run, or the one of a name, oldest first.
-
-        Raises:
-            RunNotFoundError: there is no such run.
-        """
+        """Return the files of a run, or the one of a name, oldest first."""
         found = await self._store.find(key, name)
         if found is None:
             raise RunNotFoundError(key.run_id)
         return found
 
     async def get(self, key: RunKey, name: str) -> StoredArtifact:
-        """Return a file of a run, without its bytes.
-
-        Raises:
-            RunNotFoundError: there is no such run.
-            ArtifactNotFoundError: the run has no such file.
-        """
+        """Return a file of a run, without its bytes."""
         found = await self.find(key, name)
         if not found:
             raise ArtifactNotFoundError(name)
         return found[0]
 
     async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a file, piece by piece; each is read when it is asked for.
-
-        Raises:
-            ArtifactNotFoundError: it is not there any more, or no longer what it was.
-        """
+        """Yield the bytes of a file, piece by piece; each is read when it is asked for."""
         for offset in range(0, artifact.size_bytes, PIECE_BYTES):
             read = self._store.read(key, artifact, offset=offset, size=PIECE_BYTES)
             piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)

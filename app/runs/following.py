@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from app.engine.supervision import shielded
 from app.runs.errors import RunNotFoundError
-from app.runs.ports import EventPage, Notification, RunStore
+from app.runs.ports import Notification, RunStore
 from app.runs.run import EventRecord, RunKey
 
 POLL_SECONDS = (0.2, 0.5)
@@ -56,8 +56,10 @@ class Following:
             try:
                 while not self._closing:
                     notification.clear()
-                    read = self._read(key, after)
+                    read = self._store.events(key, after=after, limit=AT_ONCE)
                     page = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
+                    if page is None:
+                        raise RunNotFoundError(key.run_id)
                     yield page.events
                     if page.events:
                         after, pause = page.events[-1].seq, POLL_SECONDS[0]
@@ -69,12 +71,6 @@ class Following:
                         pause = min(1.5 * pause, longest)
             finally:
                 self._notifications.discard(notification)
-
-    async def _read(self, key: RunKey, after: int) -> EventPage:
-        page = await self._store.events(key, after=after, limit=AT_ONCE)
-        if page is None:
-            raise RunNotFoundError(key.run_id)
-        return page
 
 
 async def wait_for_event(event: asyncio.Event, *, seconds: float) -> None:

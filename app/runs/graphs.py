@@ -117,7 +117,10 @@ class GraphChecks(Protocol):
 
 
 class GraphStore(Protocol):
-    """Keeps definitions. Every method is one transaction; tenants never meet."""
+    """Keeps definitions. Every method is one transaction; tenants never meet.
+
+    A cursor that is not one of ours is an ``InvalidRunError``.
+    """
 
     async def add(self, new: NewGraph) -> Registered:
         """Store a graph as the next version of its name.
@@ -150,21 +153,13 @@ class GraphStore(Protocol):
         ...
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
-        """Return the newest version under each name, in the order of names.
-
-        Raises:
-            InvalidRunError: the cursor is not one of ours.
-        """
+        """Return the newest version under each name, in the order of names."""
         ...
 
     async def versions(
         self, tenant: str, name: str, *, limit: int, cursor: str | None
     ) -> GraphPage:
-        """Return the versions under a name, newest first; none if there is no such name.
-
-        Raises:
-            InvalidRunError: the cursor is not one of ours.
-        """
+        """Return the versions under a name, newest first; none if there is no such name."""
         ...
 
     async def delete(self, tenant: str, ref: GraphRef) -> None:

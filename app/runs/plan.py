@@ -28,11 +28,7 @@ class RunGraphs:
         """Of cases that say no more than their question and their mode, by mode."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
-        """Return the graph of a run; a large one takes its time in a thread.
-
-        Raises:
-            GraphProblemsError: the graph cannot be executed here.
-        """
+        """Return the graph of a run; a large one is prepared in a thread, see :meth:`graph_for`."""
         steps = (run.request.graph or {}).get("steps", ())
         if len(steps) <= PREPARED_AT_ONCE:
             return self.graph_for(run)

@@ -32,7 +32,10 @@ class Trace:
 
 
 class RunService:
-    """Accepts, stops and shows runs, on any replica."""
+    """Accepts, stops and shows runs, on any replica.
+
+    Whatever shows a run raises ``RunNotFoundError`` if there is none, or only a pending cancel.
+    """
 
     def __init__(self, store: RunStore, executor: RunExecutor | None) -> None:
         """Use ``executor`` for runs that this process can take; None executes nothing here."""
@@ -67,11 +70,7 @@ class RunService:
         return cancelled
 
     async def get(self, key: RunKey) -> Run:
-        """Return a run.
-
-        Raises:
-            RunNotFoundError: there is none, or only a pending cancel.
-        """
+        """Return a run."""
         run = await self._store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)
@@ -101,11 +100,7 @@ class RunService:
         return await self._store.find(tenant, wanted)
 
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
-        """Return a run once it has ended, or as it stands after ``seconds``.
-
-        Raises:
-            RunNotFoundError: there is none.
-        """
+        """Return a run once it has ended, or as it stands after ``seconds``."""
         pause, longest = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
@@ -117,11 +112,7 @@ class RunService:
             pause = min(2 * pause, longest)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
-        """Return the events of a run behind number ``after``, at most ``limit``.
-
-        Raises:
-            RunNotFoundError: there is no such run.
-        """
+        """Return the events of a run behind number ``after``, at most ``limit``."""
         page = await self._store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)
@@ -132,11 +123,7 @@ class RunService:
         return self._following.batches(key, after=after)
 
     async def trace(self, key: RunKey) -> Trace:
-        """Return what a run did so far.
-
-        Raises:
-            RunNotFoundError: there is no such run.
-        """
+        """Return what a run did so far."""
         run = await self.get(key)
         stored = await self._store.snapshot(key) if run.finished else None
         if stored is not None:

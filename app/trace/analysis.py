@@ -5,14 +5,18 @@ open counts as lasting until the snapshot was taken.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final, Literal, TypeVar
 
 from app.trace.call_tree import ROOT_ENDED
 from app.trace.node import ATTEMPT, Node, number_of
 from app.trace.snapshot import Snapshot
+
+Key = TypeVar("Key", bound=Hashable)
+
+_TOKENS: Final[tuple[Literal["tokens_in", "tokens_out"], ...]] = ("tokens_in", "tokens_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,22 +77,13 @@ def time_shares(snapshot: Snapshot) -> list[TimeShare]:
 
 def costs_by_model(snapshot: Snapshot) -> list[ModelCost]:
     """Return what each model cost in each tier, the most expensive first."""
-    groups = defaultdict[tuple[str, str | None], list[Node]](list)
-    for node in snapshot["nodes"].values():
-        if node["model"] is not None:
-            groups[node["model"], _tier_of(node)].append(node)
-    costs = [ModelCost(model=of[0], tier=of[1], **_sums(nodes)) for of, nodes in groups.items()]
-    return sorted(costs, key=lambda cost: -cost.cost_usd)
+    costs = _sums(snapshot, lambda node: (str(node["model"]), _tier_of(node)))
+    return [ModelCost(model=model, tier=tier, **sums) for (model, tier), sums in costs]
 
 
 def costs_by_tier(snapshot: Snapshot) -> list[TierCost]:
     """Return what each tier cost, the most expensive first."""
-    groups = defaultdict[str | None, list[Node]](list)
-    for node in snapshot["nodes"].values():
-        if node["model"] is not None:
-            groups[_tier_of(node)].append(node)
-    costs = [TierCost(tier=tier, **_sums(nodes)) for tier, nodes in groups.items()]
-    return sorted(costs, key=lambda cost: -cost.cost_usd)
+    return [TierCost(tier=tier, **sums) for tier, sums in _sums(snapshot, _tier_of)]
 
 
 def first_halted(snapshot: Snapshot) -> Node | None:
@@ -218,14 +213,21 @@ def _tier_of(node: Node) -> str | None:
     return tier if isinstance(tier, str) else None
 
 
-def _sums(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Count calls and add up what they used; money exactly, as the totals of the graph do."""
-    return {
-        "count": len(nodes),
-        "cost_usd": float(sum(Decimal(str(node["cost_usd"])) for node in nodes)),
-        "tokens_in": sum(node["tokens_in"] or 0 for node in nodes),
-        "tokens_out": sum(node["tokens_out"] or 0 for node in nodes),
-    }
+def _sums(snapshot: Snapshot, group: Callable[[Node], Key]) -> list[tuple[Key, dict[str, Any]]]:
+    """Count the calls of models by group and add up what they used, the dearest group first.
+
+    Money is added exactly, as the totals of the graph are.
+    """
+    groups = defaultdict[Key, list[Node]](list)
+    for node in snapshot["nodes"].values():
+        if node["model"] is not None:
+            groups[group(node)].append(node)
+    found = []
+    for key, nodes in groups.items():
+        cost_usd = float(sum(Decimal(str(node["cost_usd"])) for node in nodes))
+        tokens = {name: sum(node[name] or 0 for node in nodes) for name in _TOKENS}
+        found.append((key, {"count": len(nodes), "cost_usd": cost_usd} | tokens))
+    return sorted(found, key=lambda pair: -pair[1]["cost_usd"])
 
 
 def _halt_order(node: Node) -> tuple[int, bool, int]:

@@ -26,6 +26,7 @@ from app.trace.node import (
     NodeStatus,
     TerminalStatus,
     checked_usage,
+    number,
     number_of,
 )
 
@@ -97,7 +98,10 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class CallTree:
-    """Nodes below nodes, with running totals. Not thread-safe: the graph's lock guards it."""
+    """Nodes below nodes, with running totals. Not thread-safe: the graph's lock guards it.
+
+    An unknown id is a ``KeyError``, impossible usage a ``ValueError``; then nothing has changed.
+    """
 
     root_id: str | None = None
     root_ended: bool = False
@@ -124,11 +128,7 @@ class CallTree:
         now_ms: int,
         status: NodeStatus = "created",
     ) -> str:
-        """Create a node below a parent, or the root, and return its id.
-
-        Raises:
-            KeyError: there is no such parent.
-        """
+        """Create a node below a parent, or the root, and return its id."""
         depth = 0 if parent_id is None else self.depths[parent_id] + 1
         self.last_number = number = self.last_number + 1
         # Written out: a call would double the price, and a format spec as well.
@@ -154,11 +154,7 @@ class CallTree:
         return node_id
 
     def count_retry(self, node_id: str) -> None:
-        """Count one more retry of an open node; of one that has ended, nothing.
-
-        Raises:
-            KeyError: there is no such node.
-        """
+        """Count one more retry of an open node; of one that has ended, nothing."""
         record = self.open.get(node_id)
         if record is None:
             self.refuse_unknown(node_id)
@@ -177,12 +173,7 @@ class CallTree:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node; False if it had ended before. Ending the root first ends all below it.
-
-        Raises:
-            KeyError: there is no such node.
-            ValueError: the usage is not possible; nothing has changed.
-        """
+        """End a node; False if it had ended before. Ending the root first ends all below it."""
         free = not cost_usd and tokens_in is None and tokens_out is None
         cost = FREE if free else checked_usage(cost_usd, tokens_in, tokens_out)
         record = self.open.pop(node_id, None)
@@ -222,9 +213,7 @@ class CallTree:
         """Add usage to a node that has ended.
 
         Raises:
-            KeyError: there is no such node.
             RuntimeError: the node is still open.
-            ValueError: the usage is not possible; nothing has changed.
         """
         cost = checked_usage(cost_usd, tokens_in, tokens_out)
         self.refuse_unknown(node_id)
@@ -266,15 +255,11 @@ class CallTree:
         """Return the current record of a known node."""
         if node_id in self.late:
             return self.late[node_id]
-        place = bisect_left(self.records, number_of(node_id), key=_number)
-        return self.records[place]
+        numbered = bisect_left(self.records, number_of(node_id), key=number)
+        return self.records[numbered]
 
     def refuse_unknown(self, node_id: str) -> None:
-        """Do nothing if there is such a node.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Do nothing if there is such a node."""
         if node_id not in self.depths:
             raise KeyError(f"no node {node_id!r}")
 
@@ -288,10 +273,6 @@ class CallTree:
             record = self.open.get(node_id) or self.record(node_id)
             node_id = record["parent_id"] or top_id
         return node_id == top_id
-
-
-def _number(record: NodeFields) -> int:
-    return number_of(record["node_id"])
 
 
 def _sum(tokens: int | None, more: int | None) -> int | None:

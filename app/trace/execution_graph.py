@@ -57,7 +57,8 @@ class ExecutionGraph:
     Every method may be called from any thread. Marking a node that has ended changes nothing and
     returns False. Usage that is not possible (a negative or non-finite cost, negative tokens) is
     refused with ``ValueError`` before anything changes. Metadata must be JSON values; it is copied
-    when a node begins. An id that the graph does not know is a ``KeyError``.
+    when a node begins; anything else is a ``ValueError``. An id that the graph does not know is a
+    ``KeyError``, and a node that would begin below an ended root a ``RuntimeError``.
     """
 
     # The hot methods call acquire and release, and read the clock themselves: on CPython 3.11
@@ -112,7 +113,6 @@ class ExecutionGraph:
 
         Raises:
             RuntimeError: there is a root already.
-            ValueError: the metadata is not JSON.
         """
         details = copy_object(metadata) if metadata else None
         with self._lock:
@@ -135,11 +135,6 @@ class ExecutionGraph:
         """Create a node below ``parent_id`` with status ``created`` and return its id.
 
         With ``running`` its status is ``running`` from the start.
-
-        Raises:
-            KeyError: there is no such parent.
-            RuntimeError: the root has ended.
-            ValueError: the kind is unknown or the metadata is not JSON.
         """
         if kind not in KINDS:
             raise ValueError(f"a node is llm, tool or system, not {kind!r}")
@@ -161,12 +156,7 @@ class ExecutionGraph:
             lock.release()
 
     def begin_step(self, parent_id: str, name: str, metadata: Metadata) -> str:
-        """Create a running ``system`` node, as :meth:`begin_node` does, with nothing to check.
-
-        Raises:
-            KeyError: there is no such parent.
-            RuntimeError: the root has ended.
-        """
+        """Create a running ``system`` node, as :meth:`begin_node` does, with nothing to check."""
         lock = self._lock
         lock.acquire()
         try:
@@ -295,10 +285,7 @@ class ExecutionGraph:
         """Add a node that is over already, with its real times, and return its id.
 
         Raises:
-            KeyError: there is no such parent.
-            RuntimeError: the root has ended.
-            ValueError: it ends before it starts, a kind, status or metadata is bad, or what did
-                not fail has an ``error_class``.
+            ValueError: it ends before it starts, or what did not fail has an ``error_class``.
         """
         if end_ts_ms < start_ts_ms or status not in TERMINAL:
             raise ValueError(f"not the end of a node: {status} from {start_ts_ms} to {end_ts_ms}")

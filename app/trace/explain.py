@@ -124,11 +124,10 @@ def _tree(
 
 
 def _row(node: Node, prefix: str, status: str, snapshot: Snapshot) -> str:
-    model = f" ({node['model']})" if node["model"] else ""
-    retries = (
-        f" +{counted(node['retries_used'], 'retry', 'retries')}" if node["retries_used"] else ""
-    )
-    label = cut(prefix + plain(f"{_kind(node['kind'])}{node['name']}{model}{retries}"), _LABEL)
+    again = node["retries_used"]
+    retries = f" +{counted(again, 'retry', 'retries')}" if again else ""
+    sort = _sort(node["kind"], node["name"], node["model"])
+    label = cut(prefix + plain(f"{sort}{retries}"), _LABEL)
     tokens = ""
     if node["tokens_in"] or node["tokens_out"]:
         tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
@@ -144,8 +143,7 @@ def _times(snapshot: Snapshot) -> Iterator[str]:
     if shares:
         yield "Where the time went"
     for share in shares[:_TOP]:
-        model = f" ({share.model})" if share.model else ""
-        label = plain(f"{_kind(share.kind)}{share.name}{model}")
+        label = plain(_sort(share.kind, share.name, share.model))
         part = share.own_ms / total
         bar = "█" * max(round(part * 20), 1)
         count = f"{share.count}x"
@@ -187,12 +185,12 @@ def _cost(label: str, cost: ModelCost | TierCost) -> str:
 
 
 def _called(node: Node) -> str:
-    return plain(_kind(node["kind"]) + node["name"]) + f" ({node['node_id']})"
+    return plain(_sort(node["kind"], node["name"])) + f" ({node['node_id']})"
 
 
-def _kind(kind: str) -> str:
-    """Return the prefix of a name; a system operation has none."""
-    return "" if kind == "system" else f"{kind} "
+def _sort(kind: str, name: str, model: str | None = None) -> str:
+    """Return a name with its kind, which a system operation has none of, and its model."""
+    return ("" if kind == "system" else f"{kind} ") + name + (f" ({model})" if model else "")
 
 
 def _reason(node: Node) -> str:

@@ -10,7 +10,7 @@ from math import isfinite
 from types import NoneType
 from typing import Any, Final, cast
 
-from app.trace.node import FIELDS, KINDS, NEXT, TERMINAL, Node, number_of
+from app.trace.node import FIELDS, KINDS, NEXT, TERMINAL, Node, number, number_of
 
 _NODE_ID: Final = re.compile(r"n\d{6,}")
 
@@ -36,7 +36,7 @@ def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[Node]:
             raise ValueError(f"two nodes are called {node.get('node_id')}")
     if problems := node_violations(by_id):
         raise ValueError("; ".join(problems[:5]))
-    return sorted((cast(Node, node) for node in by_id.values()), key=_number)
+    return sorted((cast(Node, node) for node in by_id.values()), key=number)
 
 
 def node_violations(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -113,7 +113,3 @@ def _root_problems(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         for node_id, node in nodes.items():
             if node["status"] not in TERMINAL:
                 yield f"{node_id} is {node['status']} below a closed root"
-
-
-def _number(node: Node) -> int:
-    return number_of(node["node_id"])

@@ -6,7 +6,7 @@ endless, slow or secret.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from math import isfinite
@@ -33,11 +33,6 @@ class Metadata:
     __slots__ = ("values",)
 
     def __init__(self, values: Mapping[str, object]) -> None:
-        """Copy ``values``.
-
-        Raises:
-            ValueError: they are not JSON.
-        """
         self.values = copy_object(values)
 
 
@@ -117,28 +112,20 @@ class _Reader:
         items = list(items_of(value))  # at once, because other threads may change it meanwhile
         self._enclosing.add(id(value))
         try:
-            read = self._object if issubclass(kind, dict) else self._array
-            return read(items, depth + 1)
+            if issubclass(kind, dict):
+                return dict(self._pairs(items, depth + 1))
+            pairs = self._pairs([(None, item) for item in items], depth + 1)
+            return [item for _, item in pairs]
         finally:
             self._enclosing.discard(id(value))
 
-    def _object(self, items: list[Any], depth: int) -> Json:
-        found: JsonObject = {}
+    def _pairs(self, items: list[tuple[Any, Any]], depth: int) -> Iterator[tuple[str, Json]]:
+        """Yield keys and values until enough are shown, and then how many are left out."""
         for index, (key, value) in enumerate(items):
             if self._left <= 0:
-                found[_OMITTED] = {"omitted": len(items) - index}
-                break
-            found[_key(key)] = self.read(value, depth)
-        return found
-
-    def _array(self, items: list[Any], depth: int) -> Json:
-        found: list[Json] = []
-        for index, value in enumerate(items):
-            if self._left <= 0:
-                found.append({"omitted": len(items) - index})
-                break
-            found.append(self.read(value, depth))
-        return found
+                yield _OMITTED, {"omitted": len(items) - index}
+                return
+            yield _key(key), self.read(value, depth)
 
 
 def _key(key: object) -> str:

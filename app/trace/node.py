@@ -84,6 +84,11 @@ NEW_NODE: Final[NodeFields] = {
 """Copied for every new node: filling in a copy costs half of what a dict display does."""
 
 
+def number(node: NodeFields) -> int:
+    """Return the number of a node, by which nodes are ordered."""
+    return int(node["node_id"][1:])
+
+
 def number_of(node_id: str) -> int:
     """Return the number in a node id, by which nodes are ordered."""
     return int(node_id[1:])

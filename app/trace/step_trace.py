@@ -125,7 +125,7 @@ class RecordedSteps:
         return len(self.records) + self.graph.revision
 
     def step_traces(self) -> list[StepTrace]:
-        """Return the steps that have ended, in the order in which they began."""
+        """Return the steps that have ended."""
         return step_traces_of([self])
 
     def instant(self, reading_ns: int) -> datetime:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.runs import StoreLimits
+from app.adapters.postgres.accept_and_cancel import StoreLimits
 from tests.support.configured_cases import Configured
 from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider

@@ -150,7 +150,7 @@ def test_a_pid_that_another_process_got_meanwhile_deceives_nobody(data_dir: Path
         pid_file = data_dir / "cluster" / "postmaster.pid"
         left_behind = pid_file.read_text()
     account = server_account()
-    with subprocess.Popen(["sleep", "600"], user=account.uid if account else None) as foreign:
+    with subprocess.Popen(["sleep", "600"], user=account.pw_uid if account else None) as foreign:
         _, _, rest = left_behind.partition("\n")
         pid_file.write_text(f"{foreign.pid}\n{rest}")
         try:

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.engines import PoolSizes
-from app.adapters.postgres.runs import StoreLimits
 from app.api.services import ApiLimits
 from app.control.retry import RetryPolicy
 from app.llm.exchange import TierModel

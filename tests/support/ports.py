@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from app.adapters.postgres.runs import StoreLimits
+from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.runs.ports import (
     JournalStore,
     RunStore,

@@ -9,11 +9,12 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, PoolSizes, open_engines
 from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.runs import PostgresRuns, StoreLimits
+from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.workers import PostgresWorkers
 from app.control.budget import Budget
 from app.runs.run import (

@@ -32,7 +32,7 @@ from app.adapters.postgres.run_statements import (
     LOCK_KEY,
     REQUEST_CANCEL,
 )
-from app.adapters.postgres.tables import calls, events, runs
+from app.adapters.postgres.tables import calls, events, of_run, runs
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -53,13 +53,15 @@ MAX_EXPIRED_DROPPED = 100
 """How many expired pending cancels a new one clears away at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCancelLimits:
-    """How cancel requests for runs that do not exist are kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """What the store refuses."""
 
-    ttl_seconds: float
-    limit: int
-    """Per tenant."""
+    pending_cancel_ttl_seconds: float
+    max_pending_cancels: int
+    """Per tenant: cancel requests for runs that do not exist."""
+    max_queued: int | None = None
+    accept_timeout_seconds: float
 
 
 async def accept_in(
@@ -119,10 +121,7 @@ async def _same_request(connection: AsyncConnection, new: NewRun) -> Run:
 
 
 async def cancel_in(
-    connection: AsyncConnection,
-    key: RunKey,
-    cancel_request: CancelRequest,
-    pending_cancels: PendingCancelLimits,
+    connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest, limits: StoreLimits
 ) -> CancelStatus:
     """Store a cancel request in this transaction; finish the run if nobody executes it.
 
@@ -130,7 +129,7 @@ async def cancel_in(
         TooManyPendingCancelsError: too many cancel requests wait for runs that do not exist.
     """
     by, reason = cancel_request.requested_by, cancel_request.reason
-    parameters = (key.tenant, key.run_id, by, reason, pending_cancels.ttl_seconds)
+    parameters = (key.tenant, key.run_id, by, reason, limits.pending_cancel_ttl_seconds)
     stored = await connection.exec_driver_sql(REQUEST_CANCEL, parameters)
     row: RowMapping | None = stored.mappings().one_or_none()
     if row is None:
@@ -138,7 +137,7 @@ async def cancel_in(
         return CancelStatus(key.run_id, run, run.cancel_request, already_finished=True)
     first = cancel_request_from_row(row)
     if row["request"] is None or first is None:
-        await _require_room(connection, key.tenant, pending_cancels)
+        await _require_room(connection, key.tenant, limits.max_pending_cancels)
         return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
     begun = await _begun_calls(connection, key)
@@ -150,13 +149,11 @@ async def cancel_in(
     return CancelStatus(key.run_id, run, run.cancel_request, calls=begun)
 
 
-async def _require_room(
-    connection: AsyncConnection, tenant: str, pending_cancels: PendingCancelLimits
-) -> None:
+async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> None:
     """Clear some expired pending cancels away and refuse more than the limit of others."""
     await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
     pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant,))
-    if pending.scalar_one() > pending_cancels.limit:
+    if pending.scalar_one() > most:
         raise TooManyPendingCancelsError
 
 
@@ -195,8 +192,7 @@ async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRe
     """
     last = (
         select(calls)
-        .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
-        .where(calls.c.node["kind"].astext.in_(("llm", "tool")))
+        .where(of_run(calls, key), calls.c.node["kind"].astext.in_(("llm", "tool")))
         .order_by(calls.c.seq.desc())
         .limit(MAX_RECEIPT_CALLS)
     )
@@ -206,17 +202,13 @@ async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRe
 
 async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
     """Return a run that exists."""
-    query = select(runs).where(runs.c.tenant_id == key.tenant, runs.c.run_id == key.run_id)
+    query = select(runs).where(of_run(runs, key))
     return run_from_row((await connection.execute(query)).mappings().one())
 
 
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
     """Return the journal of a run, in the order of its CallNodes."""
-    query = (
-        select(calls)
-        .where(calls.c.tenant_id == key.tenant, calls.c.run_id == key.run_id)
-        .order_by(calls.c.seq)
-    )
+    query = select(calls).where(of_run(calls, key)).order_by(calls.c.seq)
     return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
 
@@ -226,5 +218,5 @@ async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
     That must have happened in an earlier statement: one that waits for the lock does not see what
     was stored meanwhile.
     """
-    of_run = (events.c.tenant_id == key.tenant) & (events.c.run_id == key.run_id)
-    return await connection.scalar(select(func.max(events.c.seq)).where(of_run)) or 0
+    last = select(func.max(events.c.seq)).where(of_run(events, key))
+    return await connection.scalar(last) or 0

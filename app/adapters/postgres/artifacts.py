@@ -7,22 +7,16 @@ all runs share for their journals is not held up by megabytes.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.tables import artifacts, runs
+from app.adapters.postgres.tables import artifacts, of_run, runs
 from app.runs.artifacts import ArtifactLimits, Kept, NewArtifact, StoredArtifact
 from app.runs.run import RunKey
 
-_SHOWN = (
-    artifacts.c.name,
-    artifacts.c.media_type,
-    artifacts.c.size_bytes,
-    artifacts.c.sha256,
-    artifacts.c.created_at,
-)
+_SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
 
 
 class PostgresArtifacts:
@@ -55,7 +49,7 @@ class PostgresArtifacts:
         query = (
             select(*_SHOWN)
             .select_from(runs.outerjoin(artifacts, wanted))
-            .where(_is(runs, key), runs.c.request.is_not(None))
+            .where(of_run(runs, key), runs.c.request.is_not(None))
             .order_by(artifacts.c.created_at, artifacts.c.name)
         )
         async with transaction(self._engines.work) as connection:
@@ -69,7 +63,7 @@ class PostgresArtifacts:
     ) -> bytes | None:
         """Return a piece of a file; None if it is not there any more."""
         piece = select(func.substr(artifacts.c.data, offset + 1, size)).where(
-            _is(artifacts, key),
+            of_run(artifacts, key),
             artifacts.c.name == artifact.name,
             artifacts.c.sha256 == artifact.sha256,
         )
@@ -81,7 +75,7 @@ class PostgresArtifacts:
 async def _owns(connection: AsyncConnection, key: RunKey, fence: int) -> bool:
     """Lock the run's row if the run is owned under this fence and has not ended."""
     owned = select(runs.c.run_id).where(
-        _is(runs, key), runs.c.fence == fence, runs.c.status.in_(("running", "waiting"))
+        of_run(runs, key), runs.c.fence == fence, runs.c.status.in_(("running", "waiting"))
     )
     return await connection.scalar(owned.with_for_update(key_share=True)) is not None
 
@@ -98,7 +92,7 @@ async def _standing(connection: AsyncConnection, key: RunKey, new: NewArtifact) 
         func.coalesce(func.bool_or(same), False).label("same"),
         func.count().filter(~here).label("count"),
         func.coalesce(func.sum(artifacts.c.size_bytes).filter(~here), 0).label("bytes"),
-    ).where(_is(artifacts, key))
+    ).where(of_run(artifacts, key))
     return (await connection.execute(query)).one()
 
 
@@ -117,7 +111,3 @@ async def _write(connection: AsyncConnection, key: RunKey, new: NewArtifact) -> 
     await connection.execute(
         statement.on_conflict_do_update(constraint="artifacts_one_a_slot", set_=replaced)
     )
-
-
-def _is(table: Any, key: RunKey) -> ColumnElement[bool]:
-    return and_(table.c.tenant_id == key.tenant, table.c.run_id == key.run_id)

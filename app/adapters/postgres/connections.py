@@ -127,7 +127,7 @@ _OVERLOAD_CLASSES = ("53", "57014")
 """Out of something; a statement that took too long."""
 
 
-def is_away(error: BaseException) -> bool:
+def is_away(error: BaseException | None) -> bool:
     """Tell whether the database is away: nothing can be written until it is back."""
     if isinstance(error, OSError | psycopg.InterfaceError):
         return True
@@ -139,16 +139,16 @@ def is_away(error: BaseException) -> bool:
     return code in _AWAY_CODES or code.startswith(_AWAY_CLASSES)
 
 
-def is_contended(error: BaseException) -> bool:
+def is_contended(error: BaseException | None) -> bool:
     """Tell whether somebody else's lock was in the way."""
     code = _code(error)
     return code == _LOCK_NOT_AVAILABLE or code.startswith(_CONTENDED_CLASS)
 
 
-def is_passing(error: BaseException) -> bool:
+def is_passing(error: BaseException | None) -> bool:
     """Tell whether the same may well succeed later: the database is away, or too busy."""
     return is_away(error) or is_contended(error) or _code(error).startswith(_OVERLOAD_CLASSES)
 
 
-def _code(error: BaseException) -> str:
+def _code(error: BaseException | None) -> str:
     return (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""

@@ -7,7 +7,7 @@ takes no lock.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, null, select, text, update
@@ -32,14 +32,8 @@ from app.runs.run import GraphRef
 MAX_SHOWN_USERS = 20
 MAX_VERSION = 2**31 - 1
 
-_HEAD = (
-    graphs.c.name,
-    graphs.c.version,
-    graphs.c.description,
-    graphs.c.sha256,
-    graphs.c.size_bytes,
-    graphs.c.created_at,
-)
+_HEAD = tuple(GraphVersion.__dataclass_fields__)
+_HEAD_COLUMNS = [graphs.c[name] for name in _HEAD]
 
 _HEADS_OF = text(
     """
@@ -118,23 +112,21 @@ class PostgresGraphs:
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
         """Return the newest version under each name, in the order of names."""
-        query = select(*_HEAD).where(_live(tenant)).ext(distinct_on(graphs.c.name))
+        query = select(*_HEAD_COLUMNS).where(_live(tenant)).ext(distinct_on(graphs.c.name))
         if cursor is not None:
             query = query.where(graphs.c.name > decode_cursor(cursor, _name_in))
-        heads = await self._heads(query.order_by(graphs.c.name, graphs.c.version.desc()), limit)
-        page = heads[:limit]
-        return GraphPage(page, encode_cursor(page[-1].name) if len(heads) > limit else None)
+        query = query.order_by(graphs.c.name, graphs.c.version.desc())
+        return await self._page(query, limit, lambda last: last.name)
 
     async def versions(
         self, tenant: str, name: str, *, limit: int, cursor: str | None
     ) -> GraphPage:
         """Return the versions under a name, newest first."""
-        query = select(*_HEAD).where(_live(tenant, name))
+        query = select(*_HEAD_COLUMNS).where(_live(tenant, name))
         if cursor is not None:
             query = query.where(graphs.c.version < decode_cursor(cursor, _version_in))
-        heads = await self._heads(query.order_by(graphs.c.version.desc()), limit)
-        page = heads[:limit]
-        return GraphPage(page, encode_cursor(page[-1].version) if len(heads) > limit else None)
+        query = query.order_by(graphs.c.version.desc())
+        return await self._page(query, limit, lambda last: last.version)
 
     async def delete(self, tenant: str, ref: GraphRef) -> None:
         """Delete a version, or without one all versions under the name."""
@@ -148,17 +140,17 @@ class PostgresGraphs:
             users = await _users(connection, tenant, ref.name, doomed, none_left=doomed == live)
             if users:
                 raise GraphInUseError(users)
-            emptied: dict[str, Any] = {
-                "definition": null(),
-                "description": null(),
-                "uses": [],
-            }
+            emptied: dict[str, Any] = {"definition": null(), "description": null(), "uses": []}
             gone = _live(tenant, ref.name) & graphs.c.version.in_(doomed)
             await connection.execute(update(graphs).where(gone).values(emptied))
 
-    async def _heads(self, query: Select[Any], limit: int) -> Sequence[GraphVersion]:
+    async def _page(
+        self, query: Select[Any], limit: int, place: Callable[[GraphVersion], Any]
+    ) -> GraphPage:
         async with transaction(self._engines.work) as connection:
-            return [_head(row) for row in await connection.execute(query.limit(limit + 1))]
+            heads = [_head(row) for row in await connection.execute(query.limit(limit + 1))]
+        page = heads[:limit]
+        return GraphPage(page, encode_cursor(place(page[-1])) if len(heads) > limit else None)
 
 
 async def _add(connection: AsyncConnection, new: NewGraph) -> Registered:
@@ -181,7 +173,7 @@ async def _add(connection: AsyncConnection, new: NewGraph) -> Registered:
         sha256=new.sha256,
         size_bytes=new.size_bytes,
     )
-    row = (await connection.execute(stored.returning(*_HEAD))).one()
+    row = (await connection.execute(stored.returning(*_HEAD_COLUMNS))).one()
     return Registered(_head(row), created=True)
 
 
@@ -247,14 +239,7 @@ def _live(tenant: str, name: str | None = None) -> ColumnElement[bool]:
 
 
 def _head(row: Row[Any]) -> GraphVersion:
-    return GraphVersion(
-        name=row.name,
-        version=row.version,
-        description=row.description,
-        sha256=row.sha256,
-        size_bytes=row.size_bytes,
-        created_at=row.created_at,
-    )
+    return GraphVersion(**{name: getattr(row, name) for name in _HEAD})
 
 
 def _name_in(place: Any) -> str:

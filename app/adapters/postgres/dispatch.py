@@ -42,7 +42,7 @@ class QueueDispatch:
         except AlreadyEnqueued:
             return False
         except ConnectorException as error:
-            if error.__cause__ is not None and is_passing(error.__cause__):
+            if is_passing(error.__cause__):
                 raise StoreUnavailableError from error
             raise
         return True

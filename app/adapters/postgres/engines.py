@@ -128,7 +128,7 @@ async def transaction(pool: Pool) -> AsyncIterator[AsyncConnection]:
     except OSError as error:  # a TimeoutError among them
         raise StoreUnavailableError from error
     except DBAPIError as error:
-        if error.connection_invalidated or _is_passing(error.orig):
+        if error.connection_invalidated or is_passing(error.orig):
             raise StoreUnavailableError from error
         raise
     except psycopg.Error as error:  # while connecting, or past the query builder
@@ -145,7 +145,3 @@ async def answers(pool: Pool) -> bool:
     except StoreUnavailableError:
         return False
     return True
-
-
-def _is_passing(error: BaseException | None) -> bool:
-    return error is not None and is_passing(error)

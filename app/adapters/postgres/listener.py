@@ -50,47 +50,27 @@ async def listen(
             await connection.execute("SELECT 1")
 
 
-class CancelListener:
-    """Hears of cancel requests; the heartbeat finds those it misses while it is away."""
+async def listen_for_cancels(
+    url: str,
+    *,
+    patience: Patience,
+    heard: Callable[[RunKey, CancelRequest], object],
+    listening: Callable[[], Awaitable[None]],
+) -> None:
+    """Call ``heard`` with every cancel request; the heartbeat finds those missed while away.
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        patience: Patience,
-        heard: Callable[[RunKey, CancelRequest], object],
-        connected: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Call ``heard`` with every request, and ``connected`` whenever listening has begun."""
-        self._url = url
-        self._patience = patience
-        self._heard = heard
-        self._connected = connected
+    For the rest see :func:`listen`.
+    """
 
-    async def run(self) -> None:
-        """Listen until the connection ends.
-
-        Raises:
-            psycopg.OperationalError: the connection was lost.
-        """
-        await listen(
-            self._url,
-            [CANCEL_CHANNEL],
-            patience=self._patience,
-            heard=self._read,
-            listening=self._connected,
-        )
-
-    async def _read(self, payload: str) -> None:
+    async def read(payload: str) -> None:
         try:
-            read = json.loads(payload)
-            key = RunKey(read["tenant"], read["run_id"])
+            notice = json.loads(payload)
+            key = RunKey(notice["tenant"], notice["run_id"])
         except (ValueError, TypeError, KeyError):
             log.warning("cancel.unreadable")  # anybody who may connect may notify
             return
-        cancel_request = CancelRequest(
-            requested_by=str(read.get("by", "")),
-            reason=read.get("reason"),
-            requested_at=datetime.now(UTC),
-        )
-        self._heard(key, cancel_request)
+        by, reason = str(notice.get("by", "")), notice.get("reason")
+        now = datetime.now(UTC)
+        heard(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
+
+    await listen(url, [CANCEL_CHANNEL], patience=patience, heard=read, listening=listening)

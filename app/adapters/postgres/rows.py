@@ -30,6 +30,18 @@ Row = Mapping[str, Any] | RowMapping
 
 Place = TypeVar("Place")
 
+_REQUEST = ("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone")
+"""The fields of every request that are stored as they are."""
+_LIMITS = tuple(Budget.__dataclass_fields__)
+
+_RUN_COLUMNS = (
+    *("created_at", "request_hash", "idempotency_key", "started_at", "finished_at", "attempts"),
+    *("fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
+)
+_CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__)
+_EVENT_COLUMNS = tuple(EventRecord.__dataclass_fields__)
+"""The fields whose columns have their names and hold them as they are."""
+
 
 def dump(value: Any) -> str:
     """Return ``value`` as JSON text.
@@ -80,20 +92,15 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 
 
 def request_to_json(request: RunRequest) -> dict[str, Any]:
-    """Return a request as it is stored."""
-    budget = {name: _plain(limit) for name, limit in _limits(request.budget).items()}
-    return {
-        "kind": request.kind.value,
-        "input": request.input,
-        "expected_tools": list(request.expected_tools),
-        "gold_answer": request.gold_answer,
-        "mode": request.mode,
-        "budget": budget,
-        "deadline": request.deadline.isoformat() if request.deadline else None,
-        "seed": request.seed,
-        "timezone": request.timezone,
-        **_graph_to_json(request),
-    }
+    """Return a request as it is stored; cases have no graph."""
+    stored = {name: getattr(request, name) for name in _REQUEST}
+    stored["budget"] = {name: _plain(getattr(request.budget, name)) for name in _LIMITS}
+    stored["deadline"] = request.deadline.isoformat() if request.deadline else None
+    if request.kind is RunKind.GRAPH:
+        ref = request.graph_ref
+        stored["graph_ref"] = None if ref is None else {"name": ref.name, "version": ref.version}
+        stored |= {"graph": request.graph, "inputs": dict(request.inputs)}
+    return stored
 
 
 def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
@@ -101,21 +108,15 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
-    deadline = stored["deadline"]
-    return RunRequest(
-        kind=RunKind(stored["kind"]),
-        input=stored["input"],
-        expected_tools=tuple(stored["expected_tools"]),
-        gold_answer=stored["gold_answer"],
-        mode=stored["mode"],
-        budget=Budget(**limits),
-        deadline=datetime.fromisoformat(deadline) if deadline else None,
-        seed=stored["seed"],
-        timezone=stored["timezone"],
-        graph=stored.get("graph"),
-        graph_ref=GraphRef(**stored["graph_ref"]) if stored.get("graph_ref") else None,
-        inputs=stored.get("inputs", {}),
-    )
+    deadline, ref = stored["deadline"], stored.get("graph_ref")
+    read = {
+        "kind": RunKind(stored["kind"]),
+        "expected_tools": tuple(stored["expected_tools"]),
+        "budget": Budget(**limits),
+        "deadline": datetime.fromisoformat(deadline) if deadline else None,
+        "graph_ref": GraphRef(**ref) if ref else None,
+    }
+    return RunRequest(**{**stored, **read})
 
 
 def run_from_row(row: Row) -> Run:
@@ -124,22 +125,10 @@ def run_from_row(row: Row) -> Run:
         key=RunKey(row["tenant_id"], row["run_id"]),
         kind=RunKind(row["kind"]),
         status=RunStatus(row["status"]),
-        created_at=row["created_at"],
-        request_hash=row["request_hash"],
         request=request_from_json(row["request"]),
         metadata=row["metadata"] or {},
-        idempotency_key=row["idempotency_key"],
-        started_at=row["started_at"],
-        finished_at=row["finished_at"],
-        attempts=row["attempts"],
-        fence=row["fence"],
-        worker_id=row["worker_id"],
-        active_seconds=row["active_seconds"],
         cancel_request=cancel_request_from_row(row),
-        finish_reason=row["finish_reason"],
-        result=row["result"],
-        usage=row["usage"],
-        stop=row["stop"],
+        **{name: row[name] for name in _RUN_COLUMNS},
     )
 
 
@@ -225,14 +214,7 @@ def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
 
 def call_from_row(row: Row) -> CallRecord:
     """Return the journal entry that a row of ``calls`` holds."""
-    return CallRecord(
-        node=row["node"],
-        call_key=row["call_key"],
-        request_hash=row["request_hash"],
-        charge=row["charge"],
-        outcome=row["outcome"],
-        value=row["value"],
-    )
+    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS})
 
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
@@ -250,30 +232,7 @@ def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any
 
 def event_from_row(row: Row) -> EventRecord:
     """Return the event that a row of ``events`` holds."""
-    return EventRecord(
-        seq=row["seq"],
-        ts=row["ts"],
-        type=row["type"],
-        step_id=row["step_id"],
-        node_id=row["node_id"],
-        data=row["data"],
-    )
-
-
-def _graph_to_json(request: RunRequest) -> dict[str, Any]:
-    """Return what the requests of graph runs have beside those of cases."""
-    if request.kind is not RunKind.GRAPH:
-        return {}
-    ref = request.graph_ref
-    return {
-        "graph": request.graph,
-        "graph_ref": None if ref is None else {"name": ref.name, "version": ref.version},
-        "inputs": dict(request.inputs),
-    }
-
-
-def _limits(budget: Budget) -> dict[str, Any]:
-    return {name: getattr(budget, name) for name in Budget.__dataclass_fields__}
+    return EventRecord(**{name: row[name] for name in _EVENT_COLUMNS})
 
 
 def _plain(limit: int | float | Decimal | None) -> int | float | str | None:

@@ -3,16 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Text, and_, literal, select, tuple_
+from sqlalchemy import ARRAY, ColumnElement, Text, literal, select, tuple_
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.accept_and_cancel import (
-    PendingCancelLimits,
+    StoreLimits,
     accept_in,
     cancel_in,
     journal_of,
@@ -39,7 +39,7 @@ from app.adapters.postgres.run_statements import (
     WRITE_CALLS,
     WRITE_EVENTS,
 )
-from app.adapters.postgres.tables import events, runs, snapshots
+from app.adapters.postgres.tables import events, of_run, runs, snapshots
 from app.engine.events import STEP_SKIPPED
 from app.runs.event_log import late_result
 from app.runs.ports import (
@@ -69,16 +69,6 @@ _LISTED = [_WITHOUT_GRAPH if column is runs.c.request else column for column in 
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
 """What a run id may consist of, and more; nothing that the database would refuse."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreLimits:
-    """What the store refuses."""
-
-    pending_cancel_ttl_seconds: float
-    max_pending_cancels: int
-    max_queued: int | None = None
-    accept_timeout_seconds: float
 
 
 class PostgresRuns:
@@ -120,22 +110,19 @@ class PostgresRuns:
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         """Store a cancel request and notify the workers; a queued run is finished at once."""
-        pending_cancels = PendingCancelLimits(
-            self._limits.pending_cancel_ttl_seconds, self._limits.max_pending_cancels
-        )
         async with transaction(self._engines.control) as connection:
-            cancelled = await cancel_in(connection, key, cancel_request, pending_cancels)
+            cancelled = await cancel_in(connection, key, cancel_request, self._limits)
         self._notifier.notify(key)
         return cancelled
 
     async def get(self, key: RunKey) -> Run | None:
         """Return a run; a pending cancel is none."""
-        return await self._one(_is(key))
+        return await self._one(of_run(runs, key))
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
         """Return the run that was made under an idempotency key, or without one under an id."""
         if idempotency_key is None:
-            return await self._one(_is(key))
+            return await self._one(of_run(runs, key))
         by_key = runs.c.idempotency_key == idempotency_key
         return await self._one((runs.c.tenant_id == key.tenant) & by_key)
 
@@ -148,11 +135,11 @@ class PostgresRuns:
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
         query = select(*_LISTED).where(runs.c.tenant_id == tenant, runs.c.request.is_not(None))
-        if wanted.status is not None:
+        if wanted.status:
             query = query.where(runs.c.status == wanted.status.value)
-        if wanted.created_after is not None:
+        if wanted.created_after:
             query = query.where(runs.c.created_at > wanted.created_after)
-        if wanted.created_before is not None:
+        if wanted.created_before:
             query = query.where(runs.c.created_at < wanted.created_before)
         if wanted.cursor is not None:
             after = decode_cursor(wanted.cursor, _place_in)
@@ -232,9 +219,7 @@ class PostgresRuns:
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run."""
-        query = select(snapshots.c.snapshot).where(
-            snapshots.c.tenant_id == key.tenant, snapshots.c.run_id == key.run_id
-        )
+        query = select(snapshots.c.snapshot).where(of_run(snapshots, key))
         async with transaction(self._engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
@@ -263,11 +248,8 @@ async def _write(
 
 async def _skipped_in(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
     """Return the steps of a run for which a step.skipped event is stored."""
-    skipped = select(events.c.step_id).where(
-        events.c.tenant_id == key.tenant,
-        events.c.run_id == key.run_id,
-        events.c.type == STEP_SKIPPED,
-    )
+    of_type = of_run(events, key) & (events.c.type == STEP_SKIPPED)
+    skipped = select(events.c.step_id).where(of_type)
     return frozenset((await connection.execute(skipped)).scalars())
 
 
@@ -277,7 +259,3 @@ def _place_in(place: Any) -> ColumnElement[Any]:
     if not _PLAIN.fullmatch(run_id):
         raise ValueError(run_id)
     return tuple_(literal(datetime.fromisoformat(created_at)), literal(run_id))
-
-
-def _is(key: RunKey) -> ColumnElement[bool]:
-    return and_(runs.c.tenant_id == key.tenant, runs.c.run_id == key.run_id)

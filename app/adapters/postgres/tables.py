@@ -3,6 +3,7 @@
 from sqlalchemy import (
     JSON,
     Column,
+    ColumnElement,
     DateTime,
     Double,
     Integer,
@@ -10,8 +11,11 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    and_,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+
+from app.runs.run import RunKey
 
 metadata = MetaData()
 
@@ -56,6 +60,12 @@ runs = Table(
     Column("stop", JSONB),
 )
 """A row whose ``request`` is null is a pending cancel: a cancel request stored before its run."""
+
+
+def of_run(table: Table, key: RunKey) -> ColumnElement[bool]:
+    """Return the condition that a row of a table is, or belongs to, a run."""
+    return and_(table.c.tenant_id == key.tenant, table.c.run_id == key.run_id)
+
 
 calls = Table(
     "calls",

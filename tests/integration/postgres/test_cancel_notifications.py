@@ -10,7 +10,7 @@ import pytest
 
 from app.adapters.postgres import listener
 from app.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
-from app.adapters.postgres.listener import CancelListener
+from app.adapters.postgres.listener import listen_for_cancels
 from app.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -26,9 +26,7 @@ class Ear:
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
         self.listens = asyncio.Event()
-        self._listener = CancelListener(
-            url, patience=patience(), heard=self._hear, connected=self._connected
-        )
+        self._url = url
 
     def _hear(self, key: RunKey, cancel_request: CancelRequest) -> None:
         self.heard.put_nowait((key, cancel_request))
@@ -37,7 +35,9 @@ class Ear:
         self.listens.set()
 
     async def run(self) -> None:
-        await self._listener.run()
+        await listen_for_cancels(
+            self._url, patience=patience(), heard=self._hear, listening=self._connected
+        )
 
     async def next(self) -> tuple[RunKey, CancelRequest]:
         async with asyncio.timeout(20):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.engines import PoolSizes
-from app.adapters.postgres.runs import StoreLimits
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import JournalWrite
 from app.runs.run import Run, RunKey, RunStatus

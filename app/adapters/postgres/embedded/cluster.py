@@ -19,10 +19,11 @@ from psycopg import pq
 from app.adapters.postgres.embedded.programs import (
     MAJOR_VERSION,
     Account,
-    Programs,
+    EmbeddedPostgresError,
     give,
     open_for_search,
     programs_folder,
+    run_program,
 )
 
 _LOG = structlog.get_logger(__name__)
@@ -66,10 +67,6 @@ _NEVER_ALIVE_PID = 2**31 - 1
 _PING_TIMEOUT_SECONDS = 5
 
 
-class ClusterError(Exception):
-    """The cluster cannot be made, launched or halted; the message says why and what to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The files of one server."""
@@ -83,15 +80,15 @@ class Cluster:
         """Make the cluster; one that was interrupted is thrown away, so it is whole or absent.
 
         Raises:
-            ClusterError: `initdb` failed.
+            EmbeddedPostgresError: `initdb` failed.
         """
         draft = self.directory.with_name(self.directory.name + ".new")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
         self._let_account_in(draft)
-        code, output = Programs(self.account).run("initdb", "-D", str(draft), *_INITDB_OPTIONS)
+        code, output = run_program(self.account, "initdb", "-D", str(draft), *_INITDB_OPTIONS)
         if code:
-            raise ClusterError(f"the embedded database cannot be made: {_ending(output)}")
+            raise EmbeddedPostgresError(f"the embedded database cannot be made: {_ending(output)}")
         with (draft / "postgresql.conf").open("a") as config:
             config.write("include 'caseworker.conf'\n")
         draft.rename(self.directory)
@@ -100,7 +97,7 @@ class Cluster:
         """Start the server and wait until it is ready.
 
         Raises:
-            ClusterError: it does not start; the message ends with what its log says.
+            EmbeddedPostgresError: it does not start; the message ends with what its log says.
         """
         self._require_version()
         self._let_account_in(self.directory)
@@ -115,14 +112,16 @@ class Cluster:
                 output = lines.read()
             # The backends of a killed postmaster need a moment to notice and to leave.
             if "shared memory block" not in output or time.monotonic() > give_up_at:
-                raise ClusterError(f"the embedded database does not start: {_ending(output)}")
+                raise EmbeddedPostgresError(
+                    f"the embedded database does not start: {_ending(output)}"
+                )
             time.sleep(0.1)
 
     def halt(self, *, timeout_seconds: float) -> None:
         """Stop the server: open transactions are rolled back, committed ones are kept.
 
         Raises:
-            ClusterError: it is still running.
+            EmbeddedPostgresError: it is still running.
         """
         for mode in ("fast", "immediate"):
             running = read_postmaster(self.directory)
@@ -130,19 +129,19 @@ class Cluster:
                 return
             if self._control("stop", "-m", mode, timeout_seconds=timeout_seconds):
                 return
-        raise ClusterError(f"the embedded database in {self.directory} does not stop")
+        raise EmbeddedPostgresError(f"the embedded database in {self.directory} does not stop")
 
     def _control(self, action: str, *options: str, timeout_seconds: float) -> bool:
         """Run `pg_ctl`, let it wait for the server, and say whether it did what it should."""
         wait = ("-w", "-t", str(max(1, round(timeout_seconds))))
         place = ("-D", str(self.directory))
-        code, _ = Programs(self.account).run("pg_ctl", action, *place, *wait, *options)
+        code, _ = run_program(self.account, "pg_ctl", action, *place, *wait, *options)
         return code == 0
 
     def _require_version(self) -> None:
         version = (self.directory / "PG_VERSION").read_text().strip()
         if version != MAJOR_VERSION:
-            raise ClusterError(
+            raise EmbeddedPostgresError(
                 f"{self.directory} was made by PostgreSQL {version}, and this release brings"
                 f" {MAJOR_VERSION}: dump it with the release that made it, and restore it into"
                 " another database.data_dir"
@@ -178,16 +177,16 @@ class Cluster:
 
     def _require_private(self, folder: Path) -> None:
         found = folder.lstat()
-        owner = self.account.uid if self.account else os.geteuid()
+        owner = self.account.pw_uid if self.account else os.geteuid()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
-            raise ClusterError(
+            raise EmbeddedPostgresError(
                 f"the path of {self.directory} is too long for a socket, and {folder}, which"
                 " would hold it, belongs to someone else: choose a shorter database.data_dir"
             )
 
     def _hand_over(self, path: Path) -> None:
         if self.account:
-            os.chown(path, self.account.uid, self.account.gid)
+            os.chown(path, self.account.pw_uid, self.account.pw_gid)
 
     def _let_account_in(self, directory: Path) -> None:
         if self.account is None:
@@ -198,7 +197,7 @@ class Cluster:
             _LOG.warning(
                 "running as root: the embedded database runs as an account of its own, and so"
                 " every account may now pass through these folders (it cannot list them)",
-                account=self.account.name,
+                account=self.account.pw_name,
                 folders=[str(folder) for folder in changed],
                 advice="run the service as an ordinary user, or set DATABASE_URL",
             )

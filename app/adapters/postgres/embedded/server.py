@@ -17,27 +17,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
-from app.adapters.postgres.embedded.cluster import Cluster, ClusterError, read_postmaster
-from app.adapters.postgres.embedded.programs import (
-    AccountError,
-    ProgramsMissingError,
-    server_account,
-)
+from app.adapters.postgres.embedded.cluster import Cluster, read_postmaster
+from app.adapters.postgres.embedded.programs import EmbeddedPostgresError, server_account
 
 _OWN_NAMES = frozenset({"start.lock", "owners.lock", "cluster", "cluster.new"})
 
 _UNSAFE_IN_PATH = re.compile(r"[\x00-\x1f\x7f\"'$`\\,]")
 """What a shell or PostgreSQL's settings would read as something else."""
-
-
-_FAILURES = (AccountError, ClusterError, ProgramsMissingError, OSError)
-
-
-class EmbeddedPostgresError(Exception):
-    """The embedded database cannot be used; the message says why and what to do."""
 
 
 class EmbeddedPostgres:
@@ -67,7 +55,7 @@ class EmbeddedPostgres:
             with self._deciding():
                 self._url = self._running_url()
                 self._ownership = _lock(self._data_dir / "owners.lock", fcntl.LOCK_SH)
-        except _FAILURES as error:
+        except OSError as error:
             raise EmbeddedPostgresError(str(error)) from error
         atexit.register(self.stop)
         return self._url
@@ -89,19 +77,14 @@ class EmbeddedPostgres:
                 if alone:
                     with alone:
                         self._cluster().halt(timeout_seconds=self._timeout_seconds)
-        except _FAILURES as error:
+        except OSError as error:
             raise EmbeddedPostgresError(str(error)) from error
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     def _cluster(self) -> Cluster:
@@ -110,7 +93,7 @@ class EmbeddedPostgres:
     def _claim_folder(self) -> None:
         """Make the data directory, or make sure that it is one of ours."""
         if _UNSAFE_IN_PATH.search(str(self._data_dir)):
-            raise ClusterError(
+            raise EmbeddedPostgresError(
                 f"database.data_dir: {str(self._data_dir)!r} has a quote, a comma, a backslash, $,"
                 " ` or a control character in it: choose another path"
             )
@@ -118,13 +101,13 @@ class EmbeddedPostgres:
         mode = 0o711 if os.geteuid() == 0 else 0o700
         self._data_dir.mkdir(mode=mode, parents=True, exist_ok=True)
         if not os.access(self._data_dir, os.R_OK | os.W_OK | os.X_OK):
-            raise ClusterError(
+            raise EmbeddedPostgresError(
                 f"database.data_dir: {self._data_dir} belongs to another user: choose another"
                 " folder, or run the service as that user"
             )
         foreign = {entry.name for entry in self._data_dir.iterdir()} - _OWN_NAMES
         if foreign:
-            raise ClusterError(
+            raise EmbeddedPostgresError(
                 f"database.data_dir: {self._data_dir} holds other files ({min(foreign)}, ...):"
                 " choose an empty or a new folder"
             )
@@ -143,7 +126,7 @@ class EmbeddedPostgres:
             if not cluster.directory.exists():
                 cluster.make()
             cluster.launch(timeout_seconds=self._timeout_seconds)
-        raise ClusterError(
+        raise EmbeddedPostgresError(
             f"the embedded database in {self._data_dir} accepts no connections after"
             f" {self._timeout_seconds:g} seconds: see cluster/server.log there"
         )
@@ -154,7 +137,7 @@ class EmbeddedPostgres:
         give_up_at = time.monotonic() + self._timeout_seconds
         while not (held := _lock(self._data_dir / "start.lock", fcntl.LOCK_EX)):
             if time.monotonic() > give_up_at:
-                raise ClusterError(
+                raise EmbeddedPostgresError(
                     f"another process has been starting or stopping the embedded database in"
                     f" {self._data_dir} for {self._timeout_seconds:g} seconds"
                 )
