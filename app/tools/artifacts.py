@@ -8,7 +8,7 @@ by a caller.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ EXTENSIONS: Mapping[str, str] = MappingProxyType({"image/png": ".png", "image/sv
 ARTIFACTS = "artifacts"
 """The key under which a result lists the files that its call has kept."""
 
-_REFERENCE = frozenset({"name", "media_type", "size_bytes", "sha256", "url"})
 _STEM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _MAX_STEM = 60
 
@@ -40,6 +39,9 @@ class SavedArtifact:
     size_bytes: int
     sha256: str
     """Of the bytes, in hexadecimal digits."""
+
+
+_REFERENCE = frozenset({*SavedArtifact.__dataclass_fields__, "url"})
 
 
 class ArtifactSink(Protocol):
@@ -115,7 +117,8 @@ def with_references(
     """Return a result that lists the files of its call."""
     if not saved:
         return result
-    return {**result, ARTIFACTS: [_reference(each, run_id) for each in saved]}
+    listed = [{**asdict(each), "url": artifact_uri(run_id, each.name)} for each in saved]
+    return {**result, ARTIFACTS: listed}
 
 
 def references_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -124,16 +127,6 @@ def references_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(listed, list) or not all(_is_reference(each) for each in listed):
         return []
     return [dict(each) for each in listed]
-
-
-def _reference(saved: SavedArtifact, run_id: str) -> dict[str, Any]:
-    return {
-        "name": saved.name,
-        "media_type": saved.media_type,
-        "size_bytes": saved.size_bytes,
-        "sha256": saved.sha256,
-        "url": artifact_uri(run_id, saved.name),
-    }
 
 
 def _is_reference(listed: Any) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from app.tools.arguments import CheckedTool, choice, items, object_of, whole
+from app.tools.arguments import choice, items, object_of, whole
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
-from app.tools.resources import ToolResources
+from app.tools.resources import PriceTool
 from app.tools.stocks.inputs import END, START, SYMBOL, fetched, symbol_of
-from app.tools.stocks.prices import DailyPrice, PriceSeries, PriceSource, asking
+from app.tools.stocks.prices import DailyPrice, PriceSeries
 
 MAX_ROWS: Final = 400
 DEFAULT_ROWS: Final = 60
@@ -56,7 +56,7 @@ _SPEC = ToolSpec(
 )
 
 
-class DataFetchStock(CheckedTool):
+class DataFetchStock(PriceTool):
     """Daily prices from a PriceSource; a Tool.
 
     The result is ``{"symbol", "source", "currency", "start", "end", "count", "columns", "rows",
@@ -64,16 +64,7 @@ class DataFetchStock(CheckedTool):
     trading day found. A single day also has ``value``: the first field on that day.
     """
 
-    def __init__(self, source: PriceSource) -> None:
-        """Fetch from ``source``."""
-        self._source = source
-        self.spec = asking(_SPEC, source)
-        super().__init__()
-
-    @classmethod
-    def of(cls, resources: ToolResources) -> Self:
-        """Return the tool over what the tools of a process share."""
-        return cls(resources.prices)
+    offer = _SPEC
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return the prices that ``args`` ask for."""
@@ -114,13 +105,11 @@ def _summary(series: PriceSeries, field: str) -> dict[str, Any]:
     """Return the first, last, lowest, highest and mean value of a field over all days."""
     value = attrgetter(field)
     lowest, highest = min(series.days, key=value), max(series.days, key=value)
+    days = {"first": series.first, "last": series.last, "min": lowest, "max": highest}
     return {
         "field": field,
-        "first": _shown(series.first, field),
-        "last": _shown(series.last, field),
-        "min": _shown(lowest, field),
+        **{name: _shown(day, field) for name, day in days.items()},
         "min_date": lowest.day.isoformat(),
-        "max": _shown(highest, field),
         "max_date": highest.day.isoformat(),
         "mean": round(fmean(map(value, series.days)), DECIMALS),
     }

@@ -24,12 +24,7 @@ from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
 from app.observability.redaction import redact_text, redact_value
 from app.tools.arguments import ArgumentChecks
-from app.tools.artifacts import (
-    ArtifactKeeper,
-    ArtifactTooLargeError,
-    CallSink,
-    with_references,
-)
+from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, CallSink, with_references
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolPolicy, ToolRegistry
 
@@ -117,13 +112,9 @@ class ToolDispatch:
         )
 
     def _shown(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        match self._payloads:
-            case "none":
-                return {}
-            case "full":
-                return {"args": dict(args)}
-            case "redacted":
-                return {"args": redact_value(dict(args))}
+        if self._payloads == "none":
+            return {}
+        return {"args": dict(args) if self._payloads == "full" else redact_value(dict(args))}
 
 
 async def _performed(context: FlowContext, call: CallSpec, attempt: Attempt) -> ToolResult:
@@ -132,11 +123,11 @@ async def _performed(context: FlowContext, call: CallSpec, attempt: Attempt) -> 
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
     except OutcomeUnknownError:
-        return failure(
-            "Outcome unknown: the tool had begun when its worker was lost.", "outcome_unknown"
-        )
+        lost = "Outcome unknown: the tool had begun when its worker was lost."
+        return failure(lost, "outcome_unknown")
     except CallFailedError as failed:
-        return failure(str(failed), _code(failed))
+        timed_out = failed.error_class == "TimeoutError"
+        return failure(str(failed), "timeout" if timed_out else failed.error_class)
     return result
 
 
@@ -178,7 +169,3 @@ def _seconds(asked: object) -> float | None:
         return float(asked) if isinstance(asked, int | float) else None
     except OverflowError:
         return math.inf
-
-
-def _code(failed: CallFailedError) -> str:
-    return "timeout" if failed.error_class == "TimeoutError" else failed.error_class

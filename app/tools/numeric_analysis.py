@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from statistics import StatisticsError
-from typing import Any, Self
+from typing import Any
 
 from app.tools.analysis.metrics import (
     CORRELATION,
@@ -15,13 +15,12 @@ from app.tools.analysis.metrics import (
 )
 from app.tools.analysis.observations import FIELDS, Observations, common, given, priced
 from app.tools.analysis.results import HIGHEST, LOWEST, found_in, ranked, rounded, worded
-from app.tools.arguments import CheckedTool, choice, day, items, object_of, whole
+from app.tools.arguments import choice, day, items, object_of, whole
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
-from app.tools.resources import ToolResources
+from app.tools.resources import PriceTool
 from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, symbol_of, symbols_of
-from app.tools.stocks.prices import PriceSource, asking
 
-LEAST_COMPARED, MOST_COMPARED = 2, 5
+COMPARED = 2, 5
 """How many stocks are compared."""
 DEFAULT_WINDOW, MAX_WINDOW = 20, 1000
 MAX_VALUES = 5000
@@ -46,12 +45,7 @@ _SPEC = ToolSpec(
         "metric",
         metric=choice(NAMES),
         symbol=SYMBOL,
-        symbols=items(
-            SYMBOL,
-            LEAST_COMPARED,
-            MOST_COMPARED,
-            "Two stocks for correlation, or 2 to 5 to compare",
-        ),
+        symbols=items(SYMBOL, *COMPARED, "Two stocks for correlation, or 2 to 5 to compare"),
         which=choice(
             (HIGHEST, LOWEST), "Of several symbols, the value that comes first; default highest"
         ),
@@ -74,7 +68,7 @@ _ALWAYS = ("metric", "decimals")
 _PRICE_ARGS = ("start", "end", "field", "price")
 
 
-class NumericAnalysis(CheckedTool):
+class NumericAnalysis(PriceTool):
     """One metric of one or two series, or of several stocks; a Tool.
 
     The result is ``{"metric", "value", "unit", "formula", "observations", "start", "end", "source",
@@ -83,16 +77,7 @@ class NumericAnalysis(CheckedTool):
     symbol that comes first, and ``ranking`` holds the figure of each.
     """
 
-    def __init__(self, source: PriceSource) -> None:
-        """Take prices from ``source``."""
-        self._source = source
-        self.spec = asking(_SPEC, source)
-        super().__init__()
-
-    @classmethod
-    def of(cls, resources: ToolResources) -> Self:
-        """Return the tool over what the tools of a process share."""
-        return cls(resources.prices)
+    offer = _SPEC
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return the figure that ``args["metric"]`` names."""
@@ -128,7 +113,7 @@ class NumericAnalysis(CheckedTool):
     async def _ranking(self, args: Mapping[str, Any]) -> ToolResult:
         metric, options = METRICS[args["metric"]], _options(args)
         _allow(args, "symbols", "which", *_PRICE_ARGS, *metric.uses)
-        series = await self._together(args, LEAST_COMPARED, MOST_COMPARED)
+        series = await self._together(args, *COMPARED)
         _enough(series[0], args, options)
         return ranked(metric, options, args.get("which", HIGHEST), *series)
 
@@ -168,10 +153,10 @@ def _options(args: Mapping[str, Any]) -> Options:
 
 
 def _enough(observed: Observations, args: Mapping[str, Any], options: Options) -> None:
-    name = args["metric"]
-    least = LEAST_FOR_CORRELATION if name == CORRELATION else METRICS[name].least
-    if name != CORRELATION and "window" in METRICS[name].uses:
-        least = max(least, options.window)
+    name, least = args["metric"], LEAST_FOR_CORRELATION
+    if name != CORRELATION:
+        metric = METRICS[name]
+        least = max(metric.least, options.window if "window" in metric.uses else 0)
     if len(observed) < least:
         raise ToolRefusedError(
             f"{name} needs at least {least} observations, and there are {len(observed)}.",

@@ -1,9 +1,10 @@
 """The tool that draws prices."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
-from app.tools.arguments import CheckedTool, choice, items, object_of, text, whole
+from app.tools.arguments import choice, items, object_of, text, whole
 from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, stem_of
 from app.tools.plotting.composing import MAX_TITLE_CHARS, PlotRequest, clean_title, composed
 from app.tools.plotting.picture import (
@@ -19,9 +20,17 @@ from app.tools.plotting.picture import (
 )
 from app.tools.plotting.renderer import Renderer
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
-from app.tools.resources import ToolResources
-from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, fetched, symbol_of, symbols_of
-from app.tools.stocks.prices import PriceSeries, PriceSource, asking
+from app.tools.resources import PriceTool, ToolResources
+from app.tools.stocks.inputs import (
+    END,
+    PRICE,
+    START,
+    SYMBOL,
+    fetched,
+    symbol_of,
+    symbols_of,
+)
+from app.tools.stocks.prices import PriceSeries, PriceSource
 
 MAX_SYMBOLS = 5
 _SPEC = ToolSpec(
@@ -54,7 +63,7 @@ _SPEC = ToolSpec(
 )
 
 
-class Plotter(CheckedTool):
+class Plotter(PriceTool):
     """Pictures of prices, kept as artifacts; a Tool.
 
     The result is ``{"artifact": name, "media_type", "size_bytes", "sha256", "width", "height",
@@ -62,12 +71,12 @@ class Plotter(CheckedTool):
     after a crash, because the same arguments give the same bytes, which are kept once.
     """
 
+    offer = _SPEC
+
     def __init__(self, source: PriceSource, renderer: Renderer) -> None:
         """Draw prices of ``source`` with ``renderer``, which the caller closes."""
-        self._source = source
+        super().__init__(source)
         self._renderer = renderer
-        self.spec = asking(_SPEC, source)
-        super().__init__()
 
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
@@ -120,11 +129,10 @@ def _result(series: Sequence[PriceSeries], picture: Picture, saved: SavedArtifac
     symbols = [one.symbol for one in series]
     start = max(one.first.day for one in series).isoformat()
     end = min(one.last.day for one in series).isoformat()
+    kept = asdict(saved)
     return {
-        "artifact": saved.name,
-        "media_type": saved.media_type,
-        "size_bytes": saved.size_bytes,
-        "sha256": saved.sha256,
+        "artifact": kept.pop("name"),
+        **kept,
         "kind": picture.kind.value,
         "symbols": symbols,
         "start": start,

@@ -1,9 +1,12 @@
 """What the tools of a process share."""
 
 from dataclasses import dataclass
+from typing import Self
 
+from app.tools.arguments import CheckedTool
 from app.tools.plotting.renderer import Renderer
-from app.tools.stocks.prices import PriceSource
+from app.tools.ports import ToolSpec
+from app.tools.stocks.prices import PriceSource, asking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +20,21 @@ class ToolResources:
     """Where daily stock prices come from."""
     renderer: Renderer
     """Draws pictures, one at a time, in a process of its own."""
+
+
+class PriceTool(CheckedTool):
+    """What the tools that fetch prices share: their source, and what it makes of their spec."""
+
+    offer: ToolSpec
+    """The spec, for a source inside the process."""
+
+    def __init__(self, source: PriceSource) -> None:
+        """Fetch from ``source``."""
+        self._source = source
+        self.spec = asking(self.offer, source)
+        super().__init__()
+
+    @classmethod
+    def of(cls, resources: ToolResources) -> Self:
+        """Return the tool over what the tools of a process share."""
+        return cls(resources.prices)

@@ -39,23 +39,20 @@ def ranked(metric: Metric, options: Options, first: str, *series: Observations) 
     found = [(observed.symbol, metric.compute(observed, options)) for observed in series]
     units = sorted({one.unit for _, one in found})
     if len(units) > 1:
-        raise ToolRefusedError(
-            f"These figures are in {' and '.join(units)} and cannot be compared.", code="undefined"
-        )
+        message = f"These figures are in {' and '.join(units)} and cannot be compared."
+        raise ToolRefusedError(message, code="undefined")
     order = sorted(found, key=lambda pair: pair[1].value, reverse=first == HIGHEST)
-    if order[0][1].value == order[1][1].value:
-        raise ToolRefusedError(
-            f"{order[0][0]} and {order[1][0]} have the same {metric.words}: neither comes first.",
-            code="undefined",
-        )
-    winner = order[0][0]  # the answer to "which stock" is its symbol alone
+    (winner, best), (second, next_best) = order[:2]
+    if best.value == next_best.value:
+        message = f"{winner} and {second} have the same {metric.words}: neither comes first."
+        raise ToolRefusedError(message, code="undefined")
     result: ToolResult = {
-        "value": winner,
+        "value": winner,  # the answer to "which stock" is its symbol alone
         "text": winner,
         "which": first,
         "ranking": [{"symbol": symbol, "value": one.value} for symbol, one in order],
         "unit": units[0],
-        "formula": order[0][1].formula,
+        "formula": best.formula,
     }
     return _with_origin(result, series)
 

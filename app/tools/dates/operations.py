@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
@@ -34,20 +35,21 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation: the arguments it needs, those it may also take, and what it does."""
+    """What an operation does, the arguments it needs, and those it may also take."""
 
-    needs: frozenset[str]
-    takes: frozenset[str]
     perform: Callable[[Inputs], ToolResult]
+    needs: str = ""
+    takes: str = ""
 
 
 def perform(operation: str, inputs: Inputs) -> ToolResult:
     """Carry out an operation."""
     chosen = OPERATIONS[operation]
     given = inputs.args.keys() - {"operation", "timezone"}
-    if missing := sorted(chosen.needs - given):
+    needs, takes = set(chosen.needs.split()), set(chosen.takes.split())
+    if missing := sorted(needs - given):
         raise ToolRefusedError(f"operation {operation} needs {', '.join(missing)}")
-    if unused := sorted(given - chosen.needs - chosen.takes):
+    if unused := sorted(given - needs - takes):
         raise ToolRefusedError(
             f"operation {operation} does not use {', '.join(unused)}; leave it out"
         )
@@ -184,20 +186,14 @@ def _count_business_days(inputs: Inputs) -> ToolResult:
     start, end = sorted((inputs.day(), inputs.day("end_date")))
     count = calculation.count_of_business_days(start, end)
     both = f"from {in_words(start)} to {in_words(end)}, both included"
-    return {
-        "value": str(count),
-        "text": f"{counted(count, 'business day')} {both}",
-        **_ends(start, end),
-    }
-
-
-def _length_of(year: int) -> int:
-    return 366 if calendar.isleap(year) else 365
+    text = f"{counted(count, 'business day')} {both}"
+    return {"value": str(count), "text": text, **_ends(start, end)}
 
 
 def _days_in_year(inputs: Inputs) -> ToolResult:
     year = inputs.number("year")
-    return {"value": str(_length_of(year)), "text": f"{year} has {_length_of(year)} days"}
+    days = 366 if calendar.isleap(year) else 365
+    return {"value": str(days), "text": f"{year} has {days} days"}
 
 
 def _leap_year(inputs: Inputs) -> ToolResult:
@@ -231,35 +227,27 @@ def _next_weekday(inputs: Inputs, *, forward: bool) -> ToolResult:
     return _day(calculation.next_weekday(inputs.day(), inputs.weekday(), forward=forward))
 
 
-def _operation(
-    perform: Callable[[Inputs], ToolResult], needs: str = "", takes: str = ""
-) -> Operation:
-    return Operation(frozenset(needs.split()), frozenset(takes.split()), perform)
-
+_AFTER, _BEFORE = partial(_next_weekday, forward=True), partial(_next_weekday, forward=False)
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
-        "add": _operation(lambda inputs: _shift(inputs, 1), "date amount unit"),
-        "convert": _operation(_convert, "date to_timezone"),
-        "count_business_days": _operation(_count_business_days, "date end_date"),
-        "days_in_month": _operation(_days_in_month, "year month"),
-        "days_in_year": _operation(_days_in_year, "year"),
-        "difference": _operation(_difference, "date end_date", "unit"),
-        "elapsed": _operation(_elapsed, "date end_date", "unit to_timezone"),
-        "end_of_month": _operation(_end_of_month, takes="date year month"),
-        "leap_year": _operation(_leap_year, "year"),
-        "normalise": _operation(lambda inputs: _day(inputs.day()), "date"),
-        "now": _operation(lambda inputs: _moment(inputs.now.replace(microsecond=0), inputs.zone)),
-        "nth_weekday": _operation(_nth_weekday, "year month weekday nth"),
-        "subtract": _operation(lambda inputs: _shift(inputs, -1), "date amount unit"),
-        "today": _operation(lambda inputs: _day(inputs.today())),
-        "until": _operation(_until, takes="date end_date unit"),
-        "weekday": _operation(_weekday, "date", "amount unit"),
-        "weekday_after": _operation(
-            lambda inputs: _next_weekday(inputs, forward=True), "date weekday"
-        ),
-        "weekday_before": _operation(
-            lambda inputs: _next_weekday(inputs, forward=False), "date weekday"
-        ),
+        "add": Operation(lambda inputs: _shift(inputs, 1), "date amount unit"),
+        "convert": Operation(_convert, "date to_timezone"),
+        "count_business_days": Operation(_count_business_days, "date end_date"),
+        "days_in_month": Operation(_days_in_month, "year month"),
+        "days_in_year": Operation(_days_in_year, "year"),
+        "difference": Operation(_difference, "date end_date", "unit"),
+        "elapsed": Operation(_elapsed, "date end_date", "unit to_timezone"),
+        "end_of_month": Operation(_end_of_month, takes="date year month"),
+        "leap_year": Operation(_leap_year, "year"),
+        "normalise": Operation(lambda inputs: _day(inputs.day()), "date"),
+        "now": Operation(lambda inputs: _moment(inputs.now.replace(microsecond=0), inputs.zone)),
+        "nth_weekday": Operation(_nth_weekday, "year month weekday nth"),
+        "subtract": Operation(lambda inputs: _shift(inputs, -1), "date amount unit"),
+        "today": Operation(lambda inputs: _day(inputs.today())),
+        "until": Operation(_until, takes="date end_date unit"),
+        "weekday": Operation(_weekday, "date", "amount unit"),
+        "weekday_after": Operation(_AFTER, "date weekday"),
+        "weekday_before": Operation(_BEFORE, "date weekday"),
     }
 )

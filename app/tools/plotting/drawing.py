@@ -59,11 +59,7 @@ class _CappedBytes(io.BytesIO):
         self._max_bytes = max_bytes
 
     def write(self, data: Any) -> int:
-        """Write, unless the file would become too large.
-
-        Raises:
-            CapExceededError: it would; nothing of ``data`` is written.
-        """
+        """Write, unless the file would become too large; then nothing of ``data`` is written."""
         if self.tell() + memoryview(data).nbytes > self._max_bytes:
             raise CapExceededError
         return super().write(data)
@@ -170,9 +166,8 @@ def _label_ends(frame: Frame, labels: Sequence[str]) -> None:
     series, axes, last = frame.picture.series, frame.axes, frame.places()[-1]
     ends = [float(axes.transData.transform((last, one.values[-1]))[1]) for one in series]
     heights = apart(ends, LINE)
-    for one, label, end, height, colour in zip(
-        series, labels, ends, heights, COLOURS, strict=False
-    ):
+    lines = zip(series, labels, ends, heights, COLOURS, strict=False)
+    for one, label, end, height, colour in lines:
         axes.annotate(
             label,
             (last, one.values[-1]),

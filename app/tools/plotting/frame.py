@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from app.tools.plotting.picture import PIXELS_PER_INCH, Format, Picture
@@ -134,34 +133,23 @@ def framed(picture: Picture) -> Frame:
     """Return a figure with the words of a picture and empty axes."""
     # Pixels are cut to whole ones: a little more keeps what fractions cannot hold from losing one.
     more = 0.01 if picture.format is Format.PNG else 0.0
-    width, height = (
-        (picture.width + more) / PIXELS_PER_INCH,
-        (picture.height + more) / PIXELS_PER_INCH,
-    )
-    figure = Figure(figsize=(width, height), dpi=PIXELS_PER_INCH)
+    size = [(side + more) / PIXELS_PER_INCH for side in (picture.width, picture.height)]
+    figure = Figure(figsize=(size[0], size[1]), dpi=PIXELS_PER_INCH)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     top = picture.height
-    room = picture.width - 2 * MARGIN
-    title = _words(figure, picture.title, top - 33, size=TITLE_POINTS, weight="bold")
-    subtitle = _words(figure, picture.subtitle, top - 54, size=TEXT_POINTS, color=QUIET)
-    unit = _words(figure, picture.unit, top - ABOVE + 10, size=SMALL_POINTS, color=QUIET)
-    caption = _words(figure, picture.caption, 18, size=SMALL_POINTS, color=QUIET)
-    for text in (title, subtitle, unit, caption):
-        _shorten(text, room)
+    _write(figure, picture.title, top - 33, size=TITLE_POINTS, weight="bold")
+    _write(figure, picture.subtitle, top - 54, size=TEXT_POINTS, color=QUIET)
+    _write(figure, picture.unit, top - ABOVE + 10, size=SMALL_POINTS, color=QUIET)
+    _write(figure, picture.caption, 18, size=SMALL_POINTS, color=QUIET)
     return Frame(figure, axes, picture)
 
 
-def _words(figure: Figure, words: str, y: float, **style: Any) -> Text:
-    """Write words at the left margin, ``y`` pixels above the bottom."""
+def _write(figure: Figure, words: str, y: float, **style: Any) -> None:
+    """Write words at the left margin, ``y`` pixels above the bottom; too long ones are cut."""
     width, height = figure.bbox.width, figure.bbox.height
-    return figure.text(MARGIN / width, y / height, words, parse_math=False, **style)
-
-
-def _shorten(text: Text, room: float) -> None:
-    """Cut words that are wider than the picture and end them with an ellipsis."""
-    words = text.get_text()
-    while words and text.get_window_extent().width > room:
+    text = figure.text(MARGIN / width, y / height, words, parse_math=False, **style)
+    while words and text.get_window_extent().width > width - 2 * MARGIN:
         words = words[: len(words) * 9 // 10].rstrip()
         text.set_text(words + "\N{HORIZONTAL ELLIPSIS}")
 

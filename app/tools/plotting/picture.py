@@ -95,17 +95,9 @@ class Picture:
     def from_json(cls, line: bytes) -> "Picture":
         """Read what ``to_json`` wrote."""
         read = json.loads(line)
-        return cls(
-            **{
-                **read,
-                "kind": Kind(read["kind"]),
-                "format": Format(read["format"]),
-                "days": tuple(read["days"]),
-                "series": tuple(
-                    Series(one["name"], tuple(one["values"])) for one in read["series"]
-                ),
-            }
-        )
+        lines = tuple(Series(one["name"], tuple(one["values"])) for one in read["series"])
+        kind, form, days = Kind(read["kind"]), Format(read["format"]), tuple(read["days"])
+        return cls(**{**read, "kind": kind, "format": form, "days": days, "series": lines})
 
 
 def short_date(ordinal: int) -> str:

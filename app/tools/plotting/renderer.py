@@ -22,6 +22,7 @@ TIMEOUT_SECONDS = 15.0
 IDLE_SECONDS = 120.0
 """How long the process waits for another picture: it keeps about 95 MB."""
 WORKER = "app.tools.plotting.worker"
+_NOT_DRAWN = "The picture could not be drawn."
 
 _CODE = Path(__file__).parents[3]
 """The folder of the package ``app`` of this very process."""
@@ -79,19 +80,17 @@ class Renderer:
             async with asyncio.timeout(self._timeout), self._turn:
                 header, data = await self._answer(line)
         except TimeoutError as error:
-            raise ToolRefusedError(
-                "Drawing took too long: ask for less.", code="timeout"
-            ) from error
+            message = "Drawing took too long: ask for less."
+            raise ToolRefusedError(message, code="timeout") from error
         except (_ProcessEndedError, OSError) as error:
-            raise ToolRefusedError("The picture could not be drawn.", code="not_drawn") from error
-        match header.get("problem"):
-            case None:
-                return data
-            case "too_large":
-                message = f"The picture would be larger than the {max_bytes:,} bytes allowed."
-                raise ToolRefusedError(message, code="too_large")
-            case _:
-                raise ToolRefusedError("The picture could not be drawn.", code="not_drawn")
+            raise ToolRefusedError(_NOT_DRAWN, code="not_drawn") from error
+        problem = header.get("problem")
+        if problem == "too_large":
+            message = f"The picture would be larger than the {max_bytes:,} bytes allowed."
+            raise ToolRefusedError(message, code="too_large")
+        if problem is not None:
+            raise ToolRefusedError(_NOT_DRAWN, code="not_drawn")
+        return data
 
     async def aclose(self) -> None:
         """End the process; callers that still wait get a ToolRefusedError."""

@@ -101,7 +101,7 @@ def test_every_argument_in_a_description_exists() -> None:
     known = set(Calendar().spec.parameters["properties"])
 
     for operation in OPERATIONS.values():
-        assert operation.needs | operation.takes <= known
+        assert {*operation.needs.split(), *operation.takes.split()} <= known
 
 
 def test_no_tool_imports_the_libraries_of_the_pictures() -> None:
