@@ -8,31 +8,19 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
 
 from app.api import problems
-from app.api.admission import Admission
+from app.api.admission import Admission, GraphAdmission
 from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
-from app.api.graph_admission import GraphAdmission
 from app.api.request_envelope import RequestEnvelope
-from app.api.routes import (
-    artifacts,
-    catalog,
-    docs,
-    events,
-    graphs,
-    health,
-    posting,
-    runs,
-    stops,
-    traces,
-)
+from app.api.routes import artifacts, catalog, docs, events, graphs, health, runs, traces
 from app.api.services import ApiLimits, ApiServices
 from app.runs.definitions import GraphDefinitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 _DESCRIPTION = (
-    "Runs agents for other services inside hard budgets, stoppable at any moment, with a trace of "
-    "every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
+    "Runs agents for other services inside hard budgets, cancellable at any moment, with a trace "
+    "of every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
     "refused; every response carries X-Request-ID."
 )
 
@@ -50,7 +38,7 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
-    parts = (posting, runs, stops, traces, events, artifacts, graphs, catalog, health, docs)
+    parts = (runs, traces, events, artifacts, graphs, catalog, health, docs)
     app = FastAPI(
         title="Caseworker",
         version=version,

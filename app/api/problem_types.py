@@ -104,7 +104,7 @@ IDEMPOTENCY_MISMATCH = ProblemType(
     detail="Use a new Idempotency-Key for a new request, or repeat the first body unchanged.",
 )
 TOO_MANY_PENDING_CANCELS = ProblemType(
-    slug="too-many-intents",
+    slug="too-many-pending-cancels",
     status=429,
     title="Too many stops wait for runs that do not exist",
     detail="Check the run ids. Stops for unknown runs expire; try again later.",
