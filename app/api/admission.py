@@ -31,7 +31,7 @@ from app.tools.dispatch import ToolDispatch
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-class Admission:
+class CaseAdmission:
     """Turns bodies of kind case into runs, or says what is wrong with them."""
 
     def __init__(self, limits: ApiLimits, tools: ToolDispatch) -> None:
@@ -49,7 +49,7 @@ class Admission:
         return new_run(body, self._request(body), tenant, idempotency_key)
 
     def _request(self, body: CaseBody) -> RunRequest:
-        """Fill in the defaults of now: the run keeps them, whoever executes it and whenever."""
+        """Fill in the present defaults: the run keeps them, whenever it is executed."""
         limits = self._limits
         return RunRequest(
             kind=RunKind.CASE,

@@ -2,19 +2,19 @@
 
 import re
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from typing import Any, cast
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from app.api import problem_types as types
-from app.api.admission import Admission, GraphAdmission
-from app.api.auth import Caller, identify
+from app.api.admission import CaseAdmission, GraphAdmission
 from app.api.event_stream import OpenStreams
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
-from app.api.services import ApiLimits, ApiServices
-from app.runs.artifacts import ArtifactReading
+from app.api.services import AnonymousFrom, ApiLimits, ApiServices
 from app.runs.definitions import GraphDefinitions
 from app.runs.run import RunKey
 from app.runs.service import RunService
@@ -25,6 +25,68 @@ _JSON = re.compile(
 )
 
 _LENGTH_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request. There are no keys yet: all callers are anonymous, in one tenant."""
+
+    tenant: str
+    """Owns the runs that the caller makes, and cannot see those of others."""
+    name: str
+    """What receipts call them."""
+
+
+ANONYMOUS = Caller(tenant="default", name="anonymous")
+
+_OF_PROXIES = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
+_USUAL_LOOPBACK = frozenset({"127.0.0.1", "::1"})
+
+
+def identify(request: Request, anonymous: AnonymousFrom) -> Caller:
+    """Return the caller of a request.
+
+    A peer counts as local if its address is, and if no header says that a proxy forwards a request
+    of another peer. No header makes a caller local: anyone can write one. A peer without an address
+    (a Unix socket) counts as remote, because it usually is a proxy.
+
+    Raises:
+        ProblemError: anonymous callers are not served from there.
+    """
+    if anonymous == "loopback":
+        if request.client is None or not is_loopback(request.client.host):
+            raise ProblemError(types.ANONYMOUS_REFUSED)
+        if any(name in _OF_PROXIES for name, _ in request.headers.raw):
+            raise ProblemError(types.ANONYMOUS_REFUSED)
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # A web page somewhere makes the browser of someone on this machine call us.
+            raise ProblemError(types.ANONYMOUS_REFUSED, "Web pages of other sites are not served.")
+    return ANONYMOUS
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address belongs to this machine alone."""
+    if host in _USUAL_LOOPBACK:
+        return True
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiContext:
+    """What the application is built from, for all its routes."""
+
+    services: ApiServices
+    limits: ApiLimits
+    streams: OpenStreams
+    cases: CaseAdmission
+    graph_runs: GraphAdmission
+    graphs: GraphDefinitions
 
 
 class ApiRoute(APIRoute):
@@ -54,44 +116,19 @@ class ApiRequest(Request):
             ProblemError: the caller is not served from there.
         """
         super().__init__(request.scope, request.receive)
-        self.limits = cast("ApiLimits", self.app.state.limits)
+        self.limits: ApiLimits = self.api.limits
         self.caller: Caller = identify(request, self.limits.anonymous)
         self._content: bytes | None = None
 
     @property
-    def services(self) -> ApiServices:
+    def api(self) -> ApiContext:
         """What the application is built from."""
-        return cast("ApiServices", self.app.state.services)
+        return cast("ApiContext", self.app.state.api)
 
     @property
     def runs(self) -> RunService:
         """Use cases of runs."""
-        return self.services.runs
-
-    @property
-    def artifacts(self) -> ArtifactReading:
-        """Use cases of the files of runs."""
-        return self.services.artifacts
-
-    @property
-    def admission(self) -> Admission:
-        """Turns bodies of kind case into runs."""
-        return cast("Admission", self.app.state.admission)
-
-    @property
-    def graphs(self) -> GraphDefinitions:
-        """Use cases of registered graphs."""
-        return cast("GraphDefinitions", self.app.state.graphs)
-
-    @property
-    def graph_admission(self) -> GraphAdmission:
-        """Turns bodies of kind graph into runs."""
-        return cast("GraphAdmission", self.app.state.graph_admission)
-
-    @property
-    def streams(self) -> OpenStreams:
-        """The event streams that are open."""
-        return cast("OpenStreams", self.app.state.streams)
+        return self.api.services.runs
 
     @property
     def root(self) -> str:

@@ -8,7 +8,8 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
 
 from app.api import problems
-from app.api.admission import Admission, GraphAdmission
+from app.api.admission import CaseAdmission, GraphAdmission
+from app.api.api_request import ApiContext
 from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
 from app.api.request_envelope import RequestEnvelope
@@ -53,12 +54,14 @@ def build_api(
         middleware=[Middleware(RequestEnvelope)],
         telemetry={**(telemetry or {}), "logs": False},
     )
-    app.state.services = services
-    app.state.limits = limits
-    app.state.streams = OpenStreams(limits.max_event_streams)
-    app.state.admission = Admission(limits, services.tools)
     definitions = GraphDefinitions(services.graphs, services.graph_checks, limits.of_graphs)
-    app.state.graphs = definitions
-    app.state.graph_admission = GraphAdmission(limits, definitions)
+    app.state.api = ApiContext(
+        services=services,
+        limits=limits,
+        streams=OpenStreams(limits.max_event_streams),
+        cases=CaseAdmission(limits, services.tools),
+        graph_runs=GraphAdmission(limits, definitions),
+        graphs=definitions,
+    )
     describe(app)
     return app

@@ -28,8 +28,6 @@ MAX_SEQ = 2**31 - 1
 
 Batches = AsyncGenerator[Sequence[EventRecord], None]
 
-_SEQ = 2**31 - 1
-
 _SEQ = "^[0-9]{1,10}$"
 _VALID_SEQ = re.compile(_SEQ[1:-1], re.ASCII)
 
@@ -89,7 +87,7 @@ class EventsPage(View):
 
     events: list[EventView]
     next_after: int | None
-    """Ask with it as ``after`` for what comes next; null once the run has ended and all is told."""
+    """Ask with it as ``after`` for what comes next; null after the last event of a run."""
 
     @classmethod
     def of(cls, run_id: str, page: EventPage, *, after: int, limit: int) -> Self:

@@ -1,6 +1,6 @@
 """Rules for mail and IP addresses, and for numbers that stand for people.
 
-Numbers are told from other numbers by their check digits (python-stdnum), by the numbering plans of
+Numbers of people are known by their check digits (python-stdnum), by the numbering plans of
 telephones (phonenumbers) and by the word before them.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.api.auth import Caller
+from app.api.api_request import Caller
 from app.client import ApiError, CaseworkerClient
 from app.runs.artifacts import PIECE_BYTES, StoredArtifact
 from app.runs.errors import StoreUnavailableError

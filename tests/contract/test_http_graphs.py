@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.api.auth import Caller
+from app.api.api_request import Caller
 from app.runs.errors import StoreUnavailableError
 from app.runs.graphs import GraphPage
 from tests.support.graph_documents import containing, flat, named

@@ -37,7 +37,9 @@ _FILE: Responses = {
 @router.get("/{run_id}/artifacts", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def list_artifacts(run_id: RunIdPath, request: ApiRequest) -> ArtifactList:
     """List the files that a run has made so far, oldest first."""
-    return ArtifactList.of(run_id, await request.artifacts.find(request.key(run_id)), request.root)
+    return ArtifactList.of(
+        run_id, await request.api.services.artifacts.find(request.key(run_id)), request.root
+    )
 
 
 @router.get("/{run_id}/artifacts/{name}", response_class=Response, responses=_FILE)
@@ -54,11 +56,11 @@ async def get_artifact(run_id: RunIdPath, name: NamePath, request: ApiRequest) -
     browser open it all the same.
     """
     key = request.key(run_id)
-    artifact = await request.artifacts.get(key, name)
+    artifact = await request.api.services.artifacts.get(key, name)
     unchanged = not_modified(request, artifact)
     if unchanged is not None:
         return unchanged
     if request.method == "HEAD":
         return Response(headers=headers_of(artifact))
-    pieces = request.artifacts.pieces(key, artifact)
+    pieces = request.api.services.artifacts.pieces(key, artifact)
     return ArtifactResponse(artifact, await anext(pieces, b""), pieces)

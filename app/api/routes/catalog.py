@@ -23,14 +23,14 @@ router = APIRouter(tags=["catalog"], route_class=ApiRoute, generate_unique_id_fu
 async def list_tools(request: ApiRequest) -> ToolList:
     """List the tools that agents may use."""
     return ToolList(
-        tools=[ToolView.model_validate(spec) for spec in request.services.tools.usable()]
+        tools=[ToolView.model_validate(spec) for spec in request.api.services.tools.usable()]
     )
 
 
 @router.get("/models", responses=answers(types.ANONYMOUS_REFUSED))
 async def list_models(request: ApiRequest) -> ModelList:
     """Tell which model each tier asks."""
-    models = request.services.models
+    models = request.api.services.models
     return ModelList(
         models=ModelTiers(
             small=TierView.of(models.model_of(Tier.SMALL)),
@@ -42,5 +42,5 @@ async def list_models(request: ApiRequest) -> ModelList:
 @router.get("/node-types", responses=answers(types.ANONYMOUS_REFUSED))
 async def list_node_types(request: ApiRequest) -> NodeTypeList:
     """List the types of step that graphs are made of, each with the schema of its data."""
-    described = request.services.node_types.describe()
+    described = request.api.services.node_types.describe()
     return NodeTypeList(node_types=[NodeTypeView(**each) for each in described])

@@ -51,11 +51,11 @@ async def get_events(
     if wants_page(request.headers):
         page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
         return EventsPage.of(run_id, page, after=after, limit=query.limit)
-    request.streams.enter()
+    request.api.streams.enter()
     try:
         batches = request.runs.follow(request.key(run_id), after=after)
         first = await anext(batches, ())
     except BaseException:
-        request.streams.leave()
+        request.api.streams.leave()
         raise
-    return EventStream(run_id, first, batches, request.streams)
+    return EventStream(run_id, first, batches, request.api.streams)

@@ -67,7 +67,7 @@ async def register_graph(
     It must be valid, and every graph that it names must be registered.
     """
     tenant = request.caller.tenant
-    registered = await request.graphs.register(tenant, body.name, body.graph, body.description)
+    registered = await request.api.graphs.register(tenant, body.name, body.graph, body.description)
     if not registered.created:
         response.status_code = HTTPStatus.OK
     view = RegisteredGraph.of_registered(registered, request.root)
@@ -80,20 +80,22 @@ async def validate_graph(
     body: Annotated[GraphToValidate, Body(openapi_examples=GRAPHS_TO_VALIDATE)], request: ApiRequest
 ) -> Validation:
     """Tell everything that is wrong with a graph; nothing is stored."""
-    return Validation.of(await request.graphs.problems(request.caller.tenant, body.graph))
+    return Validation.of(await request.api.graphs.problems(request.caller.tenant, body.graph))
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_graphs(query: Annotated[GraphQuery, Query()], request: ApiRequest) -> GraphList:
     """List the newest version of each registered graph, by name."""
-    found = await request.graphs.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
+    found = await request.api.graphs.find(
+        request.caller.tenant, limit=query.limit, cursor=query.cursor
+    )
     return GraphList.of(found, request.root)
 
 
 @router.get("/{name}", responses=_FOUND)
 async def get_graph(name: NamePath, request: ApiRequest) -> GraphDefinitionView:
     """Return the newest version of a graph."""
-    found = await request.graphs.get(request.caller.tenant, GraphRef(name))
+    found = await request.api.graphs.get(request.caller.tenant, GraphRef(name))
     return GraphDefinitionView.of_definition(found, request.root)
 
 
@@ -102,7 +104,7 @@ async def list_graph_versions(
     name: NamePath, query: Annotated[GraphQuery, Query()], request: ApiRequest
 ) -> GraphList:
     """List the versions of a graph, newest first."""
-    page = await request.graphs.versions(
+    page = await request.api.graphs.versions(
         request.caller.tenant, name, limit=query.limit, cursor=query.cursor
     )
     return GraphList.of(page, request.root)
@@ -113,17 +115,17 @@ async def get_graph_version(
     name: NamePath, version: VersionPath, request: ApiRequest
 ) -> GraphDefinitionView:
     """Return one version of a graph."""
-    found = await request.graphs.get(request.caller.tenant, GraphRef(name, version))
+    found = await request.api.graphs.get(request.caller.tenant, GraphRef(name, version))
     return GraphDefinitionView.of_definition(found, request.root)
 
 
 @router.delete("/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_DELETED)
 async def delete_graph(name: NamePath, request: ApiRequest) -> None:
     """Delete all versions of a graph; their numbers are not used again."""
-    await request.graphs.delete(request.caller.tenant, GraphRef(name))
+    await request.api.graphs.delete(request.caller.tenant, GraphRef(name))
 
 
 @router.delete("/{name}/versions/{version}", status_code=HTTPStatus.NO_CONTENT, responses=_DELETED)
 async def delete_graph_version(name: NamePath, version: VersionPath, request: ApiRequest) -> None:
     """Delete one version of a graph; its number is not used again."""
-    await request.graphs.delete(request.caller.tenant, GraphRef(name, version))
+    await request.api.graphs.delete(request.caller.tenant, GraphRef(name, version))

@@ -136,9 +136,9 @@ async def _accepted(body: CaseBody | GraphRunBody, request: ApiRequest) -> Accep
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
     if isinstance(body, CaseBody):
         request.require_small()
-        return await request.runs.accept(request.admission.new_run(body, tenant, key))
+        return await request.runs.accept(request.api.cases.new_run(body, tenant, key))
     try:
-        return await request.runs.accept(await request.graph_admission.new_run(body, tenant, key))
+        return await request.runs.accept(await request.api.graph_runs.new_run(body, tenant, key))
     except GraphRefusedError:
         earlier = await _accepted_before(body, request, key)
         if earlier is None:
