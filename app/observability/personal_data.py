@@ -34,10 +34,6 @@ _LABELS = (
     "phone|telephone|tel|mobile|cellphone|cell|fax|whatsapp|telefon|handy|mobil|call|dial|sms"
     "|my number|reach me|reach us|contact me|contact us"
 )
-_LABEL_HINTS = (
-    *("phone", "tel", "mobil", "cell", "fax", "whatsapp", "handy", "call", "dial", "sms"),
-    *("my number", "reach ", "contact "),
-)
 
 
 def _email(found: re.Match[str]) -> str | None:
@@ -117,7 +113,7 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         rf"(?i)(\b(?:{_LABELS})\b(?:[ :=#.]{{1,2}}(?:numbers?|nummer|no|nr|is|at|me|us|on|under)\b)"
         r"{0,3}[\"':=#. ]{0,4})[+(]{0,2}\d(?:[ ().\-/]{0,2}\d){6,14}(?!\d)",
         r"\1[phone number]",
-        *_LABEL_HINTS,
+        *_LABELS.split("|"),
     ),
     rule(
         r"(?:(?<!\+)\+|(?<![\w.,+:-])(?!\d{4}-\d\d-\d\d)(?:00|011)[ ]?)"
