@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Query, Response
 
 from app.api import problem_types as types
 from app.api.admission import request_hash
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, ApiRoute, PostingRoute
 from app.api.documentation import (
     EVERY_BODY,
     EVERY_RUN_ROUTE,
@@ -67,13 +67,6 @@ _CANCELLED: Responses = {
 }
 
 
-@router.post(
-    "",
-    status_code=HTTPStatus.ACCEPTED,
-    response_model=RunView,
-    responses=_ACCEPTED,
-    openapi_extra={"parameters": POST_HEADERS},
-)
 async def post_run(
     body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
 ) -> Response:
@@ -91,6 +84,18 @@ async def post_run(
     if wait is not None:
         headers["Preference-Applied"] = f"wait={wait}"
     return Response(view.model_dump_json(), status, headers, media_type="application/json")
+
+
+router.add_api_route(
+    "",
+    post_run,
+    methods=["POST"],
+    status_code=HTTPStatus.ACCEPTED,
+    response_model=RunView,
+    responses=_ACCEPTED,
+    openapi_extra={"parameters": POST_HEADERS},
+    route_class_override=PostingRoute,
+)
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
