@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 import typer
@@ -40,7 +40,7 @@ def called(service: RecordedService, *arguments: str) -> Result:
 
     def with_client(use: Callable[[CaseworkerClient], Awaitable[T]], **_: Any) -> T:
         async def used() -> T:
-            return await use(cast("CaseworkerClient", service))
+            return await use(service)
 
         return asyncio.run(used())
 
@@ -199,7 +199,11 @@ def test_an_interruption_ends_with_130_and_says_where_the_rest_is(
 
     class Interrupting(HangingService):
         async def post_run(
-            self, body: Mapping[str, Any], *, wait_seconds: int = 0
+            self,
+            body: Mapping[str, Any],
+            *,
+            wait_seconds: int = 0,
+            idempotency_key: str | None = None,
         ) -> dict[str, Any]:
             os.kill(os.getpid(), signal.SIGINT)
             return await super().post_run(body, wait_seconds=wait_seconds)

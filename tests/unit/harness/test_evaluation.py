@@ -15,8 +15,8 @@ from app.harness.evaluation import (
     Plan,
     evaluate,
     new_evaluation_id,
-    read_metrics,
 )
+from app.harness.gates import read_metrics
 from app.harness.runner import RunOptions, run_id_of
 from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
@@ -34,7 +34,7 @@ async def evaluated(
         "evaluation_id": "eval-1",
     }
     return await evaluate(
-        Plan(**{**known, **plan}), service or RecordedService(), lambda result, total: None
+        Plan(**{**known, **plan}), service or RecordedService(), lambda total: None
     )
 
 
@@ -136,7 +136,7 @@ async def test_a_good_evaluation_says_so(tmp_path: Path) -> None:
     """All targets are met, and there is no list of failures."""
     evaluation = await evaluated(tmp_path, RIGHT)
 
-    assert evaluation.misses == ()
+    assert evaluation.misses == []
     report = (tmp_path / "report.md").read_text()
     assert "All targets are met." in report
     assert "## Failures" not in report
@@ -205,9 +205,9 @@ async def test_cases_that_need_a_model_are_left_out_where_there_is_none(tmp_path
         await evaluated(tmp_path, cases[1])
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"format": 99}'])
+@pytest.mark.parametrize("content", ["", "[]", "null", '{"format": 99}', '{"format": 1}'])
 def test_what_are_no_metrics_is_refused(tmp_path: Path, content: str) -> None:
-    """Before anything runs."""
+    """Another format, or another file."""
     path = tmp_path / "metrics.json"
     path.write_text(content)
 

@@ -12,6 +12,7 @@ from app.adapters.providers.prices import list_price
 from app.adapters.providers.recorded import (
     RecordedProvider,
     Recorder,
+    RecordingProvider,
     case_of,
     from_endpoint,
     request_hash,
@@ -65,14 +66,14 @@ async def recorded(
 ) -> Path:
     """Record what came of some requests."""
     recorder = Recorder(path / "r.jsonl", HEADER)
-    provider = recorder.of(Endpoint(*(outcome for _, outcome in asked)))
+    provider = RecordingProvider(Endpoint(*(outcome for _, outcome in asked)), recorder)
     for request, outcome in asked:
         if isinstance(outcome, BaseException):
             with pytest.raises(type(outcome)):
                 await provider.complete(model, request)
         else:
             assert await provider.complete(model, request) == outcome
-    recorder.finish()
+    recorder.close()
     return path / "r.jsonl"
 
 
