@@ -197,15 +197,17 @@ class RecordedProvider:
     name = "recorded"
     external = True
 
-    def __init__(self, path: Path, model: str) -> None:
-        """Read the recording.
+    def __init__(self, endpoint: ModelEndpoint) -> None:
+        """Read the recording that is configured.
 
         Raises:
-            RecordingError: the file is no recording, or none of that model.
+            RecordingError: no file is named, or it is no recording of that model.
             OSError: the file cannot be read.
         """
-        self._file = path.name
-        self._exchanges = _read(path, model)
+        if endpoint.recording is None:
+            raise RecordingError("the setting recording must name the file of a recording")
+        self._file = Path(endpoint.recording).name
+        self._exchanges = _read(Path(endpoint.recording), endpoint.model)
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         """Return the recorded reply.
@@ -219,9 +221,8 @@ class RecordedProvider:
             raise ModelError("recorded: the request belongs to no run", retryable=False)
         case = case_of(origin.run_id)
         found = self._exchanges.get((case, origin.call))
-        fault: ModelFault | None = None
+        why, fault = "there is no such exchange", None
         if found is None:
-            why = "there is no such exchange"
             # Once an endpoint is known to need a simpler form of JSON, it is asked in that form
             # alone; a replay in another order of cases asks for the better one, and is sent on.
             if any((case, f"{origin.call}/{form.value}") in self._exchanges for form in _SIMPLER):
@@ -234,8 +235,6 @@ class RecordedProvider:
             )
         elif found.reply is not None:
             return found.reply
-        else:
-            why = "the exchange has neither reply nor error"
         place = f"case {case}, purpose {origin.call}, attempt {origin.attempt}"
         message = f"recorded: {place}: {why} in {self._file}; record it anew"
         raise ModelError(message, retryable=False, fault=fault)
@@ -244,26 +243,15 @@ class RecordedProvider:
         """Close nothing: the file was read at the beginning."""
 
 
-def from_endpoint(endpoint: ModelEndpoint) -> RecordedProvider:
-    """Return the provider ``recorded`` as it is configured.
-
-    Raises:
-        RecordingError: no file is named, or it is no recording of that model.
-        OSError: the file cannot be read.
-    """
-    if endpoint.recording is None:
-        raise RecordingError("the setting recording must name the file of a recording")
-    return RecordedProvider(Path(endpoint.recording), endpoint.model)
-
-
 def _read(path: Path, model: str) -> dict[tuple[str, str], RecordedExchange]:
     head, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     try:
         header = json.loads(head)
-        known = header["format"] == FORMAT and [each["model"] for each in header["models"]]
+        known = [each["model"] for each in header["models"]]
+        fits = header["format"] == FORMAT
     except (ValueError, LookupError, TypeError):
-        known = False
-    if known is False:
+        fits = False
+    if not fits:
         raise RecordingError(f"{path} is no recording of format {FORMAT}")
     if model not in known:
         raise RecordingError(f"{path} holds {', '.join(known)} and not {model}")
