@@ -66,27 +66,14 @@ class Process:
         """
         self.settings = settings
         self._url = url
-        database = settings.database
-        self._engines = open_engines(
-            url,
-            PoolSizes(
-                work=database.pool_size,
-                control=database.control_pool_size,
-                connect_timeout_seconds=database.connect_timeout_seconds,
-                lock_timeout_ms=database.lock_timeout_ms,
-            ),
-        )
+        self._engines = open_engines(url, _pool_sizes(settings))
         self._journal = PostgresJournal(
-            url, connect_timeout_seconds=database.connect_timeout_seconds
+            url, connect_timeout_seconds=settings.database.connect_timeout_seconds
         )
         self._dispatch = QueueDispatch(url)
-        limits = StoreLimits(
-            pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
-            max_pending_cancels=settings.cancellation.max_early_intents,
-            max_queued=settings.admission.max_queued,
-            accept_timeout_seconds=settings.server.request_timeout_seconds,
+        self._store = PostgresRuns(
+            self._engines, self._journal, self._dispatch, _store_limits(settings)
         )
-        self._store = PostgresRuns(self._engines, self._journal, self._dispatch, limits)
         self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools)
         self.models = build_models(settings, recorder)
@@ -231,6 +218,25 @@ def collect_garbage_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def _pool_sizes(settings: Settings) -> PoolSizes:
+    database = settings.database
+    return PoolSizes(
+        work=database.pool_size,
+        control=database.control_pool_size,
+        connect_timeout_seconds=database.connect_timeout_seconds,
+        lock_timeout_ms=database.lock_timeout_ms,
+    )
+
+
+def _store_limits(settings: Settings) -> StoreLimits:
+    return StoreLimits(
+        pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
+        max_pending_cancels=settings.cancellation.max_early_intents,
+        max_queued=settings.admission.max_queued,
+        accept_timeout_seconds=settings.server.request_timeout_seconds,
+    )
 
 
 def artifact_limits(settings: Settings) -> ArtifactLimits:

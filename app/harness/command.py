@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
-from app.harness.dataset import DatasetError, Mode, load_dataset
+from app.harness.dataset import Dataset, DatasetError, Mode, load_dataset
 from app.harness.evaluation import Evaluation, OutputFolder, Plan, evaluate, new_evaluation_id
 from app.harness.gates import Targets, read_metrics
+from app.harness.metrics import Metrics
 from app.harness.report import summary_of
 from app.harness.runner import RunOptions
 
@@ -142,12 +143,7 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
             _refuse("--record keeps what models reply in this process; it does not go with --url.")
         evaluation_id = new_evaluation_id()
         selection: dict[str, Any] = {"only": only or [], "skip": skip or [], "limit": limit}
-        try:
-            cases = load_dataset(dataset)
-            cases.selected(**selection)  # refused now rather than once the service has started
-            earlier = None if compare is None else read_metrics(compare)
-        except DatasetError as error:
-            _refuse(str(error))
+        cases, earlier = _read(dataset, selection, compare)
         plan = Plan(
             dataset=cases,
             selection=selection,
@@ -182,6 +178,17 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
             raise typer.Exit(_MISSED)
 
     return command
+
+
+def _read(
+    dataset: Path, selection: Mapping[str, Any], compare: Path | None
+) -> tuple[Dataset, Metrics | None]:
+    try:
+        cases = load_dataset(dataset)
+        cases.selected(**selection)  # refused now rather than once the service has started
+        return cases, None if compare is None else read_metrics(compare)
+    except DatasetError as error:
+        _refuse(str(error))
 
 
 def _evaluated(

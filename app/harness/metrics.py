@@ -33,8 +33,6 @@ def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
     """Return the figures of trials, which stand in the order of their data set."""
     ran = [result for result in results if result.ran]
     used = [result.counters for result in ran]
-    tokens = {name: _tokens(ran, name) for name in (*_TIERS, "total")}
-    total, number = tokens["total"], len(ran) or 1
     return {
         "format": FORMAT,
         "evaluation": dict(about),
@@ -55,9 +53,7 @@ def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
             "client": _latencies([result.client_seconds for result in results]),
             "service": _latencies([result.service_seconds or 0.0 for result in ran]),
         },
-        "tokens": tokens,
-        "mean_tokens_per_case": round((total["input"] + total["output"]) / number, 2),
-        "mean_cost_usd_per_case": round(total["cost_usd"] / number, 8),
+        **_spent(ran),
         "counts": _counts(results),
         "outcomes": _counted(result.outcome.value for result in results),
         "finish_reasons": _counted(str(result.finish_reason) for result in ran),
@@ -85,12 +81,20 @@ def _latencies(seconds: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def _tokens(ran: Sequence[Result], name: str) -> dict[str, Any]:
-    spent = [result.counters.tokens.get(name, Tokens()) for result in ran]
+def _spent(ran: Sequence[Result]) -> dict[str, Any]:
+    tokens = {}
+    for name in (*_TIERS, "total"):
+        spent = [result.counters.tokens.get(name, Tokens()) for result in ran]
+        tokens[name] = {
+            "input": sum(each.input for each in spent),
+            "output": sum(each.output for each in spent),
+            "cost_usd": round(sum(each.cost_usd for each in spent), 8),
+        }
+    total, number = tokens["total"], len(ran) or 1
     return {
-        "input": sum(each.input for each in spent),
-        "output": sum(each.output for each in spent),
-        "cost_usd": round(sum(each.cost_usd for each in spent), 8),
+        "tokens": tokens,
+        "mean_tokens_per_case": round((total["input"] + total["output"]) / number, 2),
+        "mean_cost_usd_per_case": round(total["cost_usd"] / number, 8),
     }
 
 
