@@ -54,7 +54,7 @@ def summary_of(metrics: Metrics, folder: Path) -> str:
             for name in HEADLINES
         ),
         *(
-            (name, f"{group['succeeded']} of {group['trials']}")
+            (f"family {name}", f"{group['succeeded']} of {group['trials']}")
             for name, group in metrics["by_family"].items()
         ),
         ("succeeded", f"{counts['succeeded']} of {counts['trials']}"),
