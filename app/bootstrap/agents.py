@@ -98,7 +98,7 @@ def check_providers(settings: Settings) -> Providers:
     for tier, chosen in _tiers(settings).items():
         providers.require(f"models.{tier.value}.provider", chosen.chosen_provider)
         for number, fallback in enumerate(chosen.fallbacks, 1):
-            key = f"models.{tier.value}.fallbacks item {number}: provider"
+            key = f"models.{tier.value}.fallbacks.{number}.provider"
             providers.require(key, fallback.chosen_provider)
     return providers
 
