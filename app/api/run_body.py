@@ -144,8 +144,9 @@ class CaseBody(RunFields):
     """Tools without which the answer does not count as verified; GET /tools lists them."""
     gold_answer: str | None = None
     """The right answer, for the verifier alone: no model ever sees it."""
-    mode: Literal["hrm_small_then_escalate", "fallback_only"] | None = None
-    """How much the small model does before the big one; left out, as configured."""
+    mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] | None = None
+    """How much the small model does before the big one; left out, as configured. ``escalate`` means
+    ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
     """What the run may spend; left out, the configured limits."""
     graph: OfGraphRuns = None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-Mode = Literal["hrm_small_then_escalate", "fallback_only"]
+Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
 Difficulty = Literal["easy", "medium", "hard"]
 EASY: Difficulty = "easy"
 

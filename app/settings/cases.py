@@ -97,8 +97,10 @@ class VerifierSettings(Section):
 class FlagSettings(Section):
     """How cases are run unless their caller says otherwise."""
 
-    mode: Literal["hrm_small_then_escalate", "fallback_only"] = "hrm_small_then_escalate"
-    """Several rounds on the small model before the big one, or a single one."""
+    mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] = (
+        "hrm_small_then_escalate"
+    )
+    """Several rounds on the small model before the big one (short: escalate), or a single one."""
     escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
     """Whether only failure, or also the small model's used-up limits call for the big model."""
     max_input_chars: Count = key(8192, "Longest input of a run, in characters.")
