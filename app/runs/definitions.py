@@ -99,10 +99,6 @@ class GraphDefinitions:
             raise GraphNotFoundError(ref.name)
         return found
 
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
-        """Return the newest version under each name, in the order of names."""
-        return await self._store.find(tenant, limit=limit, cursor=cursor)
-
     async def versions(
         self, tenant: str, name: str, *, limit: int, cursor: str | None
     ) -> GraphPage:
@@ -115,17 +111,6 @@ class GraphDefinitions:
         if not page.graphs and cursor is None:
             raise GraphNotFoundError(name)
         return page
-
-    async def delete(self, tenant: str, ref: GraphRef) -> None:
-        """Delete a version, or without one all versions under the name.
-
-        Runs that were accepted with it are not touched.
-
-        Raises:
-            GraphNotFoundError: there is none.
-            GraphInUseError: another definition contains it.
-        """
-        await self._store.delete(tenant, ref)
 
     async def _examined(
         self,

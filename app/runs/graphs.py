@@ -165,6 +165,8 @@ class GraphStore(Protocol):
     async def delete(self, tenant: str, ref: GraphRef) -> None:
         """Delete a version, or without one all versions under the name.
 
+        Runs that were accepted with it are not touched.
+
         Raises:
             GraphNotFoundError: there is none.
             GraphInUseError: another definition contains the version, or contains the newest

@@ -14,7 +14,6 @@ from app.runs.plan import CASE_STEP, result_of
 from app.runs.replay import graph_of, spent_before, tries_of
 from app.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKind, RunStatus
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,8 @@ def failed(
 
 def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
     """End every node that is still open, the root last."""
-    reason = _reason(outcome)
+    stop = outcome.stop
+    reason = (stop.reason or stop.kind.value) if stop else outcome.status.value
     graph.close_open(reason)
     match outcome.status:
         case RunStatus.COMPLETED:
@@ -86,13 +86,6 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
 def _of_a_case(run: Run, finish_reason: str | None) -> str | None:
     """Return the word that only cases end with."""
     return finish_reason if run.kind is RunKind.CASE else None
-
-
-def _reason(outcome: RunOutcome) -> str:
-    stop = outcome.stop
-    if stop is None:
-        return outcome.status.value
-    return stop.reason or stop.kind.value
 
 
 def cancelled_while_queued(
@@ -122,7 +115,9 @@ def cancelled_while_queued(
         usage=usage.to_dict(),
         stop=cause,
         active_seconds=run.active_seconds,
-        calls=tuple(_ended(node, old) for node in nodes),
+        calls=tuple(
+            replace(old.get(node["node_id"], CallRecord(node=node)), node=node) for node in nodes
+        ),
         snapshot=graph.snapshot(),
         events=EventLog(last_seq=last_seq).followed_by(end),
         delivered_at=cancel_request.requested_at,
@@ -142,8 +137,3 @@ def _result_so_far(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]
         if not report.recall(recorded):
             report.become(StepStatus.CANCELLED)
     return result_of(run, GraphOutcome(reports))
-
-
-def _ended(node: Node, old: Mapping[str, CallRecord]) -> CallRecord:
-    record = old.get(node["node_id"])
-    return CallRecord(node=node) if record is None else replace(record, node=node)

@@ -12,8 +12,15 @@ from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
-from app.runs.following import Following, wait_for_event
-from app.runs.ports import Accepted, CancelStatus, EventPage, Page, RunFilter, RunStore
+from app.runs.ports import (
+    Accepted,
+    CancelStatus,
+    EventPage,
+    Notification,
+    Page,
+    RunFilter,
+    RunStore,
+)
 from app.runs.replay import graph_of
 from app.runs.run import CallRecord, CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -21,6 +28,15 @@ from app.trace.execution_graph import ExecutionGraph
 ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
 """How often a run that is executed elsewhere is looked at while a caller waits: first, at most."""
+
+FOLLOW_SECONDS = (0.2, 0.5)
+"""How often the events of a run are looked for while nothing is heard: first, at most."""
+
+AT_ONCE = 500
+"""How many events are read at once."""
+
+READ_GRACE_SECONDS = 5.0
+"""How long a read may still take when its follower is gone: a statement is never cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +60,8 @@ class RunService:
         self._closing = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
         """Of callers that wait for runs of this process."""
-        self._following = Following(store)
+        self._followed: set[Notification] = set()
+        """Of callers that follow runs."""
 
     async def accept(self, new: NewRun) -> Accepted:
         """Store a run durably and, with a free slot here, begin it at once.
@@ -93,7 +110,8 @@ class RunService:
         for limit in tuple(self._waiting):
             if not limit.expired():
                 limit.reschedule(0)
-        self._following.stop()
+        for notification in self._followed:
+            notification.set()
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
@@ -108,7 +126,7 @@ class RunService:
             left = until - time.monotonic()
             if run.finished or left <= 0 or self._closing.is_set():
                 return run
-            await wait_for_event(self._closing, seconds=min(pause, left))
+            await _set_within(self._closing, min(pause, left))
             pause = min(2 * pause, longest)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
@@ -118,9 +136,35 @@ class RunService:
             raise RunNotFoundError(key.run_id)
         return page
 
-    def follow(self, key: RunKey, *, after: int = 0) -> AsyncGenerator[Sequence[EventRecord], None]:
-        """Yield the events of a run until it has ended, see :meth:`Following.batches`."""
-        return self._following.batches(key, after=after)
+    async def follow(
+        self, key: RunKey, *, after: int = 0
+    ) -> AsyncGenerator[Sequence[EventRecord], None]:
+        """Yield the events behind number ``after`` until the run has ended, in order.
+
+        The store is read at once when this process stores something of the run, and otherwise
+        every few tenths of a second, because what other processes store notifies nobody here. A
+        batch is empty while there is nothing new, so that a caller can show that it lives. The end
+        comes early if the process closes; a caller goes on with another replica.
+        """
+        pause, longest = FOLLOW_SECONDS
+        with self._store.listening(key) as notification:
+            self._followed.add(notification)
+            try:
+                while not self._closing.is_set():
+                    notification.clear()
+                    read = self.events(key, after=after, limit=AT_ONCE)
+                    page = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
+                    yield page.events
+                    if page.events:
+                        after, pause = page.events[-1].seq, FOLLOW_SECONDS[0]
+                    if len(page.events) < AT_ONCE:
+                        if page.finished:
+                            return
+                        if not self._closing.is_set():
+                            await _set_within(notification, pause)
+                        pause = min(1.5 * pause, longest)
+            finally:
+                self._followed.discard(notification)
 
     async def trace(self, key: RunKey) -> Trace:
         """Return what a run did so far."""
@@ -156,6 +200,13 @@ class RunService:
             finally:
                 self._waiting.discard(limit)
         return None
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, or until so many seconds have passed."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def new_run_id() -> str:

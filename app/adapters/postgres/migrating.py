@@ -1,6 +1,7 @@
 """Brings the database to the revision that this code needs, and finds out whether it is there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 
 from alembic import command
@@ -8,7 +9,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import make_url
+from sqlalchemy.pool import NullPool
 
 from app.adapters.postgres.engines import Pool, transaction
 
@@ -53,29 +55,21 @@ def is_served_by(url: str) -> bool:
     Raises:
         sqlalchemy.exc.OperationalError: the database does not answer.
     """
-    engine = create_engine(_driver(url))
-    try:
-        with engine.connect() as connection:
-            return _serves(connection)
-    finally:
-        engine.dispose()
+    with _connected(url) as connection:
+        return _serves(connection)
 
 
 def _migrate(url: str, migration: Callable[[Config, str], None], revision: str) -> None:
-    engine = create_engine(_driver(url))
-    try:
-        with engine.connect() as connection:
-            connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
-            connection.commit()
-            config = _config()
-            unknown = _revisions_of(connection) - _known(ScriptDirectory.from_config(config))
-            if unknown:
-                raise UnknownRevisionError(max(unknown))
-            config.attributes["connection"] = connection
-            migration(config, revision)
-            connection.commit()
-    finally:
-        engine.dispose()
+    with _connected(url) as connection:
+        connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
+        connection.commit()
+        config = _config()
+        unknown = _revisions_of(connection) - _known(ScriptDirectory.from_config(config))
+        if unknown:
+            raise UnknownRevisionError(max(unknown))
+        config.attributes["connection"] = connection
+        migration(config, revision)
+        connection.commit()
 
 
 def _serves(connection: Connection) -> bool:
@@ -94,8 +88,12 @@ def _known(script: ScriptDirectory) -> set[str]:
     return {revision.revision for revision in script.walk_revisions()}
 
 
-def _driver(url: str) -> URL:
-    return make_url(url).set(drivername="postgresql+psycopg")
+@contextmanager
+def _connected(url: str) -> Iterator[Connection]:
+    """Yield a connection that nothing is left of afterwards, the lock on it included."""
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    with engine.connect() as connection:
+        yield connection
 
 
 def _config() -> Config:

@@ -1,5 +1,7 @@
 """The columns that queries are built from; the migrations make constraints and indexes."""
 
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     Column,
@@ -30,34 +32,22 @@ def _of_run() -> tuple[Column[str], Column[str]]:
     )
 
 
+def _columns(kind: Any, names: str, *, nullable: bool = True) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=nullable) for name in names.split()]
+
+
 runs = Table(
     "runs",
     metadata,
     *_of_run(),
-    Column("kind", Text),
-    Column("status", Text),
-    Column("request", JSONB),
-    Column("request_hash", Text),
-    Column("idempotency_key", Text),
-    Column("metadata", JSONB),
-    Column("fence", Integer, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("worker_id", Text),
-    Column("created_at", INSTANT, nullable=False),
-    Column("queued_at", INSTANT),
-    Column("claimed_at", INSTANT),
-    Column("started_at", INSTANT),
-    Column("finished_at", INSTANT),
-    Column("active_seconds", Double, nullable=False),
-    Column("cancel_requested_at", INSTANT),
-    Column("cancel_requested_by", Text),
-    Column("cancel_reason", Text),
-    Column("cancel_delivered_at", INSTANT),
-    Column("pending_cancel_expires_at", INSTANT),
-    Column("finish_reason", Text),
-    Column("result", JSONB),
-    Column("usage", JSONB),
-    Column("stop", JSONB),
+    *_columns(Text, "kind status request_hash idempotency_key worker_id finish_reason"),
+    *_columns(Text, "cancel_requested_by cancel_reason"),
+    *_columns(JSONB, "request metadata result usage stop"),
+    *_columns(Integer, "fence attempts", nullable=False),
+    *_columns(Double, "active_seconds", nullable=False),
+    *_columns(INSTANT, "created_at", nullable=False),
+    *_columns(INSTANT, "queued_at claimed_at started_at finished_at"),
+    *_columns(INSTANT, "cancel_requested_at cancel_delivered_at pending_cancel_expires_at"),
 )
 """A row whose ``request`` is null is a pending cancel: a cancel request stored before its run."""
 
@@ -72,13 +62,10 @@ calls = Table(
     metadata,
     *_of_run(),
     Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("status", Text, nullable=False),
-    Column("call_key", Text),
-    Column("request_hash", Text, nullable=False),
-    Column("charge", JSONB, nullable=False),
-    Column("outcome", Text),
-    Column("value", JSONB),
-    Column("node", JSONB, nullable=False),
+    *_columns(Text, "status request_hash", nullable=False),
+    *_columns(Text, "call_key outcome"),
+    *_columns(JSONB, "charge node", nullable=False),
+    *_columns(JSONB, "value"),
 )
 
 snapshots = Table("snapshots", metadata, *_of_run(), Column("snapshot", JSON, nullable=False))
@@ -91,8 +78,7 @@ events = Table(
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("ts", INSTANT, nullable=False),
     Column("type", Text, nullable=False),
-    Column("step_id", Text),
-    Column("node_id", Text),
+    *_columns(Text, "step_id node_id"),
     Column("data", JSONB, nullable=False),
 )
 
@@ -123,10 +109,8 @@ artifacts = Table(
     metadata,
     *_of_run(),
     Column("name", Text(collation="C"), primary_key=True),
-    Column("slot", Text, nullable=False),
-    Column("media_type", Text, nullable=False),
+    *_columns(Text, "slot media_type sha256", nullable=False),
     Column("size_bytes", Integer, nullable=False),
-    Column("sha256", Text, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Column("created_at", INSTANT, nullable=False),
 )

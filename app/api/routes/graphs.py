@@ -86,7 +86,7 @@ async def validate_graph(
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_graphs(query: Annotated[GraphQuery, Query()], request: ApiRequest) -> GraphList:
     """List the newest version of each registered graph, by name."""
-    found = await request.api.graphs.find(
+    found = await request.api.services.graphs.find(
         request.caller.tenant, limit=query.limit, cursor=query.cursor
     )
     return GraphList.of(found, request.root)
@@ -122,10 +122,10 @@ async def get_graph_version(
 @router.delete("/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_DELETED)
 async def delete_graph(name: NamePath, request: ApiRequest) -> None:
     """Delete all versions of a graph; their numbers are not used again."""
-    await request.api.graphs.delete(request.caller.tenant, GraphRef(name))
+    await request.api.services.graphs.delete(request.caller.tenant, GraphRef(name))
 
 
 @router.delete("/{name}/versions/{version}", status_code=HTTPStatus.NO_CONTENT, responses=_DELETED)
 async def delete_graph_version(name: NamePath, version: VersionPath, request: ApiRequest) -> None:
     """Delete one version of a graph; its number is not used again."""
-    await request.api.graphs.delete(request.caller.tenant, GraphRef(name, version))
+    await request.api.services.graphs.delete(request.caller.tenant, GraphRef(name, version))

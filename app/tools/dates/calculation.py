@@ -48,6 +48,11 @@ def joined(parts: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
+def invalid_date(message: str) -> ToolRefusedError:
+    """Return the refusal of what is no date."""
+    return ToolRefusedError(message, code="invalid_date")
+
+
 def outside_years() -> ToolRefusedError:
     """Return the refusal of a result that no date can hold."""
     return ToolRefusedError(
@@ -107,10 +112,8 @@ def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
     weeks = calendar.monthcalendar(year, month)
     days = [week[weekday] for week in weeks if week[weekday]]
     if nth > len(days):
-        raise ToolRefusedError(
-            f"the month has {len(days)} of these days: give 1 to {len(days)}, or -1 for the last",
-            code="invalid_date",
-        )
+        of_them = f"the month has {len(days)} of these days"
+        raise invalid_date(f"{of_them}: give 1 to {len(days)}, or -1 for the last")
     return date(year, month, days[nth - 1 if nth > 0 else nth])
 
 

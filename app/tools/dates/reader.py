@@ -15,7 +15,7 @@ import re
 from datetime import UTC, date, datetime, time, tzinfo
 from zoneinfo import ZoneInfo
 
-from app.tools.dates.calculation import MONTHS, WEEKDAYS, month_and_day, weekday_name
+from app.tools.dates.calculation import MONTHS, WEEKDAYS, invalid_date, month_and_day, weekday_name
 from app.tools.ports import ToolRefusedError
 
 MAX_LENGTH = 64
@@ -76,9 +76,7 @@ class DateReader:
         if len(readings) > 1:
             raise _ambiguous(text, readings)
         if not any(word.isdigit() and len(word) == 4 for word in words):
-            raise ToolRefusedError(
-                f"{text!r} has no year of four digits; write the year in full", code="invalid_date"
-            )
+            raise invalid_date(f"{text!r} has no year of four digits; write the year in full")
         if not readings:
             raise _unreadable(text)
         _check_weekday(text, words, readings[0])
@@ -123,9 +121,8 @@ def _check_words(text: str, words: list[str]) -> None:
     if not known or not _SHAPE.fullmatch(text) or months > 1 or numbers + months > 3:
         raise _unreadable(text)
     if numbers + months < 3:
-        raise ToolRefusedError(
-            f"{text!r} is not a whole date; give a day, a month and a year, like 2025-09-08",
-            code="invalid_date",
+        raise invalid_date(
+            f"{text!r} is not a whole date; give a day, a month and a year, like 2025-09-08"
         )
 
 
@@ -133,10 +130,7 @@ def _check_weekday(text: str, words: list[str], day: date) -> None:
     right = weekday_name(day)
     for word in words:
         if word in _WEEKDAY_WORDS and not right.lower().startswith(word[:3]):
-            raise ToolRefusedError(
-                f"{text!r} contradicts itself: {month_and_day(day)} is a {right}",
-                code="invalid_date",
-            )
+            raise invalid_date(f"{text!r} contradicts itself: {month_and_day(day)} is a {right}")
 
 
 def _ambiguous(text: str, readings: list[date]) -> ToolRefusedError:
@@ -149,9 +143,8 @@ def _ambiguous(text: str, readings: list[date]) -> ToolRefusedError:
 
 def _unreadable(text: str) -> ToolRefusedError:
     shown = repr(text) if text else "the text"
-    return ToolRefusedError(
-        f"{shown} is not a date that exists and can be read; write dates like 2025-09-08",
-        code="invalid_date",
+    return invalid_date(
+        f"{shown} is not a date that exists and can be read; write dates like 2025-09-08"
     )
 
 
@@ -171,10 +164,9 @@ def split_time(text: str) -> tuple[str, time] | None:
     if found is None or (found["minute"] is None and found["half"] is None):
         return None  # a number alone can be a day or a year
     if iso_moment(found["date"]) is not None:  # such as 10:00 05:30, an offset without its sign
-        raise ToolRefusedError(
+        raise invalid_date(
             f"{text!r} has two times of day; write one, with its offset if need be, like "
-            "2025-09-08T15:30+02:00",
-            code="invalid_date",
+            "2025-09-08T15:30+02:00"
         )
     hour, half = int(found["hour"]), found["half"]
     if half is not None:
@@ -182,10 +174,8 @@ def split_time(text: str) -> tuple[str, time] | None:
     try:
         return found["date"], time(hour, int(found["minute"] or 0), int(found["second"] or 0))
     except ValueError:
-        raise ToolRefusedError(
-            f"{text!r} has no time of day that exists; write it like 2025-09-08T15:30",
-            code="invalid_date",
-        ) from None
+        message = f"{text!r} has no time of day that exists; write it like 2025-09-08T15:30"
+        raise invalid_date(message) from None
 
 
 def instant_of(local: datetime, zone: ZoneInfo) -> datetime:
@@ -201,7 +191,4 @@ def instant_of(local: datetime, zone: ZoneInfo) -> datetime:
             f"{shown} comes twice, because clocks are set back; write it as {written}",
             code="ambiguous_date",
         )
-    raise ToolRefusedError(
-        f"{shown} does not exist, because clocks are put forward; write {written}",
-        code="invalid_date",
-    )
+    raise invalid_date(f"{shown} does not exist, because clocks are put forward; write {written}")

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.runs import following
+from app.runs import service
 from app.runs.errors import RunNotFoundError
 from app.runs.event_log import EventLog, run_ended
-from app.runs.following import Following
 from app.runs.ports import EventPage, JournalWrite, RunNotifier
 from app.runs.run import EventRecord, RunKey, RunStatus
+from app.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import end_of
 from tests.unit.runs.world import KEY, database, loop, new_run, play
@@ -52,12 +52,12 @@ class Follower:
     """Follows a run in a task of its own and notes when it saw what."""
 
     def __init__(self, store: MemoryRuns, after: int = 0) -> None:
-        self.following = Following(store)
+        self.service = RunService(store, None)
         self.seen: list[tuple[float, int]] = []
         self.task = asyncio.create_task(self._follow(after))
 
     async def _follow(self, after: int) -> None:
-        async with aclosing(self.following.batches(KEY, after=after)) as batches:
+        async with aclosing(self.service.follow(KEY, after=after)) as batches:
             async for batch in batches:
                 self.seen += [(round(loop().time(), 3), each.seq) for each in batch]
 
@@ -124,7 +124,7 @@ def test_a_run_that_has_ended_is_followed_from_any_point() -> None:
 
 def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """To its very end, also where that is the end of a piece."""
-    monkeypatch.setattr(following, "AT_ONCE", 2)
+    monkeypatch.setattr(service, "AT_ONCE", 2)
 
     async def story() -> None:
         store = await running(database())
@@ -144,10 +144,10 @@ def test_the_end_of_the_process_ends_it_at_once() -> None:
         store = await running(database())
         follower = Follower(store)
         await asyncio.sleep(1)
-        follower.following.stop()
+        follower.service.stop_waiting()
         await follower.task
         assert loop().time() == 1
-        assert [batch async for batch in follower.following.batches(KEY, after=0)] == []
+        assert [batch async for batch in follower.service.follow(KEY, after=0)] == []
 
     play(story)
 
@@ -180,7 +180,7 @@ def test_there_is_nothing_to_follow_without_a_run() -> None:
 
     async def story() -> None:
         with pytest.raises(RunNotFoundError):
-            await anext(Following(database()).batches(KEY, after=0))
+            await anext(RunService(database(), None).follow(KEY, after=0))
 
     play(story)
 
