@@ -67,10 +67,15 @@ class Process:
         """
         self.settings = settings
         self._url = url
-        self._engines = open_engines(url, _pool_sizes(settings))
-        self._journal = PostgresJournal(
-            url, connect_timeout_seconds=settings.database.connect_timeout_seconds
+        database = settings.database
+        self._patience = Patience(
+            connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
         )
+        sizes = PoolSizes(
+            work=database.pool_size, control=database.control_pool_size, patience=self._patience
+        )
+        self._engines = open_engines(url, sizes)
+        self._journal = PostgresJournal(url, self._patience)
         self._dispatch = QueueDispatch(url)
         self._store = PostgresRuns(
             self._engines, self._journal, self._dispatch, _store_limits(settings)
@@ -164,10 +169,7 @@ class Process:
         )
 
     async def _take_work(self, executor: RunExecutor) -> None:
-        database, worker = self.settings.database, self.settings.worker
-        patience = Patience(
-            connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
-        )
+        worker, patience = self.settings.worker, self._patience
         self._heartbeat = Heartbeat(
             workers=PostgresWorkers(self._engines),
             store=self._store,
@@ -223,16 +225,6 @@ def collect_garbage_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-
-
-def _pool_sizes(settings: Settings) -> PoolSizes:
-    database = settings.database
-    return PoolSizes(
-        work=database.pool_size,
-        control=database.control_pool_size,
-        connect_timeout_seconds=database.connect_timeout_seconds,
-        lock_timeout_ms=database.lock_timeout_ms,
-    )
 
 
 def _store_limits(settings: Settings) -> StoreLimits:

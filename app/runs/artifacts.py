@@ -56,14 +56,11 @@ PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactLimits:
-    """How much may be kept."""
+    """How much may be kept: bytes of one file, bytes of a run, files of a run."""
 
     max_bytes: int
-    """Of one file."""
     max_run_bytes: int
-    """Of all files of a run."""
     max_per_run: int
-    """Files of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +77,12 @@ class NewArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArtifact:
-    """A file that is kept, without its bytes."""
+    """A file that is kept, without its bytes; their digest is in hexadecimal digits."""
 
     name: str
     media_type: str
     size_bytes: int
     sha256: str
-    """Of the bytes, in hexadecimal digits."""
     created_at: datetime
 
 

@@ -49,7 +49,6 @@ class ExecutorLimits:
     """How this process executes runs."""
 
     max_runs: int
-    """How many runs are executed at once."""
     max_attempts: int
     """How often a run may be begun before it fails as lost."""
     max_parallel_steps: int

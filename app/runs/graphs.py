@@ -30,15 +30,13 @@ class GraphLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphVersion:
-    """One version of a registered graph, without the graph itself."""
+    """One version of a registered graph; digest and size are those of its canonical JSON."""
 
     name: str
     version: int
     description: str | None
     sha256: str
-    """Of the graph as canonical JSON."""
     size_bytes: int
-    """Of the graph as canonical JSON."""
     created_at: datetime
 
     @property

@@ -219,7 +219,6 @@ class Permission:
     owned: bool
     """False if the run belongs to another worker by now, or has ended."""
     cancel_request: CancelRequest | None
-    """The cancel request of the run, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,12 +264,10 @@ class JournalStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The runs of a worker as the database has them."""
+    """The runs of a worker as the database has them, and their cancel requests."""
 
     cancelled: Mapping[RunKey, CancelRequest]
-    """Those of them that have a cancel request."""
     owned: frozenset[RunKey]
-    """Runs that belong to this worker."""
 
 
 class WorkerStore(Protocol):

@@ -33,7 +33,6 @@ FOLLOW_SECONDS = (0.2, 0.5)
 """How often the events of a run are looked for while nothing is heard: first, at most."""
 
 AT_ONCE = 500
-"""How many events are read at once."""
 
 READ_GRACE_SECONDS = 5.0
 """How long a read may still take when its follower is gone: a statement is never cut off."""
@@ -61,7 +60,6 @@ class RunService:
         self._waiting: set[asyncio.Timeout] = set()
         """Of callers that wait for runs of this process."""
         self._followed: set[Notification] = set()
-        """Of callers that follow runs."""
 
     async def accept(self, new: NewRun) -> Accepted:
         """Store a run durably and, with a free slot here, begin it at once.

@@ -12,9 +12,7 @@ from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec,
 from app.tools.registry import ToolRegistry
 
 MAX_PROBLEMS = 3
-"""How many problems one message names."""
 MAX_DEPTH = 64
-"""How deep arguments may be nested."""
 _MASK = "the value"
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

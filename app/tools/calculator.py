@@ -15,7 +15,6 @@ from app.tools.arithmetic.real import Real, RealArithmetic, decimal_text, negate
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 
 MAX_LENGTH = 1000
-"""Characters of the longest expression."""
 MAX_OPERATIONS_DEEP = 100
 """Operations that wait for one another, such as the terms of one long sum."""
 

@@ -21,7 +21,6 @@ from app.tools.resources import PriceTool
 from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, symbol_of, symbols_of
 
 COMPARED = 2, 5
-"""How many stocks are compared."""
 DEFAULT_WINDOW, MAX_WINDOW = 20, 1000
 MAX_VALUES = 5000
 MAX_VALUE = 1e15

@@ -50,7 +50,6 @@ class ToolPolicy:
     allow: frozenset[str] | None = None
     """The only names that may be used; None allows all, an empty set none."""
     deny: frozenset[str] = frozenset()
-    """Names that may not be used, whatever ``allow`` says."""
 
     def allows(self, name: str) -> bool:
         """Return whether the tool of that name may be used."""

@@ -17,9 +17,7 @@ class ToolResources:
     """
 
     prices: PriceSource
-    """Where daily stock prices come from."""
     renderer: Renderer
-    """Draws pictures, one at a time, in a process of its own."""
 
 
 class PriceTool(CheckedTool):

@@ -19,7 +19,7 @@ from app.trace.node import ATTEMPT, FREE, NodeFields, number_of
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """One execution of a step, with its payloads.
+    """One execution of a step, with its payloads: the objects themselves, no copies.
 
     A step in a nested graph has a StepTrace of its own, and its calls count there alone: so the
     steps of a trace add up to its totals.
@@ -31,9 +31,7 @@ class StepTrace:
     """The node that was executed; several steps may share one."""
     node_type: str
     input: Any = field(repr=False)
-    """The object itself, no copy of it."""
     output: Any = field(repr=False)
-    """The object itself, no copy of it."""
     error: str | None
     start_time: datetime
     end_time: datetime
@@ -57,7 +55,6 @@ class StepRecord:
 
     step_id: str
     trace_node: str
-    """Its CallNode in the ExecutionGraph."""
     node_id: str
     node_type: str
     input: Any
@@ -74,9 +71,7 @@ class StepUse:
     """What one step used; a call counts for the nearest step above it alone."""
 
     node: NodeFields
-    """The step's own CallNode."""
     nested_in: str | None
-    """The CallNode of the enclosing step."""
     attempt_nodes: int = 0
     """How many attempt nodes are its children; 0 if the first attempt succeeded."""
     tokens_in: int = 0

@@ -42,10 +42,9 @@ def patience(**changes: Any) -> Patience:
     return replace(Patience(connect_seconds=5.0, lock_ms=5000), **changes)
 
 
-def pool_sizes(**changes: Any) -> PoolSizes:
-    """A few connections."""
-    sizes = PoolSizes(work=8, control=2, connect_timeout_seconds=5.0, lock_timeout_ms=5000)
-    return replace(sizes, **changes)
+def pool_sizes(*, work: int = 8, control: int = 2, **changes: Any) -> PoolSizes:
+    """A few connections, waited for with some patience."""
+    return PoolSizes(work=work, control=control, patience=patience(**changes))
 
 
 def store_limits(**changes: Any) -> StoreLimits:

@@ -52,11 +52,7 @@ async def open_stores(
     """Open the stores as a process does."""
     sizes = sizes or pool_sizes()
     engines = open_engines(url, sizes)
-    journal = PostgresJournal(
-        url,
-        connect_timeout_seconds=sizes.connect_timeout_seconds,
-        answer_timeout_seconds=sizes.answer_timeout_seconds,
-    )
+    journal = PostgresJournal(url, sizes.patience)
     dispatch = QueueDispatch(url)
     await journal.start()
     runs = PostgresRuns(engines, journal, dispatch, limits or store_limits())

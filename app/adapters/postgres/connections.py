@@ -37,6 +37,7 @@ class Patience:
     """How long a connection waits for what."""
 
     connect_seconds: float
+    """To make a connection, and to be given one."""
     lock_ms: int
     statement_ms: int = 20_000
     idle_transaction_ms: int = 10_000

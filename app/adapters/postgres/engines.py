@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -85,31 +86,19 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSizes:
-    """How many connections this process may hold, and how long it waits."""
+    """How many connections this process may hold, and how long it waits for them."""
 
     work: int
     control: int
-    connect_timeout_seconds: float
-    """To make a connection, and to be given one."""
-    lock_timeout_ms: int
-    answer_timeout_seconds: float = 30.0
-    """For a server that keeps a connection open and says nothing."""
+    patience: Patience
 
 
 def open_engines(url: str, sizes: PoolSizes) -> Engines:
     """Return the pools; connections are made when they are first needed."""
-    patience = Patience(
-        connect_seconds=sizes.connect_timeout_seconds,
-        lock_ms=sizes.lock_timeout_ms,
-        answer_seconds=sizes.answer_timeout_seconds,
-    )
+    connect = partial(Connection.open, url, sizes.patience)
 
     def pool(size: int) -> Pool:
-        return Pool(
-            lambda: Connection.open(url, patience),
-            size=size,
-            wait_seconds=sizes.connect_timeout_seconds,
-        )
+        return Pool(connect, size=size, wait_seconds=sizes.patience.connect_seconds)
 
     return Engines(work=pool(sizes.work), control=pool(sizes.control), pulse=pool(1))
 

@@ -7,7 +7,7 @@ therefore matched by run and fence, and every writer gets an answer of its own.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -61,15 +61,9 @@ class PostgresJournal:
     the first has stored.
     """
 
-    def __init__(
-        self, url: str, *, connect_timeout_seconds: float, answer_timeout_seconds: float = 30.0
-    ) -> None:
+    def __init__(self, url: str, patience: Patience) -> None:
         self._url = url
-        self._patience = Patience(
-            connect_seconds=connect_timeout_seconds,
-            lock_ms=LOCK_MS,
-            answer_seconds=answer_timeout_seconds,
-        )
+        self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
         """Notified of every run of which events were written here, or that has ended here."""
         self._accepting: GroupCommit[ClaimedInsert, datetime | None] = GroupCommit(

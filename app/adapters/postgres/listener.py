@@ -19,7 +19,6 @@ QUIET_SECONDS = 5.0
 """How long nothing may be heard before the connection is asked whether it still lives."""
 
 ANSWER_SECONDS = 5.0
-"""How long it may take to answer."""
 
 
 async def listen(

@@ -129,10 +129,8 @@ def _judge(reply: httpx.Response, symbol: str) -> None:
         case 404:
             raise unknown_symbol(symbol, _SERVED)
         case 401 | 403:
-            raise ToolRefusedError(
-                "Tiingo refuses the key of this service: its operator must check it.",
-                code="source_refused",
-            )
+            message = "Tiingo refuses the key of this service: its operator must check it."
+            raise ToolRefusedError(message, code="source_refused")
         case 429:
             raise _unavailable("asks to wait, its limit of requests is reached", reply)
         case status:
@@ -147,12 +145,7 @@ def _unavailable(what: str, reply: httpx.Response | None = None) -> ToolRefusedE
 
 
 def _days_in(text: str) -> tuple[DailyPrice, ...]:
-    """Read a CSV with the columns of Tiingo's end-of-day prices; the earliest day comes first.
-
-    Raises:
-        csv.Error, TypeError, ValueError, OverflowError: a column is missing, a value cannot be one,
-            a day occurs twice, or there are more than ``MAX_DAYS``.
-    """
+    """Read a CSV with the columns of Tiingo's end-of-day prices; the earliest day comes first."""
     lines = text.splitlines()
     rows = csv.DictReader(lines, strict=True)
     if len(lines) > MAX_DAYS or not set(rows.fieldnames or ()) >= _COLUMNS:
@@ -180,10 +173,7 @@ def _day(row: Mapping[str, str]) -> DailyPrice:
 
 
 def _seconds_asked(retry_after: str) -> float | None:
-    """Return how long a ``Retry-After`` asks to wait, in seconds; None if it cannot be read.
-
-    It is at most ``LONGEST_WAIT_SECONDS``.
-    """
+    """Return the seconds that a ``Retry-After`` asks to wait; None if it cannot be read."""
     if retry_after.isdecimal():
         return min(float(retry_after), LONGEST_WAIT_SECONDS)
     try:

@@ -24,17 +24,14 @@ from app.tools.ports import ToolRefusedError
 TRADING_DAYS_A_YEAR = 252
 DAYS_A_YEAR = 365.25
 RECENT = 10
-"""How many moving averages a result shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What changes some of the metrics."""
+    """Observations in one moving average, and in a year."""
 
     window: int
-    """Observations in one moving average."""
     periods_per_year: int
-    """How many observations make a year."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,22 +41,19 @@ class Finding:
     value: float
     unit: str
     formula: str
-    """The definition in words."""
     details: dict[str, Any]
     """Further JSON values; percentages are in percent as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of one series."""
+    """A metric of one series, the observations it needs, and the options that change it."""
 
     words: str
     """What it is called in a sentence."""
     least: int
-    """How many observations it needs."""
     compute: Callable[[Observations, Options], Finding]
     uses: frozenset[str] = frozenset()
-    """The options that change it."""
 
 
 def simple_returns(values: Sequence[float]) -> list[float]:

@@ -21,7 +21,6 @@ from app.tools.ports import ToolRefusedError
 MAX_FACTORIAL = 449
 """The largest number whose factorial has at most ``MAX_DIGITS`` digits."""
 MAX_DECIMALS = 100
-"""The most decimal places that ``round`` takes."""
 MANY = 100
 """The most arguments of a function of any number of arguments."""
 _MAX_WHOLE_LOGARITHM = 10_000

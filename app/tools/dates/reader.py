@@ -19,7 +19,6 @@ from app.tools.dates.calculation import MONTHS, WEEKDAYS, invalid_date, month_an
 from app.tools.ports import ToolRefusedError
 
 MAX_LENGTH = 64
-"""Characters of the longest date."""
 
 _ORDERS = ("DMY", "MDY", "YMD")
 _WORD = re.compile(r"[A-Za-z]+|\d+", re.ASCII)

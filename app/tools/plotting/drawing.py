@@ -34,7 +34,6 @@ from app.tools.plotting.picture import (
 
 SINGLE_WIDTH, SEVERAL_WIDTH = 1.6, 1.4
 LABEL_CHAR_PIXELS = 8.8
-"""How wide a bold digit is."""
 CANDLE_SHARE = 0.68
 """How much of its time a candle's body covers."""
 BASE = 100.0

@@ -13,11 +13,9 @@ from app.tools.dates.calculation import MONTHS
 from app.tools.ports import ToolRefusedError
 
 PIXELS_PER_INCH = 96
-"""What browsers count, so that a PNG and an SVG have the same size."""
+"""What browsers count, so that a PNG and an SVG have the same size; all sizes are in pixels."""
 MIN_WIDTH, MAX_WIDTH, DEFAULT_WIDTH = 400, 2000, 900
-"""In pixels."""
 MIN_HEIGHT, MAX_HEIGHT, DEFAULT_HEIGHT = 260, 1400, 500
-"""In pixels."""
 MAX_POINTS = 25_000
 """Values in one picture, of all its series together."""
 

@@ -28,7 +28,7 @@ from tests.integration.postgres.interleaving import (
     Work,
 )
 from tests.support.graph_invariants import violations
-from tests.support.limits import store_limits
+from tests.support.limits import patience, store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
@@ -59,7 +59,7 @@ class GatedJournal(PostgresJournal):
     """The hot writes of a session."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session.url, connect_timeout_seconds=5)
+        super().__init__(session.url, patience())
         self._session = session
 
     async def _connect(self) -> Any:

@@ -61,7 +61,7 @@ async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
 @pytest.mark.req("card/delete")
 async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: str) -> None:
     """All connections for work are taken, and whoever waits for one waits on."""
-    sizes = pool_sizes(work=2, connect_timeout_seconds=60)
+    sizes = pool_sizes(work=2, connect_seconds=60)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(database_url, sizes=sizes))
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
@@ -78,7 +78,7 @@ async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: 
 
 async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) -> None:
     """Its heartbeat has a connection of its own."""
-    sizes = pool_sizes(control=1, connect_timeout_seconds=60)
+    sizes = pool_sizes(control=1, connect_seconds=60)
     async with open_stores(database_url, sizes=sizes) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         async with transaction(stores.engines.control), asyncio.timeout(20):
@@ -87,7 +87,7 @@ async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) ->
 
 async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
     """The caller may try again; the connection that comes free is not lost."""
-    sizes = pool_sizes(work=1, connect_timeout_seconds=0.05)
+    sizes = pool_sizes(work=1, connect_seconds=0.05)
     async with open_stores(database_url, sizes=sizes) as stores:
         async with transaction(stores.engines.work):
             with pytest.raises(StoreUnavailableError):
@@ -98,7 +98,7 @@ async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
 
 async def test_waiting_for_a_lock_has_an_end(database_url: str, oracle: Oracle) -> None:
     """A stop of a run whose row somebody holds is refused in time, and nothing is half done."""
-    async with open_stores(database_url, sizes=pool_sizes(lock_timeout_ms=50)) as stores:
+    async with open_stores(database_url, sizes=pool_sizes(lock_ms=50)) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         async with oracle.connection.transaction():
             await oracle.rows("SELECT FROM runs FOR UPDATE")

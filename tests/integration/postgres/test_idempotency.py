@@ -12,7 +12,7 @@ from tests.support.stores import Stores, new_run, open_oracle, open_stores
 
 KEYS = 20
 POSTS = 50
-PATIENT = pool_sizes(connect_timeout_seconds=60)
+PATIENT = pool_sizes(connect_seconds=60)
 
 
 @pytest.mark.req("card/s2s")

@@ -278,7 +278,7 @@ async def test_a_read_after_a_restart_of_the_database_does_not_fail(database_url
 
 async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_url: str) -> None:
     """Whoever waits is given a new connection; a minute's patience is not used up."""
-    sizes = pool_sizes(work=2, connect_timeout_seconds=60)
+    sizes = pool_sizes(work=2, connect_seconds=60)
     async with open_world(database_url, sizes=sizes) as world:
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             world.proxy.refuse()
@@ -293,7 +293,7 @@ async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_ur
 
 async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
     """A read, a stop and a beat fail; a journal write is made over a new connection."""
-    sizes = pool_sizes(answer_timeout_seconds=0.2, connect_timeout_seconds=2)
+    sizes = pool_sizes(answer_seconds=0.2, connect_seconds=2)
     async with open_world(database_url, sizes=sizes) as world:
         run = await world.claimed()
         await world.stores.runs.get(KEY)

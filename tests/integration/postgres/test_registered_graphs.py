@@ -124,7 +124,7 @@ async def test_a_deleted_version_leaves_nothing_but_its_number(
 
 async def test_two_replicas_registering_at_once_share_the_numbers(database_url: str) -> None:
     """Forty graphs of one name on two processes: every number once, none left out."""
-    sizes = pool_sizes(connect_timeout_seconds=60)
+    sizes = pool_sizes(connect_seconds=60)
     replicas = [open_engines(database_url, sizes) for _ in range(2)]
     try:
         stores = [PostgresGraphs(engines) for engines in replicas]
