@@ -46,12 +46,7 @@ class ToolDispatch:
     """Runs the tools that the policy allows."""
 
     def __init__(
-        self,
-        registry: ToolRegistry,
-        policy: ToolPolicy,
-        *,
-        payloads: Payloads,
-        retry: RetryPolicy,
+        self, registry: ToolRegistry, policy: ToolPolicy, *, payloads: Payloads, retry: RetryPolicy
     ) -> None:
         """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
 

@@ -21,15 +21,7 @@ from app.tools.plotting.picture import (
 from app.tools.plotting.renderer import Renderer
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
 from app.tools.resources import PriceTool, ToolResources
-from app.tools.stocks.inputs import (
-    END,
-    PRICE,
-    START,
-    SYMBOL,
-    fetched,
-    symbol_of,
-    symbols_of,
-)
+from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, fetched, symbol_of, symbols_of
 from app.tools.stocks.prices import PriceSeries, PriceSource
 
 MAX_SYMBOLS = 5

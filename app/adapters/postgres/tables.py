@@ -26,10 +26,7 @@ INSTANT = DateTime(timezone=True)
 
 def _of_run() -> tuple[Column[str], Column[str]]:
     """Return the columns that name the run which a row belongs to."""
-    return (
-        Column("tenant_id", Text, primary_key=True),
-        Column("run_id", Text, primary_key=True),
-    )
+    return (Column("tenant_id", Text, primary_key=True), Column("run_id", Text, primary_key=True))
 
 
 def _columns(kind: Any, names: str, *, nullable: bool = True) -> list[Column[Any]]:

@@ -94,12 +94,7 @@ class StaleRunRecovery:
     """Puts back into the queue what would otherwise never be executed."""
 
     def __init__(
-        self,
-        pool: Pool,
-        dispatch: QueueDispatch,
-        *,
-        interval_seconds: float,
-        stale_seconds: float,
+        self, pool: Pool, dispatch: QueueDispatch, *, interval_seconds: float, stale_seconds: float
     ) -> None:
         """Take runs from workers that have been silent for ``stale_seconds``."""
         self._pool = pool

@@ -7,14 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from statistics import (
-    StatisticsError,
-    correlation,
-    fmean,
-    linear_regression,
-    median,
-    stdev,
-)
+from statistics import StatisticsError, correlation, fmean, linear_regression, median, stdev
 from types import MappingProxyType
 from typing import Any
 

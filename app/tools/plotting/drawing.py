@@ -23,14 +23,7 @@ from app.tools.plotting.frame import (
     framed,
     plain,
 )
-from app.tools.plotting.picture import (
-    PIXELS_PER_INCH,
-    Format,
-    Kind,
-    Picture,
-    Series,
-    short_date,
-)
+from app.tools.plotting.picture import PIXELS_PER_INCH, Format, Kind, Picture, Series, short_date
 
 SINGLE_WIDTH, SEVERAL_WIDTH = 1.6, 1.4
 LABEL_CHAR_PIXELS = 8.8
