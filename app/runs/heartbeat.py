@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -62,6 +63,7 @@ async def _forever(name: str, loop: Callable[[], Awaitable[None]]) -> None:
         pause = min(2 * pause, longest)
 
 
+@dataclass(slots=True, kw_only=True)
 class Heartbeat:
     """Records that this process lives, and re-reads which runs are its own or must be cancelled.
 
@@ -72,26 +74,22 @@ class Heartbeat:
     interval, because a beat may see a run while it is being begun or ended.
     """
 
-    def __init__(
-        self,
-        *,
-        workers: WorkerStore,
-        store: RunStore,
-        executor: RunExecutor,
-        interval_seconds: float,
-    ) -> None:
-        self._workers = workers
-        self._store = store
-        self._executor = executor
-        self._interval_seconds = interval_seconds
-        self._orphans = _SeenFor(0.9 * interval_seconds)
-        self._strays = _SeenFor(0.9 * interval_seconds)
+    workers: WorkerStore
+    store: RunStore
+    executor: RunExecutor
+    interval_seconds: float
+    _orphans: "_SeenFor" = field(init=False)
+    _strays: "_SeenFor" = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing seen."""
+        self._orphans, self._strays = (_SeenFor(0.9 * self.interval_seconds) for _ in range(2))
 
     async def run(self) -> None:
         """Beat for ever."""
         while True:
             await shielded(self.beat(), grace_seconds=BEAT_GRACE_SECONDS)
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(self.interval_seconds)
 
     async def beat(self) -> None:
         """Beat once.
@@ -99,26 +97,26 @@ class Heartbeat:
         Raises:
             StoreUnavailableError: the database does not answer.
         """
-        beat = await self._workers.beat(self._executor.worker_id)
+        beat = await self.workers.beat(self.executor.worker_id)
         for key, cancel_request in beat.cancelled.items():
-            self._executor.cancel(key, cancel_request)
-        for key in self._strays.confirmed(self._executor.active - beat.owned):
-            self._executor.lose(key)
-        for key in self._orphans.confirmed(beat.owned - self._executor.active):
+            self.executor.cancel(key, cancel_request)
+        for key in self._strays.confirmed(self.executor.active - beat.owned):
+            self.executor.lose(key)
+        for key in self._orphans.confirmed(beat.owned - self.executor.active):
             await self._give_back(key)
 
     async def leave(self) -> None:
         """Record that this process ends."""
-        await self._workers.leave(self._executor.worker_id)
+        await self.workers.leave(self.executor.worker_id)
 
     async def _give_back(self, key: RunKey) -> None:
-        run = await self._store.get(key)
-        if run is None or run.worker_id != self._executor.worker_id or run.finished:
+        run = await self.store.get(key)
+        if run is None or run.worker_id != self.executor.worker_id or run.finished:
             return
-        if key in self._executor.active:
+        if key in self.executor.active:
             return
         log.warning("run.orphaned", tenant=key.tenant, run_id=key.run_id)
-        await self._store.release(run, active_seconds=run.active_seconds, calls=(), counted=True)
+        await self.store.release(run, active_seconds=run.active_seconds, calls=(), counted=True)
 
 
 class _SeenFor:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -71,48 +71,41 @@ _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
 """What a run id may consist of, and more; nothing that the database would refuse."""
 
 
+@dataclass(slots=True)
 class PostgresRuns:
     """Implements the run store; one row decides, see :mod:`app.runs.ports`."""
 
-    def __init__(
-        self,
-        engines: Engines,
-        journal: PostgresJournal,
-        dispatch: QueueDispatch,
-        limits: StoreLimits,
-    ) -> None:
-        self._engines = engines
-        self._journal = journal
-        self._notifier = journal.notifier
-        self._dispatch = dispatch
-        self._limits = limits
+    engines: Engines
+    journal: PostgresJournal
+    dispatch: QueueDispatch
+    limits: StoreLimits
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
         insert: ClaimedInsert | None = None
         if worker_id is not None:
             insert = ClaimedInsert(new, worker_id)
-            created_at = await self._journal.insert(
-                insert, timeout_seconds=self._limits.accept_timeout_seconds
+            created_at = await self.journal.insert(
+                insert, timeout_seconds=self.limits.accept_timeout_seconds
             )
             if created_at is not None:
                 return Accepted(claimed_run(new, worker_id, created_at), created=True)
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             accepted = await accept_in(
-                connection, new, worker_id=worker_id, max_queued=self._limits.max_queued
+                connection, new, worker_id=worker_id, max_queued=self.limits.max_queued
             )
             run = accepted.run
             if accepted.created and run.status is RunStatus.QUEUED:
-                await self._dispatch.defer(connection, [new.key])
+                await self.dispatch.defer(connection, [new.key])
         if insert is not None and insert.maybe_stored and _is_of(insert, run):
             return Accepted(run, created=True)
         return accepted
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         """Store a cancel request and notify the workers; a queued run is finished at once."""
-        async with transaction(self._engines.control) as connection:
-            cancelled = await cancel_in(connection, key, cancel_request, self._limits)
-        self._notifier.notify(key)
+        async with transaction(self.engines.control) as connection:
+            cancelled = await cancel_in(connection, key, cancel_request, self.limits)
+        self.journal.notifier.notify(key)
         return cancelled
 
     async def get(self, key: RunKey) -> Run | None:
@@ -128,7 +121,7 @@ class PostgresRuns:
 
     async def _one(self, which: ColumnElement[bool]) -> Run | None:
         wanted = select(runs).where(which, runs.c.request.is_not(None))
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             row = (await connection.execute(wanted)).mappings().one_or_none()
         return None if row is None else run_from_row(row)
 
@@ -145,7 +138,7 @@ class PostgresRuns:
             after = decode_cursor(wanted.cursor, _place_in)
             query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
         query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             rows = (await connection.execute(query.limit(wanted.limit + 1))).mappings().all()
         found = [run_from_row(row) for row in rows[: wanted.limit]]
         if len(rows) <= wanted.limit:
@@ -155,7 +148,7 @@ class PostgresRuns:
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:
         """Take a queued run; None if there is nothing to take."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             claimed = await connection.exec_driver_sql(CLAIM, (worker_id, key.tenant, key.run_id))
             row = claimed.mappings().one_or_none()
             if row is None:
@@ -179,29 +172,29 @@ class PostgresRuns:
         """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
         key = run.key
         released = (0 if counted else 1, active_seconds, key.tenant, key.run_id, run.fence)
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             if (await connection.exec_driver_sql(RELEASE, released)).one_or_none() is None:
                 return
             await _write(connection, key, run.fence, calls, events)
-            await self._dispatch.defer(connection, [key])
-        self._notifier.notify(key)
+            await self.dispatch.defer(connection, [key])
+        self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
         """Record a result that came after the end; status and result stay as they are."""
         key, fence = result.key, result.fence
         added = (dump(result.usage), key.tenant, key.run_id, fence)
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             if (await connection.exec_driver_sql(ADD_LATE, added)).one_or_none() is None:
                 return
             last_seq = await last_seq_of(connection, key)
             event = late_result(result.usage, last_seq)
             await _write(connection, key, fence, result.calls, event)
-        self._notifier.notify(key)
+        self.journal.notifier.notify(key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         """Return the events behind number ``after``, and whether the run had ended by then."""
         asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
         if not rows:
             return None
@@ -210,17 +203,17 @@ class PostgresRuns:
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         """Return a notification that is set whenever this process stores events of a run."""
-        return self._notifier.listening(key)
+        return self.journal.notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the journal of a run, in the order of its CallNodes."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             return await journal_of(connection, key)
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run."""
         query = select(snapshots.c.snapshot).where(of_run(snapshots, key))
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self.engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
 

@@ -11,6 +11,7 @@ when it thaws: whatever it writes is refused by the fence of the next claim.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -90,17 +91,15 @@ class PostgresWorkers:
             await connection.exec_driver_sql(LEAVE, (worker_id,))
 
 
+@dataclass(frozen=True, slots=True)
 class StaleRunRecovery:
     """Puts back into the queue what would otherwise never be executed."""
 
-    def __init__(
-        self, pool: Pool, dispatch: QueueDispatch, *, interval_seconds: float, stale_seconds: float
-    ) -> None:
-        """Take runs from workers that have been silent for ``stale_seconds``."""
-        self._pool = pool
-        self._dispatch = dispatch
-        self._interval_seconds = interval_seconds
-        self._stale_seconds = stale_seconds
+    pool: Pool
+    dispatch: QueueDispatch
+    interval_seconds: float
+    stale_seconds: float
+    """How long a worker may be silent before its runs are taken from it."""
 
     async def run(self) -> None:
         """Look again and again; a database that is away is tried again the next time."""
@@ -109,7 +108,7 @@ class StaleRunRecovery:
                 await self.recover()
             except StoreUnavailableError:
                 log.warning("recovery.database_away")
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(self.interval_seconds)
 
     async def recover(self) -> Sequence[RunKey]:
         """Put back everything there is; return what got a job.
@@ -120,9 +119,9 @@ class StaleRunRecovery:
         found: list[RunKey] = []
         for take in (take_lost, take_forgotten):
             while True:
-                async with transaction(self._pool) as connection:
-                    taken = await take(connection, stale_seconds=self._stale_seconds)
-                    await self._dispatch.defer(connection, taken)
+                async with transaction(self.pool) as connection:
+                    taken = await take(connection, stale_seconds=self.stale_seconds)
+                    await self.dispatch.defer(connection, taken)
                 found.extend(taken)
                 if len(taken) < BATCH:
                     break

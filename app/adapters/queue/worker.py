@@ -116,28 +116,17 @@ class CapacityAwareJobManager(JobManager):
             )
 
 
+@dataclass(frozen=True, slots=True)
 class QueueWorker:
     """The queue's worker of this process, with the recovery of stale runs beside it."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        store: RunStore,
-        executor: Executor,
-        pool: Pool,
-        dispatch: QueueDispatch,
-        times: QueueTimes,
-        patience: Patience,
-    ) -> None:
-        self._url = url
-        self._patience = patience
-        self._store = store
-        self._executor = executor
-        self._times = times
-        self._recovery = StaleRunRecovery(
-            pool, dispatch, interval_seconds=times.heartbeat, stale_seconds=times.stale
-        )
+    url: str
+    store: RunStore
+    executor: Executor
+    pool: Pool
+    dispatch: QueueDispatch
+    times: QueueTimes
+    patience: Patience
 
     async def run(self) -> None:
         """Take jobs until the database goes away.
@@ -145,16 +134,16 @@ class QueueWorker:
         Raises:
             Exception: the database went away; which one depends on who noticed it first.
         """
+        times = self.times
+        recovery = StaleRunRecovery(self.pool, self.dispatch, times.heartbeat, times.stale)
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
-        jobs = CapacityAwareJobManager(
-            app.connector, has_room=lambda: self._executor.free_slots > 0
-        )
+        jobs = CapacityAwareJobManager(app.connector, has_room=lambda: self.executor.free_slots > 0)
         app.job_manager = jobs
         app.task(name=EXECUTE, queue=QUEUE)(self._execute)
         async with self._connections() as pool:
-            await pool.wait(self._patience.connect_seconds)
+            await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                beside = (self._listen(jobs), self._wake_when_free(jobs), self._recovery.run())
+                beside = (self._listen(jobs), self._wake_when_free(jobs), recovery.run())
                 helpers = [tasks.create_task(each) for each in beside]
                 await self._work(app)
                 for helper in helpers:
@@ -164,10 +153,10 @@ class QueueWorker:
         await app.run_worker_async(
             queues=[QUEUE],
             concurrency=CONCURRENCY,
-            fetch_job_polling_interval=self._times.poll,
-            abort_job_polling_interval=self._times.poll,
-            update_heartbeat_interval=self._times.heartbeat,
-            stalled_worker_timeout=self._times.stale,
+            fetch_job_polling_interval=self.times.poll,
+            abort_job_polling_interval=self.times.poll,
+            update_heartbeat_interval=self.times.heartbeat,
+            stalled_worker_timeout=self.times.stale,
             shutdown_graceful_timeout=1.0,
             delete_jobs=DeleteJobCondition.ALWAYS,
             install_signal_handlers=False,
@@ -178,34 +167,34 @@ class QueueWorker:
             await jobs.wake()
 
         channels = get_channel_for_queues([QUEUE])
-        await listen(self._url, channels, patience=self._patience, heard=heard, listening=jobs.wake)
+        await listen(self.url, channels, patience=self.patience, heard=heard, listening=jobs.wake)
 
     async def _wake_when_free(self, jobs: CapacityAwareJobManager) -> None:
         while True:
             await jobs.refused.wait()
             jobs.refused.clear()
-            await self._executor.room()
+            await self.executor.room()
             await jobs.wake()
 
     async def _execute(self, tenant: str, run_id: str) -> None:
         """Claim a run and begin it; do nothing if it was claimed or stopped meanwhile."""
-        while not self._executor.reserve():
-            await self._executor.room()
+        while not self.executor.reserve():
+            await self.executor.room()
         permitted_at = time.monotonic()
         try:
-            run = await self._store.claim(RunKey(tenant, run_id), self._executor.worker_id)
+            run = await self.store.claim(RunKey(tenant, run_id), self.executor.worker_id)
         finally:
-            self._executor.unreserve()
+            self.executor.unreserve()
         if run is not None:
-            self._executor.start(run, permitted_at=permitted_at)
+            self.executor.start(run, permitted_at=permitted_at)
 
     def _connections(self) -> "AsyncConnectionPool[Connection]":
         return AsyncConnectionPool(
             connection_class=Connection,
-            kwargs=connect_options(self._url, self._patience),
+            kwargs=connect_options(self.url, self.patience),
             min_size=1,
             max_size=CONCURRENCY,
-            timeout=self._patience.connect_seconds,
+            timeout=self.patience.connect_seconds,
             check=AsyncConnectionPool.check_connection,
             open=False,
         )

@@ -257,7 +257,7 @@ async def test_a_post_that_was_refused_is_not_stored_afterwards(database_url: st
         with pytest.raises(StoreUnavailableError):
             await world.claimed("refused")
         world.proxy.refuse(False)
-        world.stores.runs._limits = store_limits()
+        world.stores.runs.limits = store_limits()
         await world.claimed("accepted")
 
         assert await world.oracle.rows("SELECT run_id FROM runs") == [{"run_id": "accepted"}]
