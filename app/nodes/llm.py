@@ -9,13 +9,11 @@ from app.control.budget import MAX_LIMIT
 from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
-from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.ports import Message
-from app.nodes.node_type import NONE, NodeType
+from app.nodes.node_type import NodeType, RunFacts
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
-from app.nodes.run_facts import RunFacts
 from app.nodes.templates import compact
 
 _ANSWER, _REPROMPT = "answer", "reprompt"
@@ -105,7 +103,4 @@ def llm_type() -> NodeType:
         " if there is an output_schema.",
         node=LlmNode(),
         data=LlmData,
-        handles=Handles(
-            flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE
-        ),
     )

@@ -1,7 +1,7 @@
 """A step that sends a value on by conditions."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -42,15 +42,9 @@ class RouterData(StepData):
 
     def taken(self, inputs: Mapping[str, Any]) -> list[str]:
         """Return the handles on which the value leaves."""
-        applying = self._applying(inputs)
-        if self.mode == "first":
-            ways = [first] if (first := next(applying, None)) is not None else []
-        else:
-            ways = list(applying)
+        applying = (route.to for route in self.routes if route.when.holds(inputs))
+        ways = list(islice(applying, 1 if self.mode == "first" else None))
         return ways or ([] if self.otherwise is None else [self.otherwise])
-
-    def _applying(self, inputs: Mapping[str, Any]) -> Iterator[str]:
-        return (route.to for route in self.routes if route.when.holds(inputs))
 
 
 class RouterNode:
@@ -72,17 +66,12 @@ class RouterNode:
 
 def router_type() -> NodeType:
     """Return the type of steps that send a value on by conditions."""
-    handles = Handles(link_inputs=NONE, link_outputs=NONE)
-    usual = NodeType(
+    return NodeType(
         name="router",
         description="Sends its input on to the handles whose conditions it meets."
         " Steps behind the other handles are skipped.",
         node=RouterNode(),
         data=RouterData,
-        handles=handles,
+        handles=Handles(link_inputs=NONE, link_outputs=NONE),
+        flow_outputs=lambda data: data.ways,
     )
-
-    def traits(data: RouterData) -> Any:
-        return replace(usual.usual_traits, handles=replace(handles, flow_outputs=data.ways))
-
-    return replace(usual, traits=traits)

@@ -8,9 +8,8 @@ from app.engine.context import FlowContext
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE, Channel
 from app.kernel.validation import Handles
-from app.nodes.node_type import NONE, Fault, NodeType
+from app.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from app.nodes.reading import ObjectField, StepData
-from app.nodes.run_facts import RunFacts
 from app.nodes.toolset import ToolName, ToolNames
 from app.observability.redaction import redact_text
 from app.tools.arguments import ArgumentChecks

@@ -17,8 +17,7 @@ from app.nodes.case.prompt import ToolOffer
 from app.nodes.case.state import CaseState, ModelName, result_of
 from app.nodes.case.verifier import Comparison, DeterministicTools, Verification
 from app.nodes.case.work import CaseLog, CaseWork, Clock, tightest_limits
-from app.nodes.node_type import NONE, NodeType
-from app.nodes.run_facts import RunFacts
+from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
 from app.observability.redaction import redact_text
 from app.tools.dates.reader import DateReader

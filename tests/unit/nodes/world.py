@@ -22,9 +22,9 @@ from app.nodes.catalog import NodeCatalog
 from app.nodes.function import BlockingPool, Function, FunctionNode
 from app.nodes.llm import llm_type
 from app.nodes.mapping import map_type
+from app.nodes.node_type import RunFacts
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
-from app.nodes.run_facts import RunFacts
 from app.nodes.subgraph import subgraph_type
 from app.nodes.tool import tool_type
 from app.nodes.toolset import ToolNames, toolset_type
