@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from app.api.violations import OWN
+from app.nodes.reading import OWN
 from app.runs.artifacts import StoredArtifact
 from app.tools.artifacts import artifact_uri
 

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from pydantic_core import PydanticCustomError
 
 from app.api.json_text import is_storable
-from app.api.violations import OWN
 from app.control.budget import MAX_LIMIT
+from app.nodes.reading import OWN
 
 MAX_REASON_CHARS = 500
 

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from app.api.field_types import Cursor
 from app.api.graph_schema import GraphForm
 from app.api.json_text import is_storable
-from app.api.violations import OWN
+from app.nodes.reading import OWN
 
 MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1

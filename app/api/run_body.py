@@ -25,8 +25,8 @@ from app.api.field_types import (
     ZoneName,
 )
 from app.api.graph_body import GraphOrName
-from app.api.violations import OWN
 from app.control.budget import Budget, json_name, json_number
+from app.nodes.reading import OWN
 from app.runs.run import RunStatus
 
 MAX_EXPECTED_TOOLS = 50

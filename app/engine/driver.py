@@ -19,8 +19,7 @@ from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
-from app.engine.routing import Routing
+from app.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
 from app.engine.step_runner import StepRunner
 from app.engine.supervision import detach, until_done
 from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus

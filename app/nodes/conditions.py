@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from app.nodes.paths import MISSING
 from app.nodes.reading import PathField, StepData, refusal
+from app.nodes.templates import MISSING
 
 Operator = Literal[
     "eq",

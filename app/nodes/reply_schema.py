@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from pydantic import WithJsonSchema
 
-from app.nodes.reading import read_by, refusal, shown
+from app.nodes.reading import field_of, read_by, refusal
 
 MAX_REPLY_CHARS = 1_000_000
 MAX_DEPTH = 64
@@ -58,7 +58,7 @@ class ReplySchema:
 
 
 def _shown(error: ValidationError) -> str:
-    place = shown(error.instance_path) or "the whole"
+    place = field_of(error.instance_path) or "the whole"
     return f"{error.kind.name} at {place}"
 
 

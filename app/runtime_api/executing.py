@@ -14,8 +14,7 @@ from app.engine.context import ExecutionContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, message_of_error
-from app.engine.routing import StepRecords
+from app.engine.report import GraphOutcome, StepRecords, message_of_error
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE

@@ -24,9 +24,8 @@ from app.nodes.case.gate import Decision, GateDecision, GateInput, Reason, decid
 from app.nodes.case.plan import MISSING_RESULT, Action, UnfilledPlaceError, fill
 from app.nodes.case.planner import Planner
 from app.nodes.case.prompt import wrap_up_prompt
-from app.nodes.case.state import PlanFailure
 from app.nodes.case.verifier import Verification
-from app.nodes.case.work import CaseWork, summary
+from app.nodes.case.work import CaseWork, PlanFailure, summary
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolResult, failure
 

@@ -14,9 +14,16 @@ from app.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
 from app.nodes.case.gate import ACT_STEPS, GateDecision, Reason
 from app.nodes.case.loop import CaseLoop
 from app.nodes.case.prompt import ToolOffer
-from app.nodes.case.state import CaseState, ModelName, result_of
 from app.nodes.case.verifier import Comparison, DeterministicTools, Verification
-from app.nodes.case.work import CaseLog, CaseWork, Clock, tightest_limits
+from app.nodes.case.work import (
+    CaseLog,
+    CaseState,
+    CaseWork,
+    Clock,
+    ModelName,
+    result_of,
+    tightest_limits,
+)
 from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
 from app.observability.redaction import redact_text

@@ -9,8 +9,7 @@ from app.nodes.case.evidence import UNKNOWN_TOOL
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import PLAN_SCHEMA, Action, Cannot, Plan, PlanSchemaError, parse_plan
 from app.nodes.case.prompt import prompt
-from app.nodes.case.state import ModelName, PlanFailure, token_usage
-from app.nodes.case.work import CALLS_OF, CaseWork, summary
+from app.nodes.case.work import CALLS_OF, CaseWork, ModelName, PlanFailure, summary, token_usage
 from app.observability.redaction import redact_text
 from app.tools.ports import failure
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.control.budget import Budget
 from app.nodes.mapping import UnfitListError
-from app.nodes.paths import MissingValueError
+from app.nodes.templates import MissingValueError
 from tests.unit.nodes.case.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 
