@@ -1,6 +1,6 @@
 """What is wrong with the parts of a graph, each looked at for itself."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from app.kernel.graph import Channel, Edge, Graph, Step
@@ -21,7 +21,6 @@ def shape_problems(
     for step, its_traits in zip(graph.steps, traits, strict=True):
         known.setdefault(step.id, its_traits)
     yield from _step_problems(graph, traits, types)
-    yield from _repeated_ids(graph.edges)
     yield from _repeated_edges(graph.edges)
     for index, edge in enumerate(graph.edges):
         yield from _end_problems(index, edge, known)
@@ -44,19 +43,26 @@ def sound_part(graph: Graph) -> Graph:
     return replace(graph, steps=tuple(steps.values()), edges=edges, entry=entry)
 
 
+def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield where a value stands again, and where it stood first; None is no value."""
+    first: dict[Hashable, int] = {}
+    for index, value in enumerate(values):
+        if value is not None and (earlier := first.setdefault(value, index)) != index:
+            yield index, earlier
+
+
 def _step_problems(
     graph: Graph, traits: Sequence[Traits | None], types: Collection[str]
 ) -> Iterator[Problem]:
     there_are = ", ".join(sorted(types)) or "those that are registered"
     if not graph.steps:
         yield Problem("steps", "The graph has no steps. Add at least one.")
-    first: dict[str, int] = {}
+    taken = dict(_repeated(step.id for step in graph.steps))
     for index, step in enumerate(graph.steps):
-        earlier = first.setdefault(step.id, index)
-        if earlier != index:
+        if index in taken:
             yield Problem(
                 f"steps.{index}.id",
-                f"The id {quoted(step.id)} is taken by steps.{earlier}."
+                f"The id {quoted(step.id)} is taken by steps.{taken[index]}."
                 " Give every step an id of its own.",
             )
         if traits[index] is None:
@@ -67,40 +73,26 @@ def _step_problems(
             )
 
 
-def _repeated_ids(edges: Sequence[Edge]) -> Iterator[Problem]:
-    first: dict[str, int] = {}
-    for index, edge in enumerate(edges):
-        if edge.id is None:
-            continue
-        earlier = first.setdefault(edge.id, index)
-        if earlier != index:
-            yield Problem(
-                f"edges.{index}.id",
-                f"The id {quoted(edge.id)} is taken by edges.{earlier}."
-                " Give every edge an id of its own, or none.",
-            )
-
-
 def _repeated_edges(edges: Sequence[Edge]) -> Iterator[Problem]:
-    first: dict[Edge, int] = {}
-    for index, edge in enumerate(edges):
-        earlier = first.setdefault(replace(edge, id=None), index)
-        if earlier != index:
-            yield Problem(
-                f"edges.{index}",
-                f"This edge from {quoted(edge.source)} to {quoted(edge.target)} is the same as"
-                f" edges.{earlier}. Remove one of them.",
-            )
+    for index, earlier in _repeated(edge.id for edge in edges):
+        yield Problem(
+            f"edges.{index}.id",
+            f"The id {quoted(edges[index].id)} is taken by edges.{earlier}."
+            " Give every edge an id of its own, or none.",
+        )
+    for index, earlier in _repeated(replace(edge, id=None) for edge in edges):
+        yield Problem(
+            f"edges.{index}",
+            f"This edge from {quoted(edges[index].source)} to {quoted(edges[index].target)} is the"
+            f" same as edges.{earlier}. Remove one of them.",
+        )
 
 
 def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
     """Yield what is wrong with the channel of an edge and with its two ends."""
     for end, step_id in (("source", edge.source), ("target", edge.target)):
         if step_id not in known:
-            yield Problem(
-                f"edges.{index}.{end}",
-                f"There is no step {quoted(step_id)}. Name a step of this graph, or add it.",
-            )
+            yield Problem(f"edges.{index}.{end}", _no_step(step_id))
     if edge.channel not in _CHANNELS:
         yield Problem(
             f"edges.{index}.data.channel",
@@ -122,18 +114,13 @@ def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator
         step_id, handle, kind = edge.target, edge.target_handle, "input"
     if names is None or handle in names:
         return
-    if not names:
-        yield Problem(
-            f"edges.{index}.data.channel",
-            f"Step {quoted(step_id)} has no {kind} on channel {edge.channel}."
-            " Use the other channel, or another step.",
-        )
-        return
-    yield Problem(
-        f"edges.{index}.{end}_handle",
-        f"Step {quoted(step_id)} has no {kind} {quoted(handle)} on channel {edge.channel}."
-        f" It has {listed(names)}.",
-    )
+    if names:
+        place = f"edges.{index}.{end}_handle"
+        lacks, mend = f"{kind} {quoted(handle)}", f"It has {listed(names)}."
+    else:
+        place, lacks = f"edges.{index}.data.channel", kind
+        mend = "Use the other channel, or another step."
+    yield Problem(place, f"Step {quoted(step_id)} has no {lacks} on channel {edge.channel}. {mend}")
 
 
 def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
@@ -145,16 +132,14 @@ def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterato
             "entry is empty, so nothing would be executed."
             " Name the steps to begin at, or leave entry out.",
         )
-    first: dict[str, int] = {}
+    named = dict(_repeated(graph.entry))
     for index, step_id in enumerate(graph.entry):
-        earlier = first.setdefault(step_id, index)
-        if earlier != index:
-            yield Problem(
-                f"entry.{index}",
-                f"Step {quoted(step_id)} is named by entry.{earlier} already. Name it once.",
-            )
+        if index in named:
+            again = f"Step {quoted(step_id)} is named by entry.{named[index]} already."
+            yield Problem(f"entry.{index}", f"{again} Name it once.")
         elif step_id not in known:
-            yield Problem(
-                f"entry.{index}",
-                f"There is no step {quoted(step_id)}. Name a step of this graph, or add it.",
-            )
+            yield Problem(f"entry.{index}", _no_step(step_id))
+
+
+def _no_step(step_id: str) -> str:
+    return f"There is no step {quoted(step_id)}. Name a step of this graph, or add it."
