@@ -24,18 +24,6 @@ WARNING_SHARES = (0.7, 0.9)
 class Scope:
     """A budget, what was spent of it, and what is reserved."""
 
-    __slots__ = (
-        "_ancestors",
-        "_held",
-        "_limits",
-        "_mark",
-        "_warn",
-        "_warned",
-        "budget",
-        "name",
-        "usage",
-    )
-
     def __init__(
         self,
         name: str,

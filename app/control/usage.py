@@ -36,16 +36,6 @@ class ResourceUsage:
     its ancestors itself, uses :meth:`add`.
     """
 
-    __slots__ = (
-        "_before_seconds",
-        "_clock",
-        "_parent",
-        "_start_monotonic",
-        "amounts",
-        "checked_by",
-        "start_time",
-    )
-
     def __init__(
         self,
         tokens_used: int = 0,

@@ -26,20 +26,6 @@ class UnexpectedFactError(RuntimeError):
 class Scheduler:
     """Orders the steps of one execution of one graph."""
 
-    __slots__ = (
-        "_begun",
-        "_failed",
-        "_left",
-        "_limit",
-        "_live",
-        "_outgoing",
-        "_ready",
-        "_running",
-        "_start",
-        "_topology",
-        "_undecided",
-    )
-
     def __init__(self, topology: Topology, *, max_parallel: int | None = None) -> None:
         """Prepare to order the active steps of ``topology``.
 

@@ -1,17 +1,22 @@
-"""A step that is a graph."""
+"""Steps that execute graphs: one graph on its inputs, or the same for every item of a list."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import Field, model_validator
 
 from app.engine.context import FlowContext, Outputs
 from app.engine.driver import GraphExecution
-from app.engine.node import ExecutionResult
+from app.engine.node import Execution, ExecutionResult
+from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
 from app.kernel.problems import Names, listed, quoted
 from app.kernel.validation import Handles
-from app.nodes.graph_spec import StepId
-from app.nodes.nesting import GraphField, InnerGraph
+from app.nodes.graph_spec import MAX_PARALLEL, StepId
+from app.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from app.nodes.node_type import NONE, Fault, NodeType
-from app.nodes.reading import HandleName, StepData
+from app.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
 
 
 class OutputSpec(StepData):
@@ -105,4 +110,149 @@ def subgraph_type() -> NodeType:
         faults=lambda data: data.faults_of(data.graph),
         flow_outputs=lambda data: data.flow_outputs,
         holds=lambda data: data.graph.holds,
+    )
+
+
+INDEX = "index"
+"""The input handle on which the number of an item comes, from 0."""
+
+DEFAULT_MAX_ITEMS = 1000
+HIGHEST_MAX_ITEMS = 10_000
+
+
+class UnfitListError(ValueError):
+    """What should be a list of items is none, or is too long."""
+
+
+class MapData(GivenOutputs):
+    """What is done, and for which items: either a graph or a step."""
+
+    over: PathField = usual_path()
+    """Where the list of items is."""
+    graph: GraphField | None = None
+    """Executed for each item, which it gets as default beside its number as index. The result of
+    an item are the outputs of the graph, by handle."""
+    step: StepField | None = None
+    """Executed for each item in the same way; its output default is the result of the item."""
+    max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 1
+    """How many items may be worked on at once."""
+    max_items: Annotated[int, Field(ge=0, le=HIGHEST_MAX_ITEMS)] = DEFAULT_MAX_ITEMS
+    """A longer list is a failure of the step."""
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> "MapData":
+        if (self.graph is None) == (self.step is None):
+            raise refusal("A map has either a graph or a step.")
+        if self.graph is None and self.outputs is not None:
+            raise refusal("Only a map with a graph has outputs.")
+        return self
+
+    @property
+    def holds(self) -> frozenset[Hashable]:
+        """The persistent nodes that the items use."""
+        if self.graph is not None:
+            return self.graph.holds
+        return frozenset() if self.step is None else self.step.traits.holds
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what is wrong with the outputs, and with items that keep each other waiting."""
+        if self.graph is not None:
+            yield from self.faults_of(self.graph)
+        if self.holds and self.max_parallel > 1:
+            names = listed(map(str, self.holds))
+            message = f"The items use persistent nodes ({names}) one at a time: use 1."
+            yield "max_parallel", message
+
+    def items_in(self, inputs: Outputs) -> list[Any]:
+        """Return the items.
+
+        Raises:
+            MissingValueError: there is no list.
+            UnfitListError: it is none, or too long.
+        """
+        items = self.over.value_in(inputs)
+        if not isinstance(items, list):
+            raise UnfitListError(f"The value at {self.over.text} is no list.")
+        if len(items) > self.max_items:
+            raise UnfitListError(
+                f"The list at {self.over.text} has {len(items)} items; at most"
+                f" {self.max_items} are allowed (max_items)."
+            )
+        return items
+
+    def graph_for(self, items: list[Any], inputs: Outputs, graph_id: str) -> PreparedGraph:
+        """Return a graph of one step for each item, named by its number."""
+        kind = "subgraph" if self.step is None else self.step.type
+        lock = None if self.step is None else self.step.work.lock
+        prepared = {}
+        for index, item in enumerate(items):
+            step = Step(id=str(index), type=kind)
+            inside = {**inputs, DEFAULT_HANDLE: item, INDEX: index}
+            work = BoundNode(_ITEM, _Item(self, inside), lock)
+            prepared[step.id] = PreparedStep(step=step, work=work)
+        steps = tuple(each.step for each in prepared.values())
+        graph = Graph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
+        return PreparedGraph(graph, prepared)
+
+    def results(self, produced: Mapping[str, Outputs], count: int) -> list[Any]:
+        """Return the results in the order of the items; null where there is none."""
+        found = (produced.get(str(index)) for index in range(count))
+        if self.graph is None:
+            return [None if one is None else one.get(DEFAULT_HANDLE) for one in found]
+        return [None if one is None else dict(one) for one in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    map: MapData
+    inputs: Outputs
+
+
+class _ItemNode:
+    """Works on one item of a list."""
+
+    def execute(self, data: _Item, inputs: Outputs, context: FlowContext) -> Execution:
+        if data.map.graph is not None:
+            return data.map.executed(data.map.graph, data.inputs, context)
+        work = cast(InnerStep, data.map.step).work
+        return work.node.execute(work.data, data.inputs, context)
+
+
+_ITEM = _ItemNode()
+
+
+class MapNode:
+    """Executes one graph with a step for each item: slots, siblings and limits are the engine's."""
+
+    async def execute(
+        self, data: MapData, inputs: Outputs, context: FlowContext
+    ) -> ExecutionResult:
+        """Work on all items; their results, in the order of the items, are the output ``default``.
+
+        Raises:
+            MissingValueError: there is no list of items.
+            UnfitListError: it is no list, or too long.
+            Exception: what made the work on one of them fail; the others are cancelled.
+            Stop: a limit or a cancel request ended it. What was produced until then is kept.
+        """
+        items = data.items_in(inputs)
+        if not items:
+            return ExecutionResult({DEFAULT_HANDLE: []})
+        graph = data.graph_for(items, inputs, context.node_id)
+        execution = GraphExecution.inside(context, graph, {})
+        context.keep(lambda: {DEFAULT_HANDLE: data.results(execution.outputs(), len(items))})
+        produced = await execution.result()
+        return ExecutionResult({DEFAULT_HANDLE: data.results(produced, len(items))})
+
+
+def map_type() -> NodeType:
+    """Return the type of steps that do the same for every item of a list."""
+    return NodeType(
+        name="map",
+        description="Executes a graph or a step for each item of a list, in parallel if"
+        " max_parallel allows it. The results leave on default, in the order of the items.",
+        node=MapNode(),
+        data=MapData,
+        faults=lambda data: data.faults(),
+        holds=lambda data: data.holds,
     )

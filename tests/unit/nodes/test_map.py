@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget
-from app.nodes.mapping import UnfitListError
+from app.nodes.subgraph import UnfitListError
 from app.nodes.templates import MissingValueError
 from tests.unit.nodes.case.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
