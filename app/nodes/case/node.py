@@ -84,8 +84,11 @@ class CaseNode:
         case = data.case(inputs, context.service(RunFacts), self._defaults)
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
+        verification = Verification(
+            work, self._recomputation, Comparison(self._dates, work.case.zone)
+        )
         try:
-            _finish(await self._loop(work).run(), work)
+            _finish(await CaseLoop(work, self._tools, verification).run(), work)
         except BaseException as ended:
             work.state.finish_reason = _finish_reason(ended, context.token.stop)
             raise
@@ -113,11 +116,6 @@ class CaseNode:
         return ToolOffer(
             spec for spec in self._tools.usable() if linked is None or spec.name in linked
         )
-
-    def _loop(self, work: CaseWork) -> CaseLoop:
-        comparison = Comparison(self._dates, work.case.zone)
-        verification = Verification(work, self._recomputation, comparison)
-        return CaseLoop(work, self._tools, verification)
 
     def _named(self, tier: Tier) -> ModelName:
         chosen = self._models.model_of(tier)
