@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from app.kernel.problems import Problem
-from app.nodes.reading import MESSAGES, OTHER, OWN, field_of
+from app.nodes.reading import OWN, field_of, message_of
 from app.observability.redaction import redact_text
 
 MAX_VIOLATIONS = 20
@@ -84,11 +84,8 @@ def _name(quoted: re.Match[str]) -> str:
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    kind = error["type"]
-    if kind == OWN:
-        return str(error["msg"])
-    if error["loc"] == ("body",):
+    if error["loc"] == ("body",) and error["type"] != OWN:
         return NO_OBJECT.message
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return _UNKNOWN
-    return MESSAGES.get(kind, OTHER).format_map(error.get("ctx") or {})
+    return message_of(error)

@@ -200,7 +200,7 @@ class _Performance:
     ) -> None:
         """Journal and mark the end; what was spent is kept even if the run had ended before."""
         spent = self._spent
-        usage = {
+        usage: dict[str, Any] = {
             "cost_usd": spent.cost_usd,
             "tokens_in": spent.tokens_in,
             "tokens_out": spent.tokens_out,

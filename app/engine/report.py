@@ -174,10 +174,6 @@ def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
     return {"error_class": class_of(error), "message": message_of_error(error), **more}
 
 
-def partial_ignored(source: Callable[[], Outputs]) -> None:
-    """Take the partial outputs of work that is no step."""
-
-
 def class_of(error: Exception) -> str:
     """Return the name of the class of a failure, also of one that is only recorded."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__

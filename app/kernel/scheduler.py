@@ -75,10 +75,10 @@ class Scheduler:
         """
         if type(fact) is StepFinished:
             return self.finished(fact.step_id, fact.handles)
-        self._end(fact.step_id)
-        self._failed = True
-        self._ready.clear()
-        return []
+        if fact.step_id in self._running:
+            self._failed = True
+            self._ready.clear()
+        return self.finished(fact.step_id, _NO_HANDLES)
 
     def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
         """Absorb that a step finished, as :meth:`tell` does, for callers that are in a hurry.
@@ -106,12 +106,6 @@ class Scheduler:
             self._left -= 1
             dead += self._decide(self._outgoing.get(skipped, ()), _NO_HANDLES)
         return self._start_ready(orders)
-
-    def _end(self, step_id: str) -> None:
-        if step_id not in self._running:
-            raise UnexpectedFactError(f"Step {step_id!r} was not running.")
-        self._running.remove(step_id)
-        self._left -= 1
 
     def _decide(self, edges: Iterable[Edge], produced: Container[str]) -> list[str]:
         """Decide the edges of a step; their targets become ready, or are returned as dead."""

@@ -214,14 +214,8 @@ def _edge(reader: _Reader, value: Any) -> Edge | None:
     spec = reader.part(EdgeSpec, value)
     if spec is None:
         return None
-    return Edge(
-        id=spec.id,
-        source=spec.source,
-        source_handle=spec.source_handle,
-        target=spec.target,
-        target_handle=spec.target_handle,
-        channel=Channel(spec.data.channel),
-    )
+    given = dict(spec)
+    return Edge(channel=Channel(given.pop("data").channel), **given)
 
 
 def _edge_to_nowhere(index: int) -> Edge:

@@ -104,7 +104,7 @@ def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
     """Yield what is wrong with something that stands at ``place``."""
     for one in error.errors(include_url=False, include_input=False):
         if one["type"] != REPORTED:
-            yield Problem(joined(place, field_of(one["loc"])), _message(one))
+            yield Problem(joined(place, field_of(one["loc"])), message_of(one))
 
 
 def field_of(names: Iterable[str | int]) -> str:
@@ -123,42 +123,25 @@ def joined(*places: str) -> str:
     return ".".join(place for place in places if place)
 
 
-def _message(error: Mapping[str, Any]) -> str:
-    kind, context = error["type"], error.get("ctx") or {}
-    if kind == OWN:
-        return str(context["message"])
-    return MESSAGES.get(kind, OTHER).format_map(context)
+def message_of(error: Mapping[str, Any]) -> str:
+    """Return what the validation library found, in our words."""
+    if error["type"] == OWN:
+        return str(error["msg"])
+    return MESSAGES.get(error["type"], OTHER).format_map(error.get("ctx") or {})
 
 
-def _text_template(value: Any) -> TextTemplate:
-    if not isinstance(value, str):
-        raise refusal("This must be a string.")
-    try:
-        return TextTemplate.parse(value)
-    except TemplateError as error:
-        raise refusal(str(error)) from None
+def _parsed(kind: type | None, wanted: str, parse: Callable[[Any], Any]) -> GetPydanticSchema:
+    """Return what reads a value of a ``kind`` by ``parse``, whose refusals are shown."""
 
+    def read(value: Any) -> Any:
+        if kind is not None and not isinstance(value, kind):
+            raise refusal(f"This must be a {wanted}.")
+        try:
+            return parse(value)
+        except (TemplateError, PathError) as error:
+            raise refusal(str(error)) from None
 
-def _json_template(value: Any) -> JsonTemplate:
-    try:
-        return JsonTemplate(value)
-    except TemplateError as error:
-        raise refusal(str(error)) from None
-
-
-def _object_template(value: Any) -> JsonTemplate:
-    if not isinstance(value, dict):
-        raise refusal("This must be a JSON object.")
-    return _json_template(value)
-
-
-def _path(value: Any) -> Path:
-    if not isinstance(value, str):
-        raise refusal("This must be a string.")
-    try:
-        return Path.parse(value)
-    except PathError as error:
-        raise refusal(str(error)) from None
+    return read_by(read)
 
 
 def _handle(value: str) -> str:
@@ -169,21 +152,21 @@ def _handle(value: str) -> str:
 
 TextField = Annotated[
     TextTemplate,
-    read_by(_text_template),
+    _parsed(str, "string", TextTemplate.parse),
     WithJsonSchema({"type": "string", "description": "Text; ${path} puts a value into it."}),
 ]
 """A text with places for values."""
 
 JsonField = Annotated[
     JsonTemplate,
-    read_by(_json_template),
+    _parsed(None, "", JsonTemplate),
     WithJsonSchema({"description": "Any JSON; ${path} in its strings puts a value there."}),
 ]
 """JSON with places for values."""
 
 ObjectField = Annotated[
     JsonTemplate,
-    read_by(_object_template),
+    _parsed(dict, "JSON object", JsonTemplate),
     WithJsonSchema(
         {"type": "object", "description": "An object; ${path} in its strings puts a value there."}
     ),
@@ -192,7 +175,7 @@ ObjectField = Annotated[
 
 PathField = Annotated[
     Path,
-    read_by(_path),
+    _parsed(str, "string", Path.parse),
     WithJsonSchema({"type": "string", "examples": ["default.items.0"]}),
 ]
 """A dotted path into the inputs of a step."""

@@ -53,7 +53,7 @@ class GivenOutputs(StepData):
     async def executed(
         self, graph: InnerGraph, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Execute the graph, within the limits of the step: steps, calls and slots are the run's.
+        """Execute the graph within the limits of the step: calls and slots are the run's.
 
         Raises:
             Exception: what made one of its steps fail.
@@ -233,7 +233,6 @@ class MapNode:
             MissingValueError: there is no list of items.
             UnfitListError: it is no list, or too long.
             Exception: what made the work on one of them fail; the others are cancelled.
-            Stop: a limit or a cancel request ended it. What was produced until then is kept.
         """
         items = data.items_in(inputs)
         if not items:

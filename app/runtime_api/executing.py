@@ -18,7 +18,7 @@ from app.engine.report import GraphOutcome, StepRecords, message_of_error
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
-from app.nodes.function import BlockingPool, Caller
+from app.nodes.function import BlockingPool
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.step_trace import RecordedSteps
 
@@ -97,16 +97,6 @@ async def execute(
     return ran
 
 
-def caller_of(context: ExecutionContext) -> Caller:
-    """Return what the caller of a graph hands to its nodes."""
-    return Caller(
-        session=context.session,
-        input=context.input,
-        upstream=context.upstream,
-        trace=context.trace,
-    )
-
-
 def _run_context(
     prepared: PreparedGraph,
     context: ExecutionContext,
@@ -125,7 +115,7 @@ def _run_context(
         scope=context.own_scope(),
         token=token,
         calls=Calls(graph=calls, journal=NullJournal(token), token=token, jitter=_jitter),
-        services={Caller: caller_of(context), BlockingPool: pool},
+        services={ExecutionContext: context, BlockingPool: pool},
         slots=StepSlots(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
         traced=None if records is None else records.executions,

@@ -17,8 +17,8 @@ from app.kernel.graph import Graph as Shape
 from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
-from app.nodes.function import Caller, ContextNode, ContextualNode
-from app.runtime_api.executing import GraphRun, caller_of, ended, execute, results_of
+from app.nodes.function import ContextNode, ContextualNode
+from app.runtime_api.executing import GraphRun, ended, execute, results_of
 from app.trace.execution_graph import ExecutionGraph
 
 
@@ -231,7 +231,7 @@ class Graph:
         """Execute as a step of another graph, within the limits of that step."""
         if not self._steps:
             return {}
-        services = {**flow.run.services, Caller: caller_of(context)}
+        services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
         inner = replace(flow, run=run, scope=context.scope or flow.scope)
         nested = GraphExecution.inside(inner, self._ready(), {})

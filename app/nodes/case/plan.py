@@ -141,7 +141,7 @@ def _json_in(reply: str) -> Any:
         value = json.loads(
             reply,
             object_pairs_hook=_without_duplicates,
-            parse_constant=_refuse_constant,
+            parse_constant=_finite,
             parse_float=_finite,
         )
     except PlanSchemaError:
@@ -164,14 +164,11 @@ def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(constant: str) -> Any:
-    raise PlanSchemaError(f"{constant} is not a JSON number.")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
+def _finite(written: str) -> float:
+    number = float(written)
     if not math.isfinite(number):
-        raise PlanSchemaError("A number is too large.")
+        constant = f"{written} is not a JSON number."
+        raise PlanSchemaError("A number is too large." if written[-1].isdigit() else constant)
     return number
 
 

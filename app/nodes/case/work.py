@@ -68,11 +68,8 @@ class TierUsage:
     def add(self, completion: Completion) -> None:
         """Count an answer, its tokens and its cost."""
         self.calls += 1
-        self.tokens_in += completion.tokens_in
-        self.tokens_out += completion.tokens_out
-        self.tokens_cached += completion.tokens_cached
-        self.tokens_reasoning += completion.tokens_reasoning
-        self.cost_usd += completion.cost_usd
+        for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning", "cost_usd"):
+            setattr(self, name, getattr(self, name) + getattr(completion, name))
         self.answers[ModelName(completion.provider, completion.model)] += 1
 
     @property
@@ -90,10 +87,6 @@ class PlanFailure:
     """For the next planner; empty if it cannot learn anything from the failure."""
 
 
-def _by_tier() -> dict[Tier, TierUsage]:
-    return {tier: TierUsage() for tier in Tier}
-
-
 @dataclass(slots=True, kw_only=True)
 class CaseState:
     """Everything that changes while a case is worked on."""
@@ -104,7 +97,9 @@ class CaseState:
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     """The files that tools have made: objects with a name, a URL and more."""
     logs: list[dict[str, Any]] = field(default_factory=list)
-    usage: dict[Tier, TierUsage] = field(default_factory=_by_tier)
+    usage: dict[Tier, TierUsage] = field(
+        default_factory=lambda: {tier: TierUsage() for tier in Tier}
+    )
     tool_calls: int = 0
     passes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
     """How often each tier has planned and acted."""
@@ -332,28 +327,23 @@ def tightest_limits(scope: Scope) -> dict[Dimension, Amount]:
     return tightest
 
 
+@dataclass(frozen=True, slots=True)
 class CaseLog:
     """The log of a case: one JSON object a step, redacted."""
 
-    def __init__(self, run_id: str, state: CaseState, clock: Clock) -> None:
-        self._run_id = run_id
-        self._state = state
-        self._clock = clock
+    run_id: str
+    state: CaseState
+    clock: Clock
 
     def add(self, step_type: str, **details: Any) -> None:
         """Log one step of the current tier; ``details`` are JSON values."""
-        self._state.logs.append(
-            {
-                "ts": self._clock().isoformat(),
-                "run_id": self._run_id,
-                "tier": self._state.tier.value,
-                "step_type": step_type,
-                **{
-                    name: value if name in _OURS else redact_value(value, name=name)
-                    for name, value in details.items()
-                },
-            }
-        )
+        shown = {
+            name: value if name in _OURS else redact_value(value, name=name)
+            for name, value in details.items()
+        }
+        about = {"ts": self.clock().isoformat(), "run_id": self.run_id}
+        tier = self.state.tier.value
+        self.state.logs.append({**about, "tier": tier, "step_type": step_type, **shown})
 
 
 def summary(value: Any) -> str:
