@@ -67,11 +67,7 @@ class Scope:
         return Reservation(lineage, charge)
 
     def charge(self, charge: Charge) -> None:
-        """Reserve and settle in one move, for what is known beforehand.
-
-        Raises:
-            BudgetExceededError: a limit would be passed.
-        """
+        """Reserve and settle in one move what is known beforehand; raises as :meth:`reserve`."""
         for scope in self._with_room(charge):
             usage = scope.usage  # as ``add`` does, but what was allowed leaves it within limits
             if usage.checked_by is not scope._mark:
@@ -100,11 +96,7 @@ class Scope:
             self._warned.update((dimension, share) for share in shares)
 
     def require_something_left(self) -> None:
-        """Refuse where any limit, here or above, is used up.
-
-        Raises:
-            BudgetExceededError: nothing is left in some dimension.
-        """
+        """Raise BudgetExceededError where any limit, here or above, is used up."""
         for scope in self.lineage():
             tripped = scope.usage.tripped_by(scope.budget)
             if tripped is not None:
@@ -151,11 +143,7 @@ class Scope:
         return scope.out_of_own_time()
 
     def out_of_own_time(self) -> BudgetExceededError:
-        """Return the stop that says that this scope's own seconds are used up.
-
-        Raises:
-            KeyError: it limits none.
-        """
+        """Return the stop that says that this scope's own limit of seconds is used up."""
         return self._stop(Dimension.SECONDS, self.budget.limits()[Dimension.SECONDS])
 
     def shares_to_warn_of(self) -> tuple[float, ...]:

@@ -40,11 +40,7 @@ class CancellationToken:
         return self.stop is not None
 
     def check(self) -> None:
-        """Raise the stop that was given.
-
-        Raises:
-            Stop: one was given; :class:`CancelledError` if someone asked for it.
-        """
+        """Raise the stop that was given: :class:`CancelledError` if someone asked for it."""
         if self.stop is not None:
             raise self.stop.with_traceback(None)  # or it would grow with every check
 

@@ -67,11 +67,7 @@ async def _under_policy(
 
 
 async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
-    """Let a node work once and return what it produced, by handle.
-
-    Raises:
-        StepBrokenError: it did not end as a node must.
-    """
+    """Let a node work once and return what it produced, by handle."""
     if work.lock is not None:
         async with work.lock.held():
             return await _once(BoundNode(work.node, work.data), inputs, context)
@@ -266,11 +262,7 @@ class _Recovery:
             self._attempts.made = report.failed_before["failed_attempts"]
 
     async def outputs(self) -> Outputs:
-        """Make further attempts, then do what the policy says.
-
-        Raises:
-            Exception: what failed the step in the end.
-        """
+        """Make further attempts, then do what the policy says, or raise the last failure."""
         first, self._first = self._first, None
         try:
             return await self._context.calls.retries.run(
@@ -303,11 +295,7 @@ class _Recovery:
         return True
 
     async def _recovered(self, error: Exception) -> Outputs:
-        """Return what takes the place of the output that a failed step owes.
-
-        Raises:
-            Exception: its failure, or that of its fallback.
-        """
+        """Return what takes the place of a failed step's output, or raise its failure."""
         report = self._report
         match self._policy.on_error:
             case "skip":

@@ -53,11 +53,7 @@ class Scheduler:
         return not self._running and (self._failed or self._left == 0)
 
     def begin(self) -> list[Order]:
-        """Return the first orders.
-
-        Raises:
-            UnexpectedFactError: it was called before.
-        """
+        """Return the first orders; a second time is an UnexpectedFactError."""
         if self._begun:
             raise UnexpectedFactError("The graph was begun before.")
         self._begun = True
@@ -81,11 +77,7 @@ class Scheduler:
         return self.finished(fact.step_id, _NO_HANDLES)
 
     def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
-        """Absorb that a step finished, as :meth:`tell` does, for callers that are in a hurry.
-
-        Raises:
-            UnexpectedFactError: the step was not running.
-        """
+        """Absorb that a step finished, as :meth:`tell` does, without a fact of its own."""
         running = self._running
         if step_id not in running:
             raise UnexpectedFactError(f"Step {step_id!r} was not running.")

@@ -194,11 +194,7 @@ class Exchanges:
         return Reply(value | asdict(usage), spent)
 
     def _spent(self, chosen: TierModel, usage: TokenUsage) -> Spent:
-        """Return what tokens cost.
-
-        Raises:
-            PriceUnknownError: nobody knows.
-        """
+        """Return what tokens cost, or raise PriceUnknownError."""
         if not chosen.provider.external:
             return _unpriced(usage)
         if chosen.price is not None:

@@ -152,11 +152,7 @@ class ModelProvider(Protocol):
         ...
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Make one attempt.
-
-        Raises:
-            ModelError: the provider refused, failed, was cut off or took too long.
-        """
+        """Make one attempt, or raise ModelError: refused, failed, cut off or too late."""
         ...
 
     async def aclose(self) -> None:

@@ -36,12 +36,7 @@ class LlmData(StepData):
     """Makes sampling repeatable where the provider supports it; left out, the run's own."""
 
     def messages(self, inputs: Outputs) -> list[Message]:
-        """Return the messages with the values of the inputs.
-
-        Raises:
-            MissingValueError: there is no value for a place.
-            TooMuchTextError: the values are too large.
-        """
+        """Return the messages with the values of the inputs; raises as templates do."""
         asked = [Message(role="user", content=self.prompt.render(inputs))]
         if self.system is None:
             return asked

@@ -24,11 +24,7 @@ class ReplySchema:
     """A JSON Schema (draft 2020-12) that refers to nothing outside itself."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile a schema.
-
-        Raises:
-            ValueError: it is no JSON Schema, or refers elsewhere.
-        """
+        """Compile a schema, or raise ValueError: it is none, or refers elsewhere."""
         self.schema = schema
         try:
             self._validator = Draft202012Validator(
@@ -41,11 +37,7 @@ class ReplySchema:
             ) from None
 
     def read(self, reply: str) -> Any:
-        """Return the JSON of a reply.
-
-        Raises:
-            UnfitReplyError: it is none, or does not follow the schema.
-        """
+        """Return the JSON of a reply, or raise UnfitReplyError."""
         value = _json_in(reply)
         faults = [_shown(error) for error in self._validator.iter_errors(value)]
         if faults:

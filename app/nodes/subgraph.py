@@ -164,12 +164,7 @@ class MapData(GivenOutputs):
             yield "max_parallel", message
 
     def items_in(self, inputs: Outputs) -> list[Any]:
-        """Return the items.
-
-        Raises:
-            MissingValueError: there is no list.
-            UnfitListError: it is none, or too long.
-        """
+        """Return the items, or raise UnfitListError: they are no list or too many."""
         items = self.over.value_in(inputs)
         if not isinstance(items, list):
             raise UnfitListError(f"The value at {self.over.text} is no list.")

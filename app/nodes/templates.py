@@ -63,11 +63,7 @@ class Path:
 
     @classmethod
     def parse(cls, text: str) -> "Path":
-        """Read a path.
-
-        Raises:
-            PathError: it is none.
-        """
+        """Read a path, or raise PathError."""
         names = tuple(text.split("."))
         if len(text) > MAX_PATH_CHARS or len(names) > MAX_PATH_NAMES:
             raise PathError(
@@ -94,11 +90,7 @@ class Path:
         return value
 
     def value_in(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value that the path leads to.
-
-        Raises:
-            MissingValueError: there is none.
-        """
+        """Return the value that the path leads to, or raise MissingValueError."""
         value = self.find(inputs)
         if value is MISSING:
             raise MissingValueError(self)
@@ -141,11 +133,7 @@ class TextTemplate:
 
     @classmethod
     def parse(cls, text: str) -> "TextTemplate":
-        """Read a template.
-
-        Raises:
-            TemplateError: a place is not closed, or holds no path.
-        """
+        """Read a template, or raise TemplateError."""
         return cls(_parts(text))
 
     def render(self, inputs: Mapping[str, Any]) -> str:
@@ -168,22 +156,12 @@ class JsonTemplate:
     __slots__ = ("_render", "constant")
 
     def __init__(self, value: Any) -> None:
-        """Read a template.
-
-        Raises:
-            TemplateError: a place is not closed or holds no path, or the value is nested too
-                deeply.
-        """
+        """Read a template, or raise TemplateError."""
         self._render, self.constant = _read(value, 0)
         """True if it has no places."""
 
     def render(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value with the values of ``inputs``; its objects and lists are new.
-
-        Raises:
-            MissingValueError: there is no value for a place; the message names it.
-            TooMuchTextError: the values are too large.
-        """
+        """Return a new value with those of ``inputs``; raises as :class:`TextTemplate` does."""
         return self._render(_Rendering(inputs))
 
 

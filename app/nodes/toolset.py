@@ -68,11 +68,7 @@ class ToolsetNode:
     async def execute(
         self, data: ToolsetData, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        """Refuse: a toolset does nothing by itself.
-
-        Raises:
-            TypeError: always.
-        """
+        """Raise TypeError: a toolset does nothing by itself."""
         raise TypeError("A toolset can only be linked.")
 
     async def materialize(
