@@ -2,10 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -22,8 +21,6 @@ from app.bootstrap.configuration import StartupError
 from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 from app.harness.command import evaluation_command
 
-T = TypeVar("T")
-
 cli = typer.Typer(
     name="caseworker",
     no_args_is_help=True,
@@ -36,6 +33,9 @@ db_cli = typer.Typer(no_args_is_help=True, help="Look after the database.")
 cli.add_typer(config_cli, name="config")
 cli.add_typer(db_cli, name="db")
 
+Migrate = Annotated[
+    bool, typer.Option("--migrate", help="Bring the database to the newest revision first.")
+]
 Url = Annotated[str, typer.Option(help="Where the service listens.")]
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -48,9 +48,7 @@ out = Console(highlight=False, soft_wrap=True)
 @cli.command()
 def serve(
     worker: Annotated[bool, typer.Option(help="Also execute runs in this process.")] = True,
-    migrate: Annotated[
-        bool, typer.Option("--migrate", help="Bring the database to the newest revision first.")
-    ] = False,
+    migrate: Migrate = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Post an example case to the service and show it.")
     ] = False,
@@ -67,11 +65,7 @@ def serve(
 
 
 @cli.command()
-def worker(
-    migrate: Annotated[
-        bool, typer.Option("--migrate", help="Bring the database to the newest revision first.")
-    ] = False,
-) -> None:
+def worker(migrate: Migrate = False) -> None:
     """Execute queued runs, without serving the API."""
     with _startup_errors():
         run_worker(migrate=migrate)
@@ -146,18 +140,6 @@ def db_upgrade() -> None:
         out.print("The database is at the newest revision.")
 
 
-def _with_client(
-    use: Callable[[CaseworkerClient], Awaitable[T]],
-    *,
-    url: str | None,
-    log: Path,
-    record: Path | None,
-    about: Mapping[str, Any],
-) -> T:
-    with _startup_errors():
-        return run_with_client(use, url=url, log=log, record=record, about=about)
-
-
 def main() -> None:
     """Run the command line."""
     cli()
@@ -171,7 +153,7 @@ def _startup_errors() -> Iterator[None]:
         _fail(str(error))
 
 
-cli.command("eval")(evaluation_command(_with_client))
+cli.command("eval")(evaluation_command(_startup_errors()(run_with_client)))
 
 
 def _talk(url: str, ask: Callable[[CaseworkerClient], Awaitable[Any]]) -> None:

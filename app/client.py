@@ -1,7 +1,6 @@
 """A client of the service's HTTP API."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -47,12 +46,7 @@ class CaseworkerClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
     async def post_run(

@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from app.bootstrap.configuration import StartupError, begin_logging, read_settings
+from app.bootstrap.configuration import StartupError, logged_settings
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
 
@@ -13,10 +13,8 @@ def create_app() -> FastAPI:
     Raises:
         StartupError: something does not fit, or no ``database.url`` is configured.
     """
-    loaded = read_settings()
-    begin_logging(loaded)
-    url = loaded.settings.database.url
+    settings = logged_settings()
+    url = settings.database.url
     if url is None:
         raise StartupError("database.url must be given: only the caseworker command embeds one.")
-    enabled = loaded.settings.worker.enabled
-    return build_app(Process(loaded.settings, url.get_secret_value(), executes=enabled))
+    return build_app(Process(settings, url.get_secret_value(), executes=settings.worker.enabled))

@@ -8,31 +8,20 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
 
 from app.api import problems
-from app.api.admission import Admission
+from app.api.admission import CaseAdmission, GraphAdmission
+from app.api.api_request import ApiContext
 from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
-from app.api.graph_admission import GraphAdmission
 from app.api.request_envelope import RequestEnvelope
-from app.api.routes import (
-    artifacts,
-    catalog,
-    docs,
-    events,
-    graphs,
-    health,
-    posting,
-    runs,
-    stops,
-    traces,
-)
+from app.api.routes import artifacts, catalog, docs, events, graphs, health, runs, traces
 from app.api.services import ApiLimits, ApiServices
 from app.runs.definitions import GraphDefinitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 _DESCRIPTION = (
-    "Runs agents for other services inside hard budgets, stoppable at any moment, with a trace of "
-    "every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
+    "Runs agents for other services inside hard budgets, cancellable at any moment, with a trace "
+    "of every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
     "refused; every response carries X-Request-ID."
 )
 
@@ -50,7 +39,7 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
-    parts = (posting, runs, stops, traces, events, artifacts, graphs, catalog, health, docs)
+    parts = (runs, traces, events, artifacts, graphs, catalog, health, docs)
     app = FastAPI(
         title="Caseworker",
         version=version,
@@ -65,12 +54,14 @@ def build_api(
         middleware=[Middleware(RequestEnvelope)],
         telemetry={**(telemetry or {}), "logs": False},
     )
-    app.state.services = services
-    app.state.limits = limits
-    app.state.streams = OpenStreams(limits.max_event_streams)
-    app.state.admission = Admission(limits, services.tools)
     definitions = GraphDefinitions(services.graphs, services.graph_checks, limits.of_graphs)
-    app.state.graphs = definitions
-    app.state.graph_admission = GraphAdmission(limits, definitions)
+    app.state.api = ApiContext(
+        services=services,
+        limits=limits,
+        streams=OpenStreams(limits.max_event_streams),
+        cases=CaseAdmission(limits, services.tools),
+        graph_runs=GraphAdmission(limits, definitions),
+        graphs=definitions,
+    )
     describe(app)
     return app

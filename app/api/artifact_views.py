@@ -1,22 +1,30 @@
-"""The files of runs as callers see them."""
+"""The files of runs: how callers name them, how they are listed and how their bytes are sent.
+
+Files contain what tools have made of untrusted input. A browser is told the type of a file and not
+to guess it, to show pictures of pixels alone and to save everything else, and to run nothing in a
+file that is opened all the same: an SVG may hold scripts.
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Self
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
+from starlette.types import Receive, Scope, Send
 
+from app.api.field_types import View
 from app.nodes.reading import OWN
 from app.runs.artifacts import StoredArtifact
 from app.tools.artifacts import artifact_uri
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
 _MAX_NAME = 100
-
-_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 
 
 def _name(value: str) -> str:
@@ -37,11 +45,8 @@ ArtifactName = Annotated[
 """Made by the service; part of a path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactView:
+class ArtifactView(View):
     """A file that a run has made."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     name: str
     media_type: str
@@ -65,16 +70,101 @@ class ArtifactView:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactList:
+class ArtifactList(View):
     """All files that a run has made so far, oldest first."""
 
-    __pydantic_config__ = _DOCUMENTED
-
     run_id: str
-    artifacts: Sequence[ArtifactView]
+    artifacts: list[ArtifactView]
 
     @classmethod
     def of(cls, run_id: str, found: Sequence[StoredArtifact], root: str) -> Self:
         """Return the view of the files of a run."""
         return cls(run_id=run_id, artifacts=[ArtifactView.of(run_id, each, root) for each in found])
+
+
+Pieces = AsyncGenerator[bytes, None]
+
+CONTENT_SECURITY_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
+"""No script, no form, no origin of its own, and nothing that is loaded from elsewhere."""
+
+UNKNOWN = "application/octet-stream"
+
+_CONTENT_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "image/png": "image/png",
+        "image/svg+xml": "image/svg+xml",
+        "application/json": "application/json",
+        "text/csv": "text/csv; charset=utf-8",
+        "text/plain": "text/plain; charset=utf-8",
+    }
+)
+"""The media types that are sent; all others are sent as bytes of an unknown type."""
+
+_SHOWN = frozenset({"image/png"})
+"""What a browser shows instead of saving it."""
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+CONTENT: Mapping[str, Any] = MappingProxyType(
+    {**dict.fromkeys((*_CONTENT_TYPES, UNKNOWN), _BINARY), "application/json": {"schema": {}}}
+)
+"""How the OpenAPI document describes the bytes."""
+
+HEADERS: Mapping[str, Any] = {
+    "ETag": {"description": "The file's SHA-256 digest.", "schema": {"type": "string"}},
+    "Content-Disposition": {
+        "description": "The file's name; PNG pictures are shown, other files are saved.",
+        "schema": {"type": "string"},
+    },
+}
+"""The headers of an answer with the bytes of a file."""
+
+
+def headers_of(artifact: StoredArtifact) -> dict[str, str]:
+    """Return the headers of a file's bytes."""
+    disposition = "inline" if artifact.media_type in _SHOWN else "attachment"
+    return {
+        "Content-Type": _CONTENT_TYPES.get(artifact.media_type, UNKNOWN),
+        "Content-Length": str(artifact.size_bytes),
+        "Content-Disposition": f'{disposition}; filename="{artifact.name}"',
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+        **_validators(artifact),
+    }
+
+
+def not_modified(request: Request, artifact: StoredArtifact) -> Response | None:
+    """Return the answer to a caller whose copy is up to date; None to others."""
+    known = ",".join(request.headers.getlist("if-none-match"))
+    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    if "*" not in tags and _tag(artifact) not in tags:
+        return None
+    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=_validators(artifact))
+
+
+class ArtifactResponse(StreamingResponse):
+    """A file whose first piece was read already; the others are read as they are sent."""
+
+    def __init__(self, artifact: StoredArtifact, first: bytes, rest: Pieces) -> None:
+        super().__init__(_sent(first, rest), headers=headers_of(artifact))
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file, or as much as the caller reads."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._rest.aclose()
+
+
+async def _sent(first: bytes, rest: Pieces) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _validators(artifact: StoredArtifact) -> dict[str, str]:
+    return {"ETag": _tag(artifact), "Cache-Control": "private, no-cache"}
+
+
+def _tag(artifact: StoredArtifact) -> str:
+    return f'"{artifact.sha256}"'

@@ -1,73 +1,48 @@
-"""Tools and models as callers see them."""
+"""Tools, models and node types as callers see them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict
+from pydantic import BeforeValidator
 
+from app.api.field_types import View
 from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
-from app.tools.ports import ToolSpec
-
-_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolView:
+class ToolView(View):
     """A tool that agents may use."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     name: str
     description: str
-    parameters: Mapping[str, Any]
+    parameters: dict[str, Any]
     """JSON Schema of its arguments."""
     external: bool
     """True if a call leaves the service."""
     idempotent: bool
     """True if a call whose outcome is unknown is made again."""
     parallel_safe: bool
-    transient: Sequence[str]
+    transient: Annotated[list[str], BeforeValidator(sorted)]
     """Codes of failures after which it is tried again."""
     timeout_seconds: float
     """Per attempt."""
 
-    @classmethod
-    def of(cls, spec: ToolSpec) -> Self:
-        """Return the view of a tool."""
-        return cls(
-            name=spec.name,
-            description=spec.description,
-            parameters=spec.parameters,
-            external=spec.external,
-            idempotent=spec.idempotent,
-            parallel_safe=spec.parallel_safe,
-            transient=sorted(spec.transient),
-            timeout_seconds=spec.timeout_seconds,
-        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolList:
+class ToolList(View):
     """The tools that agents may use, by name."""
 
-    tools: Sequence[ToolView]
+    tools: list[ToolView]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelView:
-    """A model and how it is asked."""
-
-    __pydantic_config__ = _DOCUMENTED
+class ModelView(View):
+    """A model and how it is called."""
 
     provider: str
-    """``offline`` is built in: it parses the question itself and asks nobody."""
+    """``offline`` is built in: it parses the question itself and calls no other service."""
     model: str
     external: bool
     """True if a call leaves the service and may cost something."""
     structured_output: StructuredOutput
-    """How it is made to reply with JSON: ``auto`` is the best way that its endpoint heeds."""
+    """How it is made to reply with JSON: ``auto`` is the best way that its endpoint supports."""
     temperature: float | None
     max_output_tokens: int
     timeout_seconds: float
@@ -79,12 +54,11 @@ class ModelView:
         return cls(**_shown(chosen))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TierView(ModelView):
-    """The model of a tier, and those that stand in for it."""
+    """The model of a tier, and its fallbacks."""
 
-    fallbacks: Sequence[ModelView]
-    """Asked in this order when the ones before cannot answer."""
+    fallbacks: list[ModelView]
+    """Called in this order when those before them cannot answer."""
 
     @classmethod
     def of(cls, chosen: TierModel) -> Self:
@@ -104,41 +78,35 @@ def _shown(chosen: TierModel) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTiers:
+class ModelTiers(View):
     """The models of both tiers: a run starts on the small one."""
 
     small: TierView
     big: TierView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelList:
-    """The models that runs ask."""
+class ModelList(View):
+    """The models that runs call."""
 
     models: ModelTiers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTypeView:
+class NodeTypeView(View):
     """A type of step that graphs can be made of."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     name: str
     description: str
     executes: bool
     """False: such a step can only be linked."""
-    inputs: Mapping[str, Sequence[str] | None]
+    inputs: dict[str, list[str] | None]
     """By channel, the handles that edges may lead to; null is any name."""
-    outputs: Mapping[str, Sequence[str] | None]
+    outputs: dict[str, list[str] | None]
     """By channel, the handles that edges may come from; null is any name."""
-    data: Mapping[str, Any]
+    data: dict[str, Any]
     """JSON Schema of the step's data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTypeList:
+class NodeTypeList(View):
     """The types of step that graphs can be made of, by name."""
 
-    node_types: Sequence[NodeTypeView]
+    node_types: list[NodeTypeView]

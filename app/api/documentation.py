@@ -1,9 +1,10 @@
-"""How the OpenAPI document speaks of errors, and what it adds to what the routes say."""
+"""What the OpenAPI document says of errors, headers and examples, beside what the routes say."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.models import Example
 from fastapi.routing import APIRoute
 
 from app.api.problem_types import (
@@ -81,6 +82,80 @@ EVERY_RUN_ROUTE = (ANONYMOUS_REFUSED, INVALID_REQUEST, UNAVAILABLE)
 
 EVERY_BODY = (MALFORMED_BODY, BODY_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE)
 """What every route that takes a body may answer."""
+
+
+_GRAPH: dict[str, Any] = {
+    "steps": [
+        {
+            "id": "discount",
+            "type": "tool",
+            "data": {"tool": "calculator", "args": {"expression": "${default} * 12.5 / 100"}},
+        },
+        {
+            "id": "total",
+            "type": "tool",
+            "data": {"tool": "calculator", "args": {"expression": "1840 - ${default.value}"}},
+        },
+    ],
+    "edges": [
+        {
+            "source": "discount",
+            "source_handle": "default",
+            "target": "total",
+            "target_handle": "default",
+            "data": {"channel": "flow"},
+        }
+    ],
+}
+
+RUNS: dict[str, Example] = {
+    "arithmetic": Example(
+        summary="A calculation", value={"input": "What is 12.5 % of 1840, plus 7?"}
+    ),
+    "checked": Example(
+        summary="A case whose answer is known, under an id of the caller's, within limits",
+        value={
+            "run_id": "case-2025-09-08.1",
+            "input": "Which day comes 45 days after 2025-09-08?",
+            "expected_tools": ["calendar"],
+            "gold_answer": "Thursday, October 23, 2025",
+            "mode": "fallback_only",
+            "budget": {"max_seconds": 30, "max_tool_calls": 4, "max_cost_usd": 0.05},
+            "deadline": "2030-01-01T12:00:00Z",
+            "timezone": "Europe/Paris",
+            "seed": 7,
+            "metadata": {"ticket": "A-1024"},
+        },
+    ),
+    "graph": Example(
+        summary="A graph that is sent along: two calculations, one after the other",
+        value={"kind": "graph", "graph": _GRAPH, "inputs": {"default": "1840"}},
+    ),
+    "registered graph": Example(
+        summary="A registered graph, by its name",
+        value={
+            "kind": "graph",
+            "graph": {"name": "discount", "version": 3},
+            "input": "1840",
+            "budget": {"max_steps": 100, "max_cost_usd": 0.5},
+        },
+    ),
+}
+
+NEW_GRAPHS: dict[str, Example] = {
+    "graph": Example(
+        summary="Two calculations, one after the other",
+        value={
+            "name": "discount",
+            "description": "Works out a discount and takes it off.",
+            "graph": _GRAPH,
+        },
+    ),
+}
+
+GRAPHS_TO_VALIDATE: dict[str, Example] = {
+    "graph": Example(summary="Two calculations, one after the other", value={"graph": _GRAPH}),
+}
 
 
 def answers(*kinds: ProblemType) -> Responses:

@@ -1,27 +1,122 @@
-"""Streams of server-sent events: how many may be open, and how one is sent."""
+"""The events of a run: what callers may ask for, and how pages and streams of them are sent."""
 
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Self
 
 import structlog
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
-from pydantic import TypeAdapter
+from pydantic import Field
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from app.api.event_views import EventView
-from app.api.problem_types import TOO_MANY_STREAMS
+from app.api.field_types import Query, View
+from app.api.problem_types import INVALID_REQUEST, TOO_MANY_STREAMS
 from app.api.problems import ProblemError
+from app.api.violations import Violation
 from app.runs.errors import RunNotFoundError, StoreUnavailableError
+from app.runs.ports import EventPage
 from app.runs.run import EventRecord
 
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
-"""How long a stream may say nothing; then a comment shows that it lives."""
+"""How long a stream may send nothing; then it sends a comment, which keeps it open."""
+MAX_SEQ = 2**31 - 1
 
 Batches = AsyncGenerator[Sequence[EventRecord], None]
 
-_EVENT = TypeAdapter(EventView)
+_SEQ = "^[0-9]{1,10}$"
+_VALID_SEQ = re.compile(_SEQ[1:-1], re.ASCII)
+
+EVENT_HEADERS: list[dict[str, Any]] = [
+    {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "description": "The last event that was seen; counts more than `after`. "
+        "Browsers send it by themselves when they connect again.",
+        "schema": {"type": "string", "pattern": _SEQ},
+    },
+]
+"""How the OpenAPI document describes them."""
+
+
+class EventsQuery(Query):
+    """Which events of a run to show."""
+
+    after: Annotated[int, Field(ge=0, le=MAX_SEQ)] = 0
+    """Show the events behind this number; 0 begins at the first one."""
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    """How many events a page of JSON holds; a stream has no pages."""
+
+
+class EventView(View):
+    """Something that happened in a run."""
+
+    run_id: str
+    seq: int
+    """1 to n in each run, without a gap."""
+    ts: datetime
+    type: str
+    """Such as ``step.started``; the last one is ``run.`` and the run's status, and nothing but
+    ``late_result`` follows it."""
+    step_id: str | None
+    """The path of the step inside the run."""
+    node_id: str | None
+    """Its CallNode in the trace."""
+    data: dict[str, Any]
+
+    @classmethod
+    def of(cls, run_id: str, record: EventRecord) -> Self:
+        """Return the view of an event."""
+        return cls(
+            run_id=run_id,
+            seq=record.seq,
+            ts=record.ts,
+            type=record.type,
+            step_id=record.step_id,
+            node_id=record.node_id,
+            data=record.data,
+        )
+
+
+class EventsPage(View):
+    """Some events of a run, in order."""
+
+    events: list[EventView]
+    next_after: int | None
+    """Ask with it as ``after`` for what comes next; null after the last event of a run."""
+
+    @classmethod
+    def of(cls, run_id: str, page: EventPage, *, after: int, limit: int) -> Self:
+        """Return the view of a page of at most ``limit`` events behind ``after``."""
+        last = page.events[-1].seq if page.events else after
+        over = page.finished and len(page.events) < limit
+        views = [EventView.of(run_id, record) for record in page.events]
+        return cls(events=views, next_after=None if over else last)
+
+
+def last_event_id(headers: Headers) -> int | None:
+    """Return the number of the last event that a client has seen, if it says so.
+
+    Raises:
+        ProblemError: it is not one of ours.
+    """
+    given = headers.get("last-event-id")
+    if given is None:
+        return None
+    if not _VALID_SEQ.fullmatch(given):
+        violation = Violation("Last-Event-ID", "This must be the id of an event: a whole number.")
+        raise ProblemError(INVALID_REQUEST, violations=[violation])
+    return min(int(given), MAX_SEQ)
+
+
+def wants_page(headers: Headers) -> bool:
+    """Tell whether a client asks for JSON, and not for a stream."""
+    accepted = headers.get("accept", "")
+    return "application/json" in accepted and "text/event-stream" not in accepted
 
 
 class OpenStreams:
@@ -98,4 +193,4 @@ def _lines(run_id: str, batch: Sequence[EventRecord]) -> bytes:
 
 def _json(run_id: str, record: EventRecord) -> str:
     """Return an event as ASCII: some clients break lines at U+2028 and the like."""
-    return _EVENT.dump_json(EventView.of(run_id, record), ensure_ascii=True).decode()
+    return EventView.of(run_id, record).model_dump_json(ensure_ascii=True)

@@ -1,16 +1,46 @@
-"""The values that fields of requests are made of, each with its rule and its message."""
+"""The models and values that requests and answers are made of, each with its rule and message."""
 
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, LiteralString
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from fastapi import Path
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from app.api.json_text import is_storable
 from app.control.budget import MAX_LIMIT
 from app.nodes.reading import OWN
+
+
+class Body(BaseModel):
+    """What a caller sends: a number is no string, true is no number, unknown fields are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True
+    )
+
+
+class Query(BaseModel):
+    """The query of a request; unknown parameters are refused."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class View(BaseModel):
+    """What a caller sees of a value of the domain, made from its attributes."""
+
+    model_config = ConfigDict(from_attributes=True, frozen=True, use_attribute_docstrings=True)
+
 
 MAX_REASON_CHARS = 500
 
@@ -75,6 +105,11 @@ RunId = Annotated[
 ]
 """Chosen by a caller, or a UUIDv7."""
 
+RunIdPath = Annotated[RunId, Path(description="The id of a run.")]
+
+StorableText = Annotated[str, AfterValidator(_text)]
+"""A text that the database can store."""
+
 CaseInput = Annotated[
     str, AfterValidator(_case_input), Field(json_schema_extra={"pattern": r"\S", "minLength": 1})
 ]
@@ -92,10 +127,10 @@ ZoneName = Annotated[
     Field(json_schema_extra={"maxLength": 64}, examples=["Europe/Paris"]),
 ]
 
-Reason = Annotated[str, AfterValidator(_text), StringConstraints(max_length=MAX_REASON_CHARS)]
-"""Why somebody stops a run; receipts and traces show it."""
+Reason = Annotated[StorableText, StringConstraints(max_length=MAX_REASON_CHARS)]
+"""Why a run is cancelled; shown in receipts and traces."""
 
-Cursor = Annotated[str, AfterValidator(_text), StringConstraints(max_length=512)]
+Cursor = Annotated[StorableText, StringConstraints(max_length=512)]
 
 ToolName = Annotated[str, StringConstraints(max_length=128)]
 

@@ -3,12 +3,12 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, StringConstraints
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
-from app.api.field_types import Cursor
-from app.api.graph_schema import GraphForm
-from app.api.json_text import is_storable
+from app.api.field_types import Body, Cursor, Query, StorableText
+from app.nodes.graph_spec import GraphSpec
 from app.nodes.reading import OWN
 
 MAX_DESCRIPTION_CHARS = 1000
@@ -17,19 +17,10 @@ MAX_VERSION = 2**31 - 1
 _NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
 """Any of these characters, but not a lone ``.`` or ``..``, which no URL can name."""
 
-_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
-
 
 def _name(value: str) -> str:
     if not 1 <= len(value) <= 64 or not re.fullmatch(_NAME[1:-1], value, re.ASCII):
         message = "The name of a graph is 1 to 64 of the characters A-Z a-z 0-9 . _ -"
-        raise PydanticCustomError(OWN, message)
-    return value
-
-
-def _storable(value: str) -> str:
-    if not is_storable(value):
-        message = "This may not hold NUL characters or unpaired surrogates."
         raise PydanticCustomError(OWN, message)
     return value
 
@@ -47,14 +38,32 @@ GraphName = Annotated[
 Version = Annotated[int, Field(ge=1, le=MAX_VERSION)]
 
 
-class GraphByName(BaseModel):
+class GraphByName(Body):
     """The name of a registered graph."""
-
-    model_config = _STRICT
 
     name: GraphName
     version: Version | None = None
     """Left out, the newest version there is."""
+
+
+Description = Annotated[StorableText, StringConstraints(max_length=MAX_DESCRIPTION_CHARS)]
+
+
+class GraphForm:
+    """Documents an object as a graph, or as one of some other models; it validates nothing.
+
+    Graphs are validated later, so that all their problems are reported at once.
+    """
+
+    def __init__(self, *others: Any) -> None:
+        self._models = (GraphSpec, *others)
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema that generated clients and people see."""
+        forms = [handler(model.__pydantic_core_schema__) for model in self._models]
+        return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
 
 InlineGraph = Annotated[dict[str, Any], GraphForm()]
@@ -64,37 +73,26 @@ GraphOrName = Annotated[dict[str, Any], GraphForm(GraphByName)]
 """A graph itself, or the name of a registered one."""
 
 
-class NewGraphBody(BaseModel):
+class NewGraphBody(Body):
     """A graph to register."""
-
-    model_config = _STRICT
 
     name: GraphName
     """What it is called; the first graph of a name is version 1, every change the next version."""
     graph: InlineGraph
     """The graph itself; in the data of its steps it may name other registered graphs."""
-    description: (
-        Annotated[
-            str, AfterValidator(_storable), StringConstraints(max_length=MAX_DESCRIPTION_CHARS)
-        ]
-        | None
-    ) = None
+    description: Description | None = None
     """What the graph is for."""
 
 
-class GraphToValidate(BaseModel):
+class GraphToValidate(Body):
     """A graph to look at."""
-
-    model_config = _STRICT
 
     graph: InlineGraph
     """The graph itself; in the data of its steps it may name registered graphs."""
 
 
-class GraphQuery(BaseModel):
+class GraphQuery(Query):
     """Which part of a list of graphs to show."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     limit: Annotated[int, Field(ge=1, le=200)] = 50
     """How many a page holds."""

@@ -1,21 +1,16 @@
 """Registered graphs, and what is wrong with a graph, as callers see them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ConfigDict
-
+from app.api.field_types import View
 from app.api.violations import words_of
 from app.kernel.validation import Problem, Severity
 from app.runs.graphs import GraphDefinition, GraphPage, GraphVersion, Registered
 
-_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphLinks:
+class GraphLinks(View):
     """Where to go from a version of a graph."""
 
     self: str
@@ -28,11 +23,8 @@ class GraphLinks:
         return cls(self=f"{versions}/{head.version}", versions=versions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemView:
+class ProblemView(View):
     """Something that is wrong with a graph."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     place: str
     """Where, such as ``steps.2.type``; empty for the graph as a whole."""
@@ -46,11 +38,8 @@ class ProblemView:
         return cls(place=problem.place, message=words_of(problem), severity=problem.severity)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphSummary:
+class GraphSummary(View):
     """One version of a registered graph, without the graph itself."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     name: str
     version: int
@@ -68,13 +57,10 @@ class GraphSummary:
         return cls(**_members(head, root))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredGraph(GraphSummary):
     """A graph that was registered, or had been before."""
 
-    __pydantic_config__ = _DOCUMENTED
-
-    warnings: Sequence[ProblemView]
+    warnings: list[ProblemView]
     """What is odd about it, but does not keep it from being run."""
 
     @classmethod
@@ -84,13 +70,10 @@ class RegisteredGraph(GraphSummary):
         return cls(**_members(registered.head, root), warnings=warnings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDefinitionView(GraphSummary):
     """One version of a registered graph."""
 
-    __pydantic_config__ = _DOCUMENTED
-
-    graph: Mapping[str, Any]
+    graph: dict[str, Any]
     """As its author wrote it."""
 
     @classmethod
@@ -99,13 +82,10 @@ class GraphDefinitionView(GraphSummary):
         return cls(**_members(definition.head, root), graph=definition.graph)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphList:
+class GraphList(View):
     """Some versions of registered graphs."""
 
-    __pydantic_config__ = _DOCUMENTED
-
-    graphs: Sequence[GraphSummary]
+    graphs: list[GraphSummary]
     next_cursor: str | None
     """Ask for the next page with it; null on the last one."""
 
@@ -116,15 +96,12 @@ class GraphList:
         return cls(graphs=graphs, next_cursor=page.next_cursor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(View):
     """What is wrong with a graph."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     valid: bool
     """True if it could be run; there may be warnings all the same."""
-    problems: Sequence[ProblemView]
+    problems: list[ProblemView]
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Self:

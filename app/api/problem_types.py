@@ -46,7 +46,7 @@ RUN_NOT_FOUND = ProblemType(
     slug="run-not-found",
     status=404,
     title="There is no such run",
-    detail="Check the run id. A wish to stop a run that does not exist yet is no run.",
+    detail="Check the run id. A pending cancel of a run that does not exist yet is no run.",
 )
 GRAPH_NOT_FOUND = ProblemType(
     slug="graph-not-found",
@@ -104,10 +104,10 @@ IDEMPOTENCY_MISMATCH = ProblemType(
     detail="Use a new Idempotency-Key for a new request, or repeat the first body unchanged.",
 )
 TOO_MANY_PENDING_CANCELS = ProblemType(
-    slug="too-many-intents",
+    slug="too-many-pending-cancels",
     status=429,
-    title="Too many stops wait for runs that do not exist",
-    detail="Check the run ids. Stops for unknown runs expire; try again later.",
+    title="Too many cancel requests are pending for runs that do not exist",
+    detail="Check the run ids. Cancel requests for unknown runs expire; try again later.",
     retry_after_seconds=60,
 )
 QUEUE_FULL = ProblemType(
@@ -129,7 +129,7 @@ INTERNAL = ProblemType(
     slug="internal-error",
     status=500,
     title="The service failed",
-    detail="Report the request_id to whoever runs the service. "
+    detail="Report the request_id to the operator of the service. "
     "A POST may be repeated with the same run_id or Idempotency-Key; it makes no second run.",
 )
 UNAVAILABLE = ProblemType(

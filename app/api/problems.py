@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): one table, one form, nothing of the caller's in it.
+"""Errors as problem documents (RFC 9457): one table, one form, nothing that a caller has sent.
 
 A problem document says what kind of error it is (``type``), what to do (``detail``), which fields
 are at fault (``errors``) and under which id the logs know the request.
@@ -15,7 +15,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from app.api import problem_types as types
-from app.api.allowed_methods import allowed_methods
 from app.api.problem_types import ProblemType
 from app.api.violations import Violation, graph_violations, violations_of
 from app.runs.errors import (
@@ -114,7 +113,7 @@ def problem_response(request_id: str, error: ProblemError) -> Response:
 async def _answer(request: Request, error: Exception) -> Response:
     refused = _as_problem(error)
     if refused.kind is types.METHOD_NOT_ALLOWED:
-        refused.headers = {"Allow": allowed_methods(request)}
+        refused.headers = {"Allow": _allowed_methods(request)}
     return problem_response(request.scope["request_id"], refused)
 
 
@@ -146,3 +145,22 @@ def _graph_refused(error: GraphRefusedError) -> ProblemError:
     if unnamed:
         detail = f"{detail} There are {unnamed} more problems in the graph than are named."
     return ProblemError(types.INVALID_REQUEST, detail, violations=violations)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return every method of a resource as an Allow header, not only those of its first route."""
+    segments = request.url.path.removeprefix(request.scope.get("root_path", "")).split("/")
+    found = {
+        method.upper()
+        for template, operations in request.app.openapi()["paths"].items()
+        if _fits(template.split("/"), segments)
+        for method in operations
+    }
+    return ", ".join(sorted(found)) or "GET"
+
+
+def _fits(template: list[str], segments: list[str]) -> bool:
+    return len(template) == len(segments) and all(
+        part.startswith("{") or part == segment
+        for part, segment in zip(template, segments, strict=True)
+    )

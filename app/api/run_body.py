@@ -1,23 +1,27 @@
-"""What a caller may send about runs."""
+"""What a caller may send about runs: bodies, queries and headers."""
 
+import hashlib
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetPydanticSchema,
     ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
+from starlette.datastructures import Headers
 
 from app.api.field_types import (
+    Body,
     CaseInput,
     Cursor,
     Instant,
+    Query,
     Reason,
     RunId,
     Seed,
@@ -25,14 +29,37 @@ from app.api.field_types import (
     ZoneName,
 )
 from app.api.graph_body import GraphOrName
+from app.api.problem_types import INVALID_REQUEST
+from app.api.problems import ProblemError
+from app.api.violations import Violation
 from app.control.budget import Budget, json_name, json_number
 from app.nodes.reading import OWN
 from app.runs.run import RunStatus
 
 MAX_EXPECTED_TOOLS = 50
+MAX_KEY_CHARS = 255
 
-_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
-"""A number is no string and true is no number; what is not known is refused."""
+_KEY = r"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"
+_VALID_KEY = re.compile(_KEY[1:-1])
+_WAIT = re.compile(r'(?:^|,)\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(?=[,;]|$)', re.IGNORECASE | re.ASCII)
+
+POST_HEADERS: list[dict[str, Any]] = [
+    {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "description": "Makes a POST safe to repeat: the same key never makes two runs.",
+        "schema": {"type": "string", "pattern": _KEY, "minLength": 1, "maxLength": MAX_KEY_CHARS},
+    },
+    {
+        "name": "Prefer",
+        "in": "header",
+        "description": "`wait=N` waits up to N seconds for the result (RFC 7240).",
+        "schema": {"type": "string", "examples": ["wait=10"]},
+    },
+]
+"""How the OpenAPI document describes the headers of POST /runs.
+
+They are read by hand: as parameters of the route they would cost a tenth of the whole request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +115,8 @@ OfCases = SkipJsonSchema[Annotated[None, BeforeValidator(_of_cases)]]
 OfGraphRuns = SkipJsonSchema[Annotated[None, BeforeValidator(_of_graph_runs)]]
 
 
-class RunFields(BaseModel):
+class RunFields(Body):
     """What runs of every kind have."""
-
-    model_config = _STRICT
 
     run_id: RunId | None = None
     """Names the run; left out, the service makes a UUIDv7. Repeating an id repeats nothing."""
@@ -120,8 +145,9 @@ class CaseBody(RunFields):
     """Tools without which the answer does not count as verified; GET /tools lists them."""
     gold_answer: str | None = None
     """The right answer, for the verifier alone: no model ever sees it."""
-    mode: Literal["hrm_small_then_escalate", "fallback_only"] | None = None
-    """How much the small model does before the big one; left out, as configured."""
+    mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] | None = None
+    """How much the small model does before the big one; left out, as configured. ``escalate`` means
+    ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
     """What the run may spend; left out, the configured limits."""
     graph: OfGraphRuns = None
@@ -147,32 +173,31 @@ class GraphRunBody(RunFields):
     mode: OfCases = None
 
 
-RunBody = CaseBody | GraphRunBody
+def _by_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> CaseBody | GraphRunBody:
+    is_graph = isinstance(sent, dict) and sent.get("kind") == "graph"
+    return GraphRunBody.model_validate(sent) if is_graph else CaseBody.model_validate(sent)
+
+
+RunBody = Annotated[CaseBody | GraphRunBody, WrapValidator(_by_kind)]
 """A run to accept: its ``kind`` says which, a case if there is none."""
 
 
-class CancelBody(BaseModel):
-    """Why a run is stopped."""
-
-    model_config = _STRICT
+class CancelBody(Body):
+    """Why a run is cancelled."""
 
     reason: Reason | None = None
     """Shown in the receipt and in the trace."""
 
 
-class CancelQuery(BaseModel):
-    """The query of a stop."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+class CancelQuery(Query):
+    """The query of a cancel request."""
 
     reason: Reason | None = None
-    """Shown in the receipt and in the trace; a reason in the body counts more."""
+    """Shown in the receipt and in the trace; a reason in the body takes precedence."""
 
 
-class RunQuery(BaseModel):
+class RunQuery(Query):
     """Which runs to list."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     status: RunStatus | None = None
     """Runs of one status."""
@@ -186,10 +211,34 @@ class RunQuery(BaseModel):
     """The ``next_cursor`` of the page before."""
 
 
-class TraceQuery(BaseModel):
+class TraceQuery(Query):
     """How to show a trace."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     format: Literal["json", "explain"] = "json"
     """``json`` is the snapshot; ``explain`` is a text to read."""
+
+
+def idempotency_key(headers: Headers) -> str | None:
+    """Return the SHA-256 of the key under which the request may be repeated.
+
+    The key itself is not stored: it may contain anything, and is only ever compared.
+
+    Raises:
+        ProblemError: it is not 1 to 255 printable ASCII characters.
+    """
+    key = headers.get("idempotency-key")
+    if key is not None and (len(key) > MAX_KEY_CHARS or not _VALID_KEY.fullmatch(key)):
+        message = f"An idempotency key is 1 to {MAX_KEY_CHARS} printable ASCII characters."
+        raise ProblemError(INVALID_REQUEST, violations=[Violation("Idempotency-Key", message)])
+    return None if key is None else hashlib.sha256(key.encode("ascii")).hexdigest()
+
+
+def wait_seconds(headers: Headers, *, longest: int) -> int | None:
+    """Return how long to wait for the result, at most ``longest``; None if that is not preferred.
+
+    A preference that cannot be read is ignored (RFC 7240); the first of several counts.
+    """
+    if "prefer" not in headers:
+        return None
+    found = _WAIT.search(",".join(headers.getlist("prefer")))
+    return min(int(found.group(1)), longest) if found else None

@@ -1,24 +1,16 @@
-"""Runs and receipts as callers see them (spec, section 10)."""
+"""Runs and cancel receipts as callers see them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ConfigDict
-
+from app.api.field_types import View
 from app.runs.ports import Page
-from app.runs.run import CallRecord, CancelRequest, GraphRef, Run, RunKind, RunStatus
+from app.runs.run import CallRecord, Run, RunKind, RunStatus
 from app.runs.service import CancelStatus
 
-_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(View):
     """Where to go from a run."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     self: str
     trace: str
@@ -27,7 +19,7 @@ class Links:
     artifacts: str
     """The files that the run has made."""
     cancel: str
-    """POST stops the run; so does DELETE on ``self``."""
+    """POST cancels the run; so does DELETE on ``self``."""
 
     @classmethod
     def of(cls, run_id: str, root: str) -> Self:
@@ -42,51 +34,25 @@ class Links:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunGraph:
+class RunGraph(View):
     """The registered graph that a run was accepted with."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     name: str
     version: int | None
 
-    @classmethod
-    def of(cls, ref: GraphRef | None) -> Self | None:
-        """Return the view of a name, if the run has one."""
-        return None if ref is None else cls(name=ref.name, version=ref.version)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelView:
-    """Somebody's wish to stop the run."""
-
-    __pydantic_config__ = _DOCUMENTED
+class CancelView(View):
+    """A request to cancel the run."""
 
     requested_by: str
     reason: str | None
     requested_at: datetime | None
     delivered_at: datetime | None
-    """When the worker that executes the run knew."""
-
-    @classmethod
-    def of(cls, cancel_request: CancelRequest | None) -> Self | None:
-        """Return the view of a wish, if there is one."""
-        if cancel_request is None:
-            return None
-        return cls(
-            requested_by=cancel_request.requested_by,
-            reason=cancel_request.reason,
-            requested_at=cancel_request.requested_at,
-            delivered_at=cancel_request.delivered_at,
-        )
+    """When the worker that executes the run received it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """A run: what became of a request."""
-
-    __pydantic_config__ = _DOCUMENTED
+class RunView(View):
+    """A run: its state and what came of it."""
 
     run_id: str
     kind: RunKind
@@ -103,28 +69,29 @@ class RunView:
     finished_at: datetime | None
     attempts: int
     """How often a worker has begun it."""
-    result: Mapping[str, Any] | None
+    result: dict[str, Any] | None
     """Of a case: answer, verified, finish_reason, logs, artifacts, counters. Of a graph: outputs,
     by step and handle, and steps, each with its status and its error. What there is of it stays
     when the run ends early."""
-    usage: Mapping[str, Any] | None
+    usage: dict[str, Any] | None
     """What was spent: tokens, seconds, steps, api_calls, cost_usd, llm_calls_small,
     llm_calls_big, tool_calls."""
-    stop: Mapping[str, Any] | None
+    stop: dict[str, Any] | None
     """Why it ended before its natural end: kind, dimension, scope, limit, used, reason, at."""
     cancel: CancelView | None
-    metadata: Mapping[str, Any]
+    metadata: dict[str, Any]
     """What its caller sent along."""
     links: Links
 
     @classmethod
     def of(cls, run: Run, root: str) -> Self:
         """Return the view of a run."""
+        graph, cancel = run.request.graph_ref, run.cancel_request
         return cls(
             run_id=run.key.run_id,
             kind=run.kind,
             status=run.status,
-            graph=RunGraph.of(run.request.graph_ref),
+            graph=None if graph is None else RunGraph.model_validate(graph),
             finish_reason=run.finish_reason,
             created_at=run.created_at,
             started_at=run.started_at,
@@ -133,19 +100,16 @@ class RunView:
             result=run.result,
             usage=run.usage,
             stop=run.stop,
-            cancel=CancelView.of(run.cancel_request),
+            cancel=None if cancel is None else CancelView.model_validate(cancel),
             metadata=run.metadata,
             links=Links.of(run.key.run_id, root),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPage:
+class RunPage(View):
     """Some runs, newest first."""
 
-    __pydantic_config__ = _DOCUMENTED
-
-    runs: Sequence[RunView]
+    runs: list[RunView]
     next_cursor: str | None
     """Ask for the next page with it; null on the last one."""
 
@@ -155,11 +119,8 @@ class RunPage:
         return cls(runs=[RunView.of(run, root) for run in page.runs], next_cursor=page.next_cursor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallView:
-    """An LLM or tool call that had begun before a stop was wished for."""
-
-    __pydantic_config__ = _DOCUMENTED
+class CallView(View):
+    """An LLM or tool call that had begun before the run was cancelled."""
 
     node_id: str
     """Its CallNode in the trace."""
@@ -184,40 +145,37 @@ class CallView:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelReceipt:
-    """What became of a wish to stop a run."""
-
-    __pydantic_config__ = _DOCUMENTED
+class CancelReceipt(View):
+    """What came of a request to cancel a run."""
 
     run_id: str
     status: RunStatus | None
-    """Of the run as the wish found it or left it; null if it does not exist yet."""
+    """Of the run once the request was stored; null if it does not exist yet."""
     already_finished: bool
     """True if the run had ended before, so that nothing was changed."""
     requested_at: datetime | None
-    """When the wish that counts, the first one, was stored."""
+    """When the first request to cancel the run was stored."""
     delivered_at: datetime | None
-    """When the worker that executes the run knew."""
+    """When the worker that executes the run received it."""
     settled_at: datetime | None
     """When the run ended."""
     requested_by: str | None
     reason: str | None
-    calls: Sequence[CallView]
-    """The LLM and tool calls that had begun before the wish."""
+    calls: list[CallView]
+    """The LLM and tool calls that had begun before the request."""
 
     @classmethod
     def of(cls, receipt: CancelStatus) -> Self:
-        """Return the view of a receipt."""
-        cancel_request = receipt.cancel_request
+        """Return the view of what became of a cancel request."""
+        request = receipt.cancel_request
         return cls(
             run_id=receipt.run_id,
             status=receipt.status,
             already_finished=receipt.already_finished,
-            requested_at=cancel_request.requested_at if cancel_request else None,
-            delivered_at=cancel_request.delivered_at if cancel_request else None,
+            requested_at=request.requested_at if request else None,
+            delivered_at=request.delivered_at if request else None,
             settled_at=receipt.settled_at,
-            requested_by=cancel_request.requested_by if cancel_request else None,
-            reason=cancel_request.reason if cancel_request else None,
+            requested_by=request.requested_by if request else None,
+            reason=request.reason if request else None,
             calls=[CallView.of(record) for record in receipt.calls],
         )

@@ -21,7 +21,7 @@ class PartState:
 
     ready: bool
     message: str = ""
-    """What is missing, for whoever runs the service; it is shown to anybody."""
+    """What is missing, for the operator of the service; any caller may see it."""
 
 
 class Readiness(Protocol):
@@ -36,7 +36,7 @@ class NodeTypes(Protocol):
     """Knows the types of step that graphs can be made of."""
 
     def describe(self) -> Sequence[Mapping[str, Any]]:
-        """Return what can be said of each type, by name, as JSON."""
+        """Return the description of each type, by name, as JSON."""
         ...
 
 
@@ -62,7 +62,7 @@ class ApiLimits:
     """Of a body apart from the graph in it."""
     max_json_depth: int
     max_input_chars: int
-    """Code points of a case's input (seed 002, 9.3 and 23.4)."""
+    """Code points of a case's input."""
     max_metadata_bytes: int = 16_384
     """Of metadata written as JSON."""
     max_graph_bytes: int

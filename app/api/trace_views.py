@@ -1,29 +1,139 @@
-"""Traces as callers see them."""
+"""Traces as callers see them: the calls of a run, its steps, and where its time and money went."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Self, cast
 
-from pydantic import ConfigDict
-
+from app.api.field_types import View
 from app.api.run_views import Links
-from app.api.trace_analysis_views import AnalysisView
 from app.engine.step_path import StepPath
 from app.runs.service import Trace
-from app.trace.analysis import duration_ms
+from app.trace.analysis import (
+    Segment,
+    TimeShare,
+    costs_by_model,
+    costs_by_tier,
+    critical_path,
+    duration_ms,
+    first_halted,
+    time_shares,
+)
 from app.trace.node import Node, number_of
 from app.trace.snapshot import Snapshot
 from app.trace.step_trace import StepUse, add_nested, uses_of
 
-_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
+
+class SegmentView(View):
+    """A stretch of time in which one node alone held up the end of the run."""
+
+    node_id: str
+    name: str
+    after_ms: int
+    """When it began, counted from the beginning of the run."""
+    duration_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
+class TimeShareView(View):
+    """How long the calls of one sort were at work themselves, not waiting for calls below them."""
+
+    kind: str
+    name: str
+    model: str | None
+    count: int
+    own_ms: int
+    """Calls that overlap count each for itself."""
+
+    @classmethod
+    def of(cls, share: TimeShare) -> Self:
+        """Return the view of a share."""
+        return cls(**asdict(share))
+
+
+class ModelCostView(View):
+    """What the calls of one model cost in one tier, failed and halted ones included."""
+
+    model: str
+    tier: str | None
+    """``small`` or ``big``."""
+    count: int
+    cost_usd: float
+    tokens_in: int
+    tokens_out: int
+
+
+class TierCostView(View):
+    """What the calls of one tier cost, whatever its models."""
+
+    tier: str | None
+    """``small`` or ``big``; null stands for models that belong to neither."""
+    count: int
+    cost_usd: float
+    tokens_in: int
+    tokens_out: int
+
+
+class StopView(View):
+    """The call that hit a limit or a stop."""
+
+    node_id: str
+    kind: str
+    name: str
+    reason: str | None
+    after_ms: int
+    """Counted from the beginning of the run."""
+
+    @classmethod
+    def of(cls, node: Node, began_ms: int) -> Self:
+        """Return the view of a halted node."""
+        return cls(
+            node_id=node["node_id"],
+            kind=node["kind"],
+            name=node["name"],
+            reason=node["stop_reason"],
+            after_ms=(node["end_ts_ms"] or began_ms) - began_ms,
+        )
+
+
+class AnalysisView(View):
+    """Where the time and the money of a run went, and what stopped it."""
+
+    critical_path: list[SegmentView]
+    """Which calls determined the end of the run, from its beginning to its end."""
+    time: list[TimeShareView]
+    """The longest first."""
+    cost_by_model: list[ModelCostView]
+    """The dearest first."""
+    cost_by_tier: list[TierCostView]
+    """The dearest first."""
+    stopped_at: StopView | None
+    """Null if nothing was stopped."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Self:
+        """Analyse a snapshot that has a root."""
+        nodes = snapshot["nodes"]
+        began_ms = nodes[snapshot["root_id"] or ""]["start_ts_ms"]
+        halted = first_halted(snapshot)
+
+        def segment(of: Segment) -> SegmentView:
+            return SegmentView(
+                node_id=of.node_id,
+                name=nodes[of.node_id]["name"],
+                after_ms=of.start_ms - began_ms,
+                duration_ms=of.end_ms - of.start_ms,
+            )
+
+        return cls(
+            critical_path=[segment(of) for of in critical_path(snapshot)],
+            time=[TimeShareView.of(share) for share in time_shares(snapshot)],
+            cost_by_model=[ModelCostView(**asdict(cost)) for cost in costs_by_model(snapshot)],
+            cost_by_tier=[TierCostView(**asdict(cost)) for cost in costs_by_tier(snapshot)],
+            stopped_at=None if halted is None else StopView.of(halted, began_ms),
+        )
+
+
+class StepView(View):
     """One execution of a step; a step that was begun again after a lost worker has several."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     step_id: str
     """Its id in its own graph."""
@@ -71,16 +181,13 @@ class StepView:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceView:
+class TraceView(View):
     """What a run did, call by call."""
 
-    __pydantic_config__ = _DOCUMENTED
-
     run_id: str
-    snapshot: Mapping[str, Any]
+    snapshot: dict[str, Any]
     """The ExecutionGraph: chain_id, root_id, nodes by id, aggregates, snapshot_ts_ms."""
-    steps: Sequence[StepView]
+    steps: list[StepView]
     """In the order in which they began."""
     analysis: AnalysisView
     """Where its time and its money went, and what stopped it."""

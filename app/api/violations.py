@@ -1,4 +1,4 @@
-"""What is wrong with which field, said without repeating what was sent.
+"""What is wrong with which field, in words that do not repeat what was sent.
 
 The words of the validation library are not used: some of them quote the input. Every message here
 is made of our own words and of limits that stand in our own schema.
@@ -26,7 +26,7 @@ _QUOTED = re.compile("'[^']*'")
 _ORDINARY = re.compile("'[A-Za-z_-]{0,15}[0-9]{0,4}'", re.ASCII)
 """Too short to be a secret; most names are, and looking closer at all of them would take long."""
 _ODD = ('"', "\\", "...")
-"""Where names have quotes of their own or were cut, it cannot be told where they end."""
+"""Where names have quotes of their own or were cut, their ends cannot be found."""
 _TORN = re.compile(r"(?<![^\s'\"])[^\s'\"]{1,100}?\.\.\.")
 """A word that was cut, which no rule can recognise any more."""
 

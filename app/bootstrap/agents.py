@@ -9,12 +9,12 @@ from platform import python_version
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.adapters.providers.recorded import Recorder
+from app.adapters.providers.recorded import Recorder, RecordingProvider
 from app.bootstrap.plugins import Providers, Toolbox, require_known
 from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier, TierModel
-from app.llm.ports import ModelEndpoint, ModelProvider
+from app.llm.ports import ModelEndpoint
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
@@ -41,16 +41,13 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
     Raises:
         StartupError: it allows or denies a tool that does not exist.
     """
-    allow = settings.tools.allow
+    allow, deny = settings.tools.allow, settings.tools.deny
     known = [tool.spec.name for tool in tools]
     require_known("tool", "tools.allow", allow or (), known)
-    require_known("tool", "tools.deny", settings.tools.deny, known)
-    policy = ToolPolicy(
-        allow=None if allow is None else frozenset(allow), deny=frozenset(settings.tools.deny)
-    )
+    require_known("tool", "tools.deny", deny, known)
     return ToolDispatch(
         ToolRegistry(tools),
-        policy,
+        ToolPolicy(allow=None if allow is None else frozenset(allow), deny=frozenset(deny)),
         payloads=settings.trace.payloads,
         retry=_retry(settings.retry),
     )
@@ -65,14 +62,28 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
     providers = check_providers(settings)
 
     def model(chosen: ModelSettings) -> TierModel:
-        provider = providers.make(chosen.chosen_provider, _endpoint(chosen))
-        return _model(chosen, provider if recorder is None else recorder.of(provider))
+        endpoint = ModelEndpoint(
+            model=chosen.chosen_model,
+            base_url=chosen.base_url,
+            api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
+            recording=chosen.recording,
+        )
+        provider = providers.make(chosen.chosen_provider, endpoint)
+        return TierModel(
+            provider=RecordingProvider(provider, recorder) if recorder else provider,
+            model=chosen.chosen_model,
+            temperature=chosen.temperature,
+            max_output_tokens=chosen.max_output_tokens,
+            timeout_seconds=chosen.timeout_seconds,
+            structured_output=StructuredOutput(chosen.structured_output),
+            price=_stated_price(chosen),
+        )
 
     tiers = {
         tier: replace(model(chosen), fallbacks=tuple(map(model, chosen.fallbacks)))
         for tier, chosen in _tiers(settings).items()
     }
-    return ModelGateway(tiers, _list_price(_chosen(settings)), _retry(settings.retry))
+    return ModelGateway(tiers, _list_price(settings), _retry(settings.retry))
 
 
 def check_providers(settings: Settings) -> Providers:
@@ -85,17 +96,13 @@ def check_providers(settings: Settings) -> Providers:
     for tier, chosen in _tiers(settings).items():
         providers.require(f"models.{tier.value}.provider", chosen.chosen_provider)
         for number, fallback in enumerate(chosen.fallbacks, 1):
-            key = f"models.{tier.value}.fallbacks item {number}: provider"
+            key = f"models.{tier.value}.fallbacks.{number}.provider"
             providers.require(key, fallback.chosen_provider)
     return providers
 
 
 def _tiers(settings: Settings) -> dict[Tier, TierSettings]:
     return {Tier.SMALL: settings.models.small, Tier.BIG: settings.models.big}
-
-
-def _chosen(settings: Settings) -> tuple[ModelSettings, ...]:
-    return tuple(each for tier in _tiers(settings).values() for each in (tier, *tier.fallbacks))
 
 
 def build_catalog(
@@ -132,51 +139,20 @@ def build_catalog(
 
 
 def _case_defaults(settings: Settings) -> CaseDefaults:
-    act = settings.act
+    flags = settings.flags
+    act = ActLimits(**settings.act.model_dump(), escalate_when=EscalateWhen(flags.escalate_when))
     return CaseDefaults(
-        timezone=settings.flags.zone_name,
-        mode=Mode(settings.flags.mode),
-        act=ActLimits(
-            max_steps=act.max_steps,
-            max_steps_fallback_only=act.max_steps_fallback_only,
-            no_progress_patience=act.no_progress_patience,
-            min_improvement=act.min_improvement,
-            escalate_when=EscalateWhen(settings.flags.escalate_when),
-        ),
+        timezone=flags.zone_name,
+        mode=Mode(flags.mode),
+        act=act,
         pass_metric=settings.verifier_thresholds.pass_metric,
         wrap_up_reserve=settings.budget.wrap_up_reserve,
     )
 
 
 def _retry(settings: RetrySettings) -> RetryPolicy:
-    return RetryPolicy(
-        max_retries=settings.max_retries,
-        base_seconds=settings.base_seconds,
-        factor=settings.factor,
-        jitter=settings.jitter,
-        max_delay_seconds=settings.max_seconds,
-    )
-
-
-def _model(chosen: ModelSettings, provider: ModelProvider) -> TierModel:
-    return TierModel(
-        provider=provider,
-        model=chosen.chosen_model,
-        temperature=chosen.temperature,
-        max_output_tokens=chosen.max_output_tokens,
-        timeout_seconds=chosen.timeout_seconds,
-        structured_output=StructuredOutput(chosen.structured_output),
-        price=_stated_price(chosen),
-    )
-
-
-def _endpoint(chosen: ModelSettings) -> ModelEndpoint:
-    return ModelEndpoint(
-        model=chosen.chosen_model,
-        base_url=chosen.base_url,
-        api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
-        recording=chosen.recording,
-    )
+    named = settings.model_dump(exclude={"max_seconds"})
+    return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
 
 
 def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
@@ -202,8 +178,7 @@ def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) ->
             "provider": each.chosen_provider,
             "model": each.chosen_model,
             "endpoint": urlsplit(each.base_url).netloc if each.base_url else None,
-            "temperature": each.temperature,
-            "structured_output": each.structured_output,
+            **each.model_dump(include={"temperature", "structured_output"}),
         }
         for tier, chosen in _tiers(settings).items()
         for each in (chosen, *chosen.fallbacks)
@@ -218,9 +193,10 @@ def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) ->
     return Recorder(path, header)
 
 
-def _list_price(models: tuple[ModelSettings, ...]) -> ListPrice:
+def _list_price(settings: Settings) -> ListPrice:
     """Return where to look up the models for which the configuration states no price."""
-    if all(model.chosen_provider == "offline" for model in models):
+    tiers = _tiers(settings).values()
+    if all(each.chosen_provider == "offline" for tier in tiers for each in (tier, *tier.fallbacks)):
         return no_list_price
     from app.adapters.providers.prices import list_price
 

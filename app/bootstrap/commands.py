@@ -5,11 +5,11 @@ Most of the service is imported only once the settings are known to fit: it take
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.bootstrap.configuration import StartupError, begin_logging, read_settings
+from app.bootstrap.configuration import StartupError, logged_settings, read_settings
 from app.client import CaseworkerClient
 from app.observability.logs import configure_logging
 from app.settings.schema import Settings
@@ -23,11 +23,9 @@ def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaita
     Raises:
         StartupError: the process cannot start.
     """
-    loaded = read_settings()
-    begin_logging(loaded)
+    settings = logged_settings()
     from app.bootstrap.server import serve
 
-    settings = loaded.settings
     with _database(settings, migrate=migrate) as url:
         serve(settings, url, executes=executes and settings.worker.enabled, started=started)
 
@@ -38,12 +36,11 @@ def run_worker(*, migrate: bool) -> None:
     Raises:
         StartupError: the process cannot start.
     """
-    loaded = read_settings()
-    begin_logging(loaded)
+    settings = logged_settings()
     from app.bootstrap.process import work
 
-    with _database(loaded.settings, migrate=migrate) as url:
-        work(loaded.settings, url)
+    with _database(settings, migrate=migrate) as url:
+        work(settings, url)
 
 
 def check_configuration() -> list[str]:
@@ -68,9 +65,7 @@ def upgrade_database() -> None:
     Raises:
         StartupError: the database cannot be reached or started.
     """
-    loaded = read_settings()
-    begin_logging(loaded)
-    with _database(loaded.settings, migrate=True):
+    with _database(logged_settings(), migrate=True):
         return
 
 
@@ -110,13 +105,11 @@ def _use_in_process(
     from app.bootstrap.agents import begin_recording
     from app.bootstrap.server import use_in_process
 
-    recorder = begin_recording(settings, record, about) if record else None
-    with _database(settings, migrate=False) as url:
-        try:
-            return use_in_process(use, settings, url, recorder)
-        finally:
-            if recorder is not None:
-                recorder.finish()
+    with (
+        closing(begin_recording(settings, record, about)) if record else nullcontext() as recorder,
+        _database(settings, migrate=False) as url,
+    ):
+        return use_in_process(use, settings, url, recorder)
 
 
 async def _use_remote(use: Callable[[CaseworkerClient], Awaitable[T]], url: str) -> T:
@@ -133,30 +126,23 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     Raises:
         StartupError: the database cannot be started, does not answer or is outdated.
     """
-    from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
-    from app.adapters.postgres.migrating import UnknownRevisionError, upgrade
-
-    if settings.database.url is not None:
-        url = settings.database.url.get_secret_value()
-        _prepare(url, migrate=migrate)
-        yield url
-        return
-    try:
-        with EmbeddedPostgres(settings.database.data_dir) as embedded:
-            url = embedded.start()
-            upgrade(url)
-            yield url
-    except EmbeddedPostgresError as error:
-        raise StartupError(str(error)) from error
-    except UnknownRevisionError as error:
-        raise StartupError(f"database.data_dir: {error}") from None
-
-
-def _prepare(url: str, *, migrate: bool) -> None:
     from sqlalchemy.exc import OperationalError
 
+    from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
     from app.adapters.postgres.migrating import UnknownRevisionError, is_served_by, upgrade
 
+    if settings.database.url is None:
+        try:
+            with EmbeddedPostgres(settings.database.data_dir) as embedded:
+                url = embedded.start()
+                upgrade(url)
+                yield url
+        except EmbeddedPostgresError as error:
+            raise StartupError(str(error)) from error
+        except UnknownRevisionError as error:
+            raise StartupError(f"database.data_dir: {error}") from None
+        return
+    url = settings.database.url.get_secret_value()
     try:
         if migrate:
             upgrade(url)
@@ -171,3 +157,4 @@ def _prepare(url: str, *, migrate: bool) -> None:
         raise StartupError(
             "database.url: the database does not answer, or refuses the user."
         ) from None
+    yield url

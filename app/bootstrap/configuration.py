@@ -8,6 +8,7 @@ from pydantic_settings import SettingsError
 
 from app.observability.logs import configure_logging
 from app.settings.loader import LoadedSettings, load_settings
+from app.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -28,8 +29,15 @@ def read_settings() -> LoadedSettings:
         raise StartupError(str(error)) from None
 
 
-def begin_logging(loaded: LoadedSettings) -> None:
-    """Configure logging, and log what was noticed while the settings were read."""
-    configure_logging(level=loaded.settings.logging.level, form=loaded.settings.logging.format)
+def logged_settings() -> Settings:
+    """Read the settings, configure logging, and log what was noticed.
+
+    Raises:
+        StartupError: like :func:`read_settings`.
+    """
+    loaded = read_settings()
+    logging = loaded.settings.logging
+    configure_logging(level=logging.level, form=logging.format)
     for warning in loaded.warnings:
         log.warning("settings.warning", detail=warning)
+    return loaded.settings

@@ -43,7 +43,7 @@ class Providers:
         Raises:
             StartupError: two have the same name.
         """
-        found = _installed(PROVIDERS) if points is None else points
+        found = _registered(PROVIDERS, points)
         self._points = _unique("provider", ((each.name, each.value, each) for each in found))
 
     def require(self, key: str, name: str) -> None:
@@ -83,11 +83,9 @@ class Toolbox:
         self._held.push_async_callback(renderer.aclose)
         resources = ToolResources(prices=self._prices(settings.prices), renderer=renderer)
         named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
-        found = (*(_installed(TOOLS) if points is None else points), *named)
-        made = [(point, _tool(point, resources)) for point in found]
-        self.tools: tuple[Tool, ...] = tuple(
-            _unique("tool", ((tool.spec.name, point.value, tool) for point, tool in made)).values()
-        )
+        made = [(at, _tool(at, resources)) for at in (*_registered(TOOLS, points), *named)]
+        unique = _unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
+        self.tools: tuple[Tool, ...] = tuple(unique.values())
 
     async def aclose(self) -> None:
         """End what draws pictures, if it was ever begun, and let go of connections."""
@@ -118,8 +116,7 @@ def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[Fun
     Raises:
         StartupError: one cannot be loaded, or is no function, or two have the same name.
     """
-    found = _installed(FUNCTIONS) if points is None else points
-    nodes = [(point, _node(point)) for point in found]
+    nodes = [(point, _node(point)) for point in _registered(FUNCTIONS, points)]
     return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
 
 
@@ -139,8 +136,8 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
             )
 
 
-def _installed(group: str) -> Iterable[EntryPoint]:
-    return _all_points().select(group=group)
+def _registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
+    return _all_points().select(group=group) if points is None else points
 
 
 _all_points = cache(entry_points)

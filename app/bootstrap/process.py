@@ -11,7 +11,8 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
@@ -21,7 +22,7 @@ from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.definitions import PostgresGraphs
 from app.adapters.postgres.dispatch import QueueDispatch
-from app.adapters.postgres.engines import Engines, PoolSizes, answers, open_engines
+from app.adapters.postgres.engines import PoolSizes, answers, open_engines
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.listener import CancelListener
 from app.adapters.postgres.migrating import is_current
@@ -56,7 +57,7 @@ class Process:
     def __init__(
         self, settings: Settings, url: str, *, executes: bool, recorder: Recorder | None = None
     ) -> None:
-        """Build the process; nothing is opened before :meth:`open`.
+        """Build the process; nothing is opened before :meth:`opened`.
 
         A ``recorder`` keeps what the models reply; it belongs to the caller.
 
@@ -65,7 +66,7 @@ class Process:
         """
         self.settings = settings
         self._url = url
-        self._engines = _engines(settings, url)
+        self._engines = open_engines(url, _pool_sizes(settings))
         self._journal = PostgresJournal(
             url, connect_timeout_seconds=settings.database.connect_timeout_seconds
         )
@@ -84,25 +85,26 @@ class Process:
             settings, self.models, self.tools, self._toolbox, installed_functions()
         )
         self._executor = self._build_executor() if executes else None
-        self._heartbeat = self._build_heartbeat()
+        self._heartbeat: Heartbeat | None = None
         self.runs = RunService(self._store, self._executor)
         self._loops = Loops()
         self._closing = False
 
-    async def open(self) -> None:
-        """Connect, say that this process lives, and take work.
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect, say that this process lives, and take work while the block does.
 
         Raises:
             StoreUnavailableError: the database does not answer.
         """
         await self._journal.start()
-        if self._executor is None or self._heartbeat is None:
-            return
-        await self._heartbeat.beat()
-        self._loops.keep("heartbeat", self._heartbeat.run)
-        self._loops.keep("listener", self._listener(self._executor, self._heartbeat).run)
-        self._loops.keep("queue", self._queue_worker(self._executor).run)
-        log.info("process.open", worker_id=self._executor.worker_id)
+        if self._executor is not None:
+            await self._take_work(self._executor)
+            log.info("process.open", worker_id=self._executor.worker_id)
+        try:
+            yield
+        finally:
+            await self._close()
 
     def begin_closing(self) -> None:
         """Take no more work and answer callers that wait; called at the first sign of an end."""
@@ -111,7 +113,7 @@ class Process:
         if self._executor is not None:
             self._executor.stop_taking()
 
-    async def close(self) -> None:
+    async def _close(self) -> None:
         """Let runs end or give them back, then let go of everything."""
         self.begin_closing()
         if self._executor is not None:
@@ -160,27 +162,22 @@ class Process:
             artifacts=ArtifactKeeping(self._artifacts, artifact_limits(self.settings)),
         )
 
-    def _build_heartbeat(self) -> Heartbeat | None:
-        if self._executor is None:
-            return None
-        return Heartbeat(
+    async def _take_work(self, executor: RunExecutor) -> None:
+        database, worker = self.settings.database, self.settings.worker
+        patience = Patience(
+            connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
+        )
+        self._heartbeat = Heartbeat(
             workers=PostgresWorkers(self._engines),
             store=self._store,
-            executor=self._executor,
-            interval_seconds=self.settings.worker.heartbeat_seconds,
+            executor=executor,
+            interval_seconds=worker.heartbeat_seconds,
         )
-
-    def _listener(self, executor: RunExecutor, heartbeat: Heartbeat) -> CancelListener:
-        return CancelListener(
-            self._url,
-            patience=_patience(self.settings),
-            heard=executor.cancel,
-            connected=heartbeat.beat,
+        await self._heartbeat.beat()
+        listener = CancelListener(
+            self._url, patience=patience, heard=executor.cancel, connected=self._heartbeat.beat
         )
-
-    def _queue_worker(self, executor: RunExecutor) -> QueueWorker:
-        worker = self.settings.worker
-        return QueueWorker(
+        queue = QueueWorker(
             self._url,
             store=self._store,
             executor=executor,
@@ -191,8 +188,11 @@ class Process:
                 heartbeat=worker.heartbeat_seconds,
                 stale=worker.stale_after_seconds,
             ),
-            patience=_patience(self.settings),
+            patience=patience,
         )
+        self._loops.keep("heartbeat", self._heartbeat.run)
+        self._loops.keep("listener", listener.run)
+        self._loops.keep("queue", queue.run)
 
 
 def work(settings: Settings, url: str) -> None:
@@ -205,12 +205,9 @@ async def _work(process: Process) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    await process.open()
-    collect_garbage_seldom()
-    try:
+    async with process.opened():
+        collect_garbage_seldom()
         await ended.wait()
-    finally:
-        await process.close()
 
 
 def collect_garbage_seldom() -> None:
@@ -223,21 +220,13 @@ def collect_garbage_seldom() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _engines(settings: Settings, url: str) -> Engines:
+def _pool_sizes(settings: Settings) -> PoolSizes:
     database = settings.database
-    sizes = PoolSizes(
+    return PoolSizes(
         work=database.pool_size,
         control=database.control_pool_size,
         connect_timeout_seconds=database.connect_timeout_seconds,
         lock_timeout_ms=database.lock_timeout_ms,
-    )
-    return open_engines(url, sizes)
-
-
-def _patience(settings: Settings) -> Patience:
-    database = settings.database
-    return Patience(
-        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
     )
 
 

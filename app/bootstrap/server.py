@@ -3,8 +3,7 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from types import FrameType
 from typing import TypeVar
@@ -43,7 +42,7 @@ def build_app(process: Process) -> FastAPI:
         services,
         _limits(process.settings),
         version=version("caseworker"),
-        lifespan=_lifespan(process),
+        lifespan=lambda _: process.opened(),
     )
 
 
@@ -79,13 +78,10 @@ def use_in_process(
 
     async def opened() -> T:
         process = Process(settings, url, executes=True, recorder=recorder)
-        await process.open()
-        try:
-            transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
-            async with CaseworkerClient("http://in-process", transport=transport) as client:
-                return await use(client)
-        finally:
-            await process.close()
+        transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+        client = CaseworkerClient("http://in-process", transport=transport)
+        async with process.opened(), client:
+            return await use(client)
 
     return uvloop.run(opened())
 
@@ -118,18 +114,6 @@ class _Server(uvicorn.Server):
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
         return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-
-
-def _lifespan(process: Process) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await process.open()
-        try:
-            yield
-        finally:
-            await process.close()
-
-    return lifespan
 
 
 def _limits(settings: Settings) -> ApiLimits:

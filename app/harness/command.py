@@ -6,152 +6,31 @@ cancelled, and what had ended is written.
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
-from app.harness.dataset import DatasetError, Mode, load_dataset
-from app.harness.evaluation import (
-    Evaluation,
-    OutputFolder,
-    Plan,
-    evaluate,
-    new_evaluation_id,
-    read_metrics,
-)
-from app.harness.evaluation import Progress as Listener
-from app.harness.gates import Allowance, Targets
-from app.harness.report import print_summary
-from app.harness.results import Result
+from app.harness.dataset import Dataset, DatasetError, Mode, load_dataset
+from app.harness.evaluation import Evaluation, OutputFolder, Plan, evaluate, new_evaluation_id
+from app.harness.gates import Targets, read_metrics
+from app.harness.metrics import Metrics
+from app.harness.report import summary_of
 from app.harness.runner import RunOptions
-
-T = TypeVar("T")
 
 _FOLDER = Path("evaluations")
 _MISSED, _NOT_MEASURED, _INTERRUPTED = 1, 2, 130
-_RUN, _TARGETS, _ALLOWANCE = RunOptions(), Targets(), Allowance()
+_RUN, _TARGETS = RunOptions(), Targets()
 
-_RUNNING = "How the cases are run"
-_CHOOSING = "Which cases"
-_GATES = "Targets"
-
-DatasetFile = Annotated[
-    Path, typer.Argument(help="JSON array of {id, input, expected_tools?, gold_answer?, …}.")
-]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        help="A service that listens somewhere; left out, the application runs in this process, on"
-        " the configured database.",
-        rich_help_panel=_RUNNING,
-    ),
-]
-ModeName = Annotated[
-    Mode | None, typer.Option(help="For cases that name none.", rich_help_panel=_RUNNING)
-]
-Concurrency = Annotated[
-    int, typer.Option(min=1, max=256, help="Cases at a time.", rich_help_panel=_RUNNING)
-]
-Repeat = Annotated[
-    int, typer.Option(min=1, max=1000, help="Runs of each case.", rich_help_panel=_RUNNING)
-]
-Seed = Annotated[int | None, typer.Option(help="Sent with every run.", rich_help_panel=_RUNNING)]
-WithGold = Annotated[
-    bool,
-    typer.Option(
-        "--with-gold/--blind",
-        help="Whether the service's verifier sees the gold answers, or knows no more than with any"
-        " caller, which tells how often it is wrong about itself.",
-        rich_help_panel=_RUNNING,
-    ),
-]
-Record = Annotated[
-    Path | None,
-    typer.Option(
-        help="Keep in this file what the models reply, for the provider recorded to replay; an"
-        " earlier recording is replaced. In process only.",
-        rich_help_panel=_RUNNING,
-    ),
-]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        min=0.1, help="How long a case may take before it is cancelled.", rich_help_panel=_RUNNING
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Cases with this id, family, difficulty or tag; * stands for anything; repeatable.",
-        rich_help_panel=_CHOOSING,
-    ),
-]
-Skip = Annotated[
-    list[str] | None,
-    typer.Option(help="Not these, chosen like --only.", rich_help_panel=_CHOOSING),
-]
-Limit = Annotated[
-    int | None, typer.Option(min=1, help="So many at the most.", rich_help_panel=_CHOOSING)
-]
-AllCases = Annotated[
-    bool,
-    typer.Option(
-        "--all",
-        help="Also cases that need a model where the service has only its built-in planner.",
-        rich_help_panel=_CHOOSING,
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        help="Where metrics.json, report.md, log.jsonl and a trace for each case go; what an"
-        " earlier evaluation left there is replaced. Default: evaluations/<id>."
-    ),
-]
-Compare = Annotated[Path | None, typer.Option(help="The metrics.json of an earlier evaluation.")]
-Gate = Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")]
-MinSuccess = Annotated[
-    float, typer.Option(min=0, max=1, help="Least success@1.", rich_help_panel=_GATES)
-]
-MaxEscalation = Annotated[
-    float, typer.Option(min=0, max=1, help="Most escalation_rate.", rich_help_panel=_GATES)
-]
-MaxEasyLatency = Annotated[
-    float, typer.Option(min=0, help="Most p95_latency_easy.", rich_help_panel=_GATES)
-]
-MaxMeanCost = Annotated[
-    float | None, typer.Option(min=0, help="Most USD a case.", rich_help_panel=_GATES)
-]
-MaxMeanTokens = Annotated[
-    float | None, typer.Option(min=0, help="Most tokens a case.", rich_help_panel=_GATES)
-]
-MaxFalselyVerified = Annotated[
-    int,
-    typer.Option(min=0, help="Most wrong answers passed off as verified.", rich_help_panel=_GATES),
-]
-MaxSuccessDrop = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=1,
-        help="With --compare: by how much success@1 may fall.",
-        rich_help_panel=_GATES,
-    ),
-]
-MaxLatencyGrowth = Annotated[
-    float,
-    typer.Option(
-        min=1,
-        help="With --compare: by what factor p95_latency_easy may grow.",
-        rich_help_panel=_GATES,
-    ),
-]
+_running = partial(typer.Option, rich_help_panel="How the cases are run")
+_choosing = partial(typer.Option, rich_help_panel="Which cases")
+_target = partial(typer.Option, rich_help_panel="Targets", min=0)
+_share = partial(_target, max=1)
 
 
 class WithClient(Protocol):
@@ -159,13 +38,13 @@ class WithClient(Protocol):
 
     def __call__(
         self,
-        use: Callable[[CaseworkerClient], Awaitable[T]],
+        use: Callable[[CaseworkerClient], Awaitable[Evaluation]],
         *,
         url: str | None,
         log: Path,
         record: Path | None,
         about: Mapping[str, Any],
-    ) -> T:
+    ) -> Evaluation:
         """Return what ``use`` makes of the client, which is closed then.
 
         Warnings go to the file ``log``. ``record`` is where the models' replies are kept, headed by
@@ -178,42 +57,93 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
     """Return the command that evaluates whatever ``with_client`` opens."""
 
     def command(
-        dataset: DatasetFile,
-        url: Url = None,
-        mode: ModeName = None,
-        concurrency: Concurrency = _RUN.concurrency,
-        repeat: Repeat = _RUN.repeat,
-        seed: Seed = None,
-        with_gold: WithGold = False,
-        record: Record = None,
-        timeout_seconds: Timeout = _RUN.timeout_seconds,
-        only: Only = None,
-        skip: Skip = None,
-        limit: Limit = None,
-        all_cases: AllCases = False,
-        out: Out = None,
-        compare: Compare = None,
-        gate: Gate = True,
-        min_success: MinSuccess = _TARGETS.min_success,
-        max_escalation_rate: MaxEscalation = _TARGETS.max_escalation_rate,
-        max_p95_latency_easy_seconds: MaxEasyLatency = _TARGETS.max_p95_latency_easy_seconds,
-        max_mean_cost_usd: MaxMeanCost = None,
-        max_mean_tokens: MaxMeanTokens = None,
-        max_falsely_verified: MaxFalselyVerified = _TARGETS.max_falsely_verified,
-        max_success_drop: MaxSuccessDrop = _ALLOWANCE.max_success_drop,
-        max_latency_growth: MaxLatencyGrowth = _ALLOWANCE.max_latency_growth,
+        dataset: Annotated[
+            Path,
+            typer.Argument(help="JSON array of {id, input, expected_tools?, gold_answer?, …}."),
+        ],
+        url: Annotated[
+            str | None,
+            _running(
+                help="A service that listens somewhere; left out, the application runs in this"
+                " process, on the configured database."
+            ),
+        ] = None,
+        mode: Annotated[Mode | None, _running(help="For cases that name none.")] = None,
+        concurrency: Annotated[
+            int, _running(min=1, max=256, help="Cases at a time.")
+        ] = _RUN.concurrency,
+        repeat: Annotated[int, _running(min=1, max=1000, help="Runs of each case.")] = _RUN.repeat,
+        seed: Annotated[int | None, _running(help="Sent with every run.")] = None,
+        with_gold: Annotated[
+            bool,
+            _running(
+                "--with-gold/--blind",
+                help="Whether the service's verifier sees the gold answers, or knows no more than"
+                " with any caller, which tells how often it is wrong about itself.",
+            ),
+        ] = False,
+        record: Annotated[
+            Path | None,
+            _running(
+                help="Keep in this file what the models reply, for the provider recorded to replay;"
+                " an earlier recording is replaced. In process only."
+            ),
+        ] = None,
+        timeout_seconds: Annotated[
+            float, _running(min=0.1, help="How long a case may take before it is cancelled.")
+        ] = _RUN.timeout_seconds,
+        only: Annotated[
+            list[str] | None,
+            _choosing(
+                help="Cases with this id, family, difficulty or tag; * stands for anything;"
+                " repeatable."
+            ),
+        ] = None,
+        skip: Annotated[list[str] | None, _choosing(help="Not these, chosen like --only.")] = None,
+        limit: Annotated[int | None, _choosing(min=1, help="So many at the most.")] = None,
+        all_cases: Annotated[
+            bool,
+            _choosing(
+                "--all",
+                help="Also cases that need a model where the service has built-in planner only.",
+            ),
+        ] = False,
+        out: Annotated[
+            Path | None,
+            typer.Option(
+                help="Where metrics.json, report.md, log.jsonl and a trace for each case go; what"
+                " an earlier evaluation left there is replaced. Default: evaluations/<id>."
+            ),
+        ] = None,
+        compare: Annotated[
+            Path | None, typer.Option(help="The metrics.json of an earlier evaluation.")
+        ] = None,
+        gate: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
+        min_success: Annotated[float, _share(help="Least success@1.")] = _TARGETS.min_success,
+        max_escalation_rate: Annotated[
+            float, _share(help="Most escalation_rate.")
+        ] = _TARGETS.max_escalation_rate,
+        max_p95_latency_easy_seconds: Annotated[
+            float, _target(help="Most p95_latency_easy.")
+        ] = _TARGETS.max_p95_latency_easy_seconds,
+        max_mean_cost_usd: Annotated[float | None, _target(help="Most USD a case.")] = None,
+        max_mean_tokens: Annotated[float | None, _target(help="Most tokens a case.")] = None,
+        max_falsely_verified: Annotated[
+            int, _target(help="Most wrong answers passed off as verified.")
+        ] = _TARGETS.max_falsely_verified,
+        max_success_drop: Annotated[
+            float, _share(help="With --compare: by how much success@1 may fall.")
+        ] = _TARGETS.max_success_drop,
+        max_latency_growth: Annotated[
+            float, _target(min=1, help="With --compare: by what factor p95_latency_easy may grow.")
+        ] = _TARGETS.max_latency_growth,
     ) -> None:
         """Run a data set of cases against the service and measure how it does."""
         if record is not None and url is not None:
             _refuse("--record keeps what models reply in this process; it does not go with --url.")
         evaluation_id = new_evaluation_id()
         selection: dict[str, Any] = {"only": only or [], "skip": skip or [], "limit": limit}
-        try:
-            cases = load_dataset(dataset)
-            cases.selected(**selection)  # refused now rather than once the service has started
-            earlier = None if compare is None else read_metrics(compare)
-        except DatasetError as error:
-            _refuse(str(error))
+        cases, earlier = _read(dataset, selection, compare)
         plan = Plan(
             dataset=cases,
             selection=selection,
@@ -235,14 +165,13 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
                 max_mean_cost_usd=max_mean_cost_usd,
                 max_mean_tokens=max_mean_tokens,
                 max_falsely_verified=max_falsely_verified,
+                max_success_drop=max_success_drop,
+                max_latency_growth=max_latency_growth,
             ),
             earlier=earlier,
-            allowance=Allowance(
-                max_success_drop=max_success_drop, max_latency_growth=max_latency_growth
-            ),
         )
         evaluation = _evaluated(plan, with_client, url, record)
-        print_summary(Console(highlight=False), evaluation.metrics, plan.folder.path)
+        typer.echo(summary_of(evaluation.metrics, plan.folder.path), nl=False)
         for miss in evaluation.misses:
             sys.stderr.write(f"target missed: {miss.message}\n")
         if evaluation.misses and gate:
@@ -251,35 +180,30 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
     return command
 
 
-@contextmanager
-def progress_bar(console: Console) -> Iterator[Listener]:
-    """Show how many trials have ended and how many of them failed, on a terminal alone."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    failed = 0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("evaluating", total=None)
-
-        def show(result: Result, total: int) -> None:
-            nonlocal failed
-            failed += not result.succeeded
-            words = f"evaluating, {failed} failed" if failed else "evaluating"
-            bar.update(task, advance=1, total=total, description=words)
-
-        yield show
+def _read(
+    dataset: Path, selection: Mapping[str, Any], compare: Path | None
+) -> tuple[Dataset, Metrics | None]:
+    try:
+        cases = load_dataset(dataset)
+        cases.selected(**selection)  # refused now rather than once the service has started
+        return cases, None if compare is None else read_metrics(compare)
+    except DatasetError as error:
+        _refuse(str(error))
 
 
 def _evaluated(
     plan: Plan, with_client: WithClient, url: str | None, record: Path | None
 ) -> Evaluation:
+    """Evaluate with a progress bar, which is shown on a terminal alone."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
-        with progress_bar(Console(stderr=True)) as show:
+        with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+            task = bar.add_task("evaluating", total=None)
             return with_client(
-                lambda client: evaluate(plan, client, show),
+                lambda client: evaluate(
+                    plan, client, lambda total: bar.update(task, advance=1, total=total)
+                ),
                 url=url,
                 log=plan.folder.log,
                 record=record,

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, StringConstraints, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-Mode = Literal["hrm_small_then_escalate", "fallback_only"]
+Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
 Difficulty = Literal["easy", "medium", "hard"]
 EASY: Difficulty = "easy"
 
@@ -39,10 +41,8 @@ class DatasetError(Exception):
     """A data set cannot be used; the message names every case at fault."""
 
 
-class EvalCase(BaseModel):
+class EvalCase(BaseModel, extra="forbid", frozen=True):
     """A question, and what its answer must be like."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: CaseId
     """Names the case and its trace file; unique without regard to case."""
@@ -105,6 +105,9 @@ class Dataset:
         return replace(self, cases=tuple(left[:limit]))
 
 
+_CASES = TypeAdapter(tuple[EvalCase, ...])
+
+
 def load_dataset(path: Path) -> Dataset:
     """Read a data set.
 
@@ -118,44 +121,28 @@ def load_dataset(path: Path) -> Dataset:
         raise DatasetError(f"{path}: {error}") from None
     if not isinstance(items, list) or not items:
         raise DatasetError(f"{path}: a data set is a JSON array of at least one case")
-    return Dataset(
-        name=path.name, sha256=hashlib.sha256(raw).hexdigest(), cases=_cases(path, items)
-    )
-
-
-def _cases(path: Path, items: Sequence[Any]) -> tuple[EvalCase, ...]:
-    cases: list[EvalCase] = []
-    mistakes: list[str] = []
-    for number, item in enumerate(items, 1):
-        try:
-            cases.append(EvalCase.model_validate(item))
-        except ValidationError as error:
-            mistakes += [f"{_named(number, item)}: {mistake}" for mistake in _mistakes(error)]
-    mistakes += _repeated(cases)
+    try:
+        cases = _CASES.validate_python(items)
+    except ValidationError as error:
+        mistakes = [_mistake(found, items) for found in error.errors(include_url=False)]
+    else:
+        repeated = Counter(case.id.casefold() for case in cases)
+        mistakes = [
+            f"the id {case.id!r} is used more than once"
+            for case in cases
+            if repeated[case.id.casefold()] > 1
+        ]
     if mistakes:
         more = len(mistakes) - _MOST_MISTAKES
-        shown = mistakes[:_MOST_MISTAKES] + ([f"and {more} more"] if more > 0 else [])
+        shown = mistakes[:_MOST_MISTAKES] + [f"and {more} more"] * (more > 0)
         raise DatasetError("\n".join(f"{path}: {mistake}" for mistake in shown))
-    return tuple(cases)
+    return Dataset(name=path.name, sha256=hashlib.sha256(raw).hexdigest(), cases=cases)
 
 
-def _named(number: int, item: object) -> str:
-    named = item.get("id") if isinstance(item, Mapping) else None
-    return f"case {number}" + (f" ({named[:80]!r})" if isinstance(named, str) else "")
-
-
-def _mistakes(error: ValidationError) -> Iterator[str]:
-    for found in error.errors(include_url=False):
-        place = ".".join(map(str, found["loc"])) or "the case"
-        yield f"{place}: {_WORDS.get(found['type'], found['msg'])}"
-
-
-def _repeated(cases: Sequence[EvalCase]) -> list[str]:
-    seen: set[str] = set()
-    again = []
-    for case in cases:
-        folded = case.id.casefold()
-        if folded in seen:
-            again.append(f"the id {case.id!r} is used more than once")
-        seen.add(folded)
-    return again
+def _mistake(found: ErrorDetails, items: Any) -> str:
+    place, what = found["loc"], _WORDS.get(found["type"], found["msg"])
+    number = int(place[0])
+    named = items[number].get("id") if isinstance(items[number], dict) else None
+    shown = f" ({named[:80]!r})" if isinstance(named, str) else ""
+    field = ".".join(map(str, place[1:])) or "the case"
+    return f"case {number + 1}{shown}: {field}: {what}"

@@ -10,29 +10,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.harness.dataset import Dataset, DatasetError
-from app.harness.gates import (
-    Allowance,
-    IncomparableError,
-    Miss,
-    Targets,
-    log_warnings,
-    missed,
-    regressions,
-    require_comparable,
-)
+from app.client import CaseworkerClient
+from app.harness.dataset import Dataset
+from app.harness.gates import Miss, Targets, log_warnings, missed
 from app.harness.metrics import Metrics, metrics_of
 from app.harness.report import report_of
 from app.harness.results import Result, Trial, result_of, trace_nodes
-from app.harness.runner import Runner, RunOptions, Service
+from app.harness.runner import Runner, RunOptions
 
-Progress = Callable[[Result, int], None]
-"""Called with each result as soon as it is there, and the number of results that there will be."""
+Progress = Callable[[int], None]
+"""Called as soon as a trial has ended, with the number of trials that there will be."""
 
 BUILTIN_PLANNER = "offline"
 """What the service calls its planner that is no model."""
 
-LOG = "log.jsonl"
 METRICS = "metrics.json"
 REPORT = "report.md"
 _TRACE = ".trace.jsonl"
@@ -48,11 +39,7 @@ class OutputFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def log(self) -> Path:
-        """Where warnings go, so that they do not mix with what the command prints."""
-        return self.path / LOG
+        self.log = path / "log.jsonl"
 
     def prepare(self) -> None:
         """Create the folder and remove what an earlier evaluation left in it.
@@ -61,15 +48,17 @@ class OutputFolder:
             OSError: that is not possible.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in (METRICS, REPORT):
-            (self.path / name).unlink(missing_ok=True)
-        for trace in self.path.glob(f"*{_TRACE}"):
-            trace.unlink()
+        for pattern in (METRICS, REPORT, f"*{_TRACE}"):
+            for left in self.path.glob(pattern):
+                left.unlink()
 
     def add(self, trial: Trial, result: Result) -> None:
         """Append the trace of a trial to the file of its case."""
         with (self.path / f"{trial.case.id}{_TRACE}").open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in _trace_lines(trial, result))
+            for kind, rest in _records(trial, result):
+                own = {"type": kind, "run_id": trial.run_id}
+                line = json.dumps({**own, **rest, **own}, ensure_ascii=False, separators=(",", ":"))
+                file.write(f"{line}\n")
 
     def finish(self, metrics: Metrics, report: str) -> None:
         """Write what the evaluation came to."""
@@ -90,7 +79,6 @@ class Plan:
     targets: Targets = field(default_factory=Targets)
     earlier: Metrics | None = None
     """Metrics of an earlier evaluation."""
-    allowance: Allowance = field(default_factory=Allowance)
     selection: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of ``Dataset.selected``."""
     all_cases: bool = False
@@ -132,13 +120,12 @@ class Plan:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """What came of it."""
 
     metrics: Metrics
-    results: tuple[Result, ...]
-    misses: tuple[Miss, ...]
+    misses: list[Miss]
 
 
 def new_evaluation_id() -> str:
@@ -146,19 +133,7 @@ def new_evaluation_id() -> str:
     return f"eval-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def read_metrics(path: Path) -> Metrics:
-    """Read the metrics of an earlier evaluation.
-
-    Raises:
-        DatasetError: the file is missing or holds no metrics that can be compared.
-    """
-    try:
-        return require_comparable(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError, IncomparableError) as error:
-        raise DatasetError(f"{path}: {error}") from None
-
-
-async def evaluate(plan: Plan, service: Service, progress: Progress) -> Evaluation:
+async def evaluate(plan: Plan, service: CaseworkerClient, progress: Progress) -> Evaluation:
     """Run the cases, write the folder, and log a warning for every target that was missed.
 
     An evaluation that is interrupted writes what it has and judges nothing.
@@ -178,10 +153,9 @@ async def evaluate(plan: Plan, service: Service, progress: Progress) -> Evaluati
     try:
         await runner.run(plan.dataset.cases, record.add)
     except asyncio.CancelledError:
-        metrics = record.metrics(interrupted=True)
-        plan.folder.finish(metrics, report_of(metrics, record.results, ()))
+        record.conclude(interrupted=True)
         raise
-    return _concluded(plan, record.results, record.metrics())
+    return record.conclude()
 
 
 class _Record:
@@ -199,73 +173,46 @@ class _Record:
         result = result_of(trial)
         self._plan.folder.add(trial, result)
         self._results.append(result)
-        self._progress(result, len(self._plan.dataset.cases) * self._plan.run.repeat)
+        self._progress(len(self._plan.dataset.cases) * self._plan.run.repeat)
 
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """All results, in the order of the data set."""
-        return _in_order(self._plan.dataset, self._results)
-
-    def metrics(self, *, interrupted: bool = False) -> Metrics:
-        """Return the figures of what was measured."""
-        about = _about(self._plan, self._version, self._began, time.monotonic() - self._clock)
-        return metrics_of(self.results, {**about, "interrupted": interrupted})
-
-
-def _concluded(plan: Plan, results: tuple[Result, ...], metrics: Metrics) -> Evaluation:
-    misses = missed(metrics, plan.targets)
-    if plan.earlier is not None:
-        misses += regressions(metrics, plan.earlier, plan.allowance)
-    plan.folder.finish(metrics, report_of(metrics, results, misses, plan.earlier))
-    log_warnings(misses, plan.evaluation_id)
-    return Evaluation(metrics=metrics, results=results, misses=tuple(misses))
-
-
-def _in_order(dataset: Dataset, results: list[Result]) -> tuple[Result, ...]:
-    places = {case.id: place for place, case in enumerate(dataset.cases)}
-    return tuple(sorted(results, key=lambda result: (places[result.case.id], result.repeat)))
+    def conclude(self, *, interrupted: bool = False) -> Evaluation:
+        """Write what was measured, in the order of the data set; judge it unless interrupted."""
+        plan = self._plan
+        places = {case.id: place for place, case in enumerate(plan.dataset.cases)}
+        results = sorted(self._results, key=lambda each: (places[each.case.id], each.repeat))
+        about = {
+            "id": plan.evaluation_id,
+            "started_at": self._began.isoformat(timespec="milliseconds"),
+            "duration_seconds": round(time.monotonic() - self._clock, 3),
+            "service_version": self._version,
+            **plan.conditions,
+            "concurrency": plan.run.concurrency,
+            "interrupted": interrupted,
+        }
+        metrics = metrics_of(results, about)
+        earlier = None if interrupted else plan.earlier
+        misses = [] if interrupted else missed(metrics, plan.targets, earlier)
+        plan.folder.finish(metrics, report_of(metrics, results, misses, earlier))
+        log_warnings(misses, plan.evaluation_id)
+        return Evaluation(metrics, misses)
 
 
-def _about(plan: Plan, version: str, began: datetime, seconds: float) -> dict[str, Any]:
-    return {
-        "id": plan.evaluation_id,
-        "started_at": began.isoformat(timespec="milliseconds"),
-        "duration_seconds": round(seconds, 3),
-        "service_version": version,
-        **plan.conditions,
-        "concurrency": plan.run.concurrency,
-    }
-
-
-def _trace_lines(trial: Trial, result: Result) -> Iterator[str]:
-    """Return the lines of one trial, without line ends."""
-    calls = [("call", node) for node in trace_nodes(trial.trace)]
-    records = [_head(trial, result), *_logs(trial.run), *calls]
-    for kind, rest in records:
-        own = {"type": kind, "run_id": trial.run_id}
-        yield json.dumps({**own, **rest, **own}, ensure_ascii=False, separators=(",", ":"))
-
-
-def _head(trial: Trial, result: Result) -> tuple[str, Mapping[str, Any]]:
-    return "run", {
-        "case_id": trial.case.id,
-        "repeat": trial.repeat,
-        "outcome": result.outcome.value,
-        "detail": result.detail,
-        "client_seconds": round(trial.seconds, 6),
-        "refusal": trial.refusal,
-        "error": trial.error,
-        "run": _without_logs(trial.run),
-    }
-
-
-def _without_logs(run: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if run is None or not run.get("result"):
-        return run
-    result = {name: value for name, value in run["result"].items() if name != "logs"}
-    return {**run, "result": result}
-
-
-def _logs(run: Mapping[str, Any] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for entry in ((run or {}).get("result") or {}).get("logs") or []:
-        yield "log", entry
+def _records(trial: Trial, result: Result) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    run = dict(trial.run or {})
+    found = dict(run.get("result") or {})
+    logs = found.pop("logs", None) or []
+    yield (
+        "run",
+        {
+            "case_id": trial.case.id,
+            "repeat": trial.repeat,
+            "outcome": result.outcome.value,
+            "detail": result.detail,
+            "client_seconds": round(trial.seconds, 6),
+            "refusal": trial.refusal,
+            "error": trial.error,
+            "run": {**run, "result": found or None} if run else None,
+        },
+    )
+    yield from (("log", entry) for entry in logs)
+    yield from (("call", node) for node in trace_nodes(trial.trace))

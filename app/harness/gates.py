@@ -4,17 +4,21 @@ A figure that could not be measured, such as the latency of easy cases where the
 no target.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
-from app.harness.metrics import FORMAT, Metrics
+from app.harness.dataset import DatasetError
+from app.harness.metrics import FORMAT, HEADLINES, Metrics
 
 log = structlog.get_logger(__name__)
 
 _LEAST_GROWTH_SECONDS = 0.1
 """Latencies that differ by less do not differ: they are noise."""
+_CLAIMED = ": wrong answers passed off as verified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +35,10 @@ class Targets:
     max_falsely_verified: int = 0
     """Wrong answers that the service passed off as verified, and claims of one where it should have
     refused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """How much worse than an earlier evaluation this one may be."""
-
     max_success_drop: float = 0.02
-    """As a difference of shares."""
+    """From an earlier evaluation to this one, as a difference of shares."""
     max_latency_growth: float = 1.5
-    """As a factor, of the 95th percentile of easy cases."""
+    """Likewise, as a factor, of the 95th percentile of easy cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,56 +47,31 @@ class Miss:
 
     target: str
     """The name of the figure in metrics.json."""
-    value: float
-    limit: float
     message: str
 
 
-class IncomparableError(Exception):
-    """The earlier metrics cannot be compared with these."""
+def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -> list[Miss]:
+    """Return every target that the metrics miss, also those that compare with earlier metrics."""
+    found = [*_below(metrics, targets), *_above(metrics, targets)]
+    return found if earlier is None else [*found, *_worse(metrics, earlier, targets)]
 
 
-def missed(metrics: Metrics, targets: Targets) -> list[Miss]:
-    """Return every target that the metrics miss."""
-    found = [
-        _above(metrics, "escalation_rate", targets.max_escalation_rate),
-        _above(metrics, "p95_latency_easy", targets.max_p95_latency_easy_seconds, " seconds"),
-        _above(metrics, "mean_cost_usd_per_case", targets.max_mean_cost_usd, " USD"),
-        _above(metrics, "mean_tokens_per_case", targets.max_mean_tokens, " tokens"),
-    ]
-    success = metrics["success@1"]
-    if success < targets.min_success:
-        message = f"success@1 is {success:.4f}, below the target of {targets.min_success:g}"
-        found.insert(0, Miss("success@1", success, targets.min_success, message))
-    wrong = metrics["counts"]["falsely_verified"]
-    if wrong > targets.max_falsely_verified:
-        message = (
-            f"falsely_verified is {wrong}, above the target of {targets.max_falsely_verified}:"
-            " wrong answers passed off as verified"
-        )
-        found.append(Miss("falsely_verified", wrong, targets.max_falsely_verified, message))
-    return [miss for miss in found if miss is not None]
-
-
-def regressions(metrics: Metrics, earlier: Metrics, allowance: Allowance) -> list[Miss]:
-    """Return what has become worse by more than is allowed."""
-    return [*_dropped(metrics, earlier, allowance), *_slowed(metrics, earlier, allowance)]
-
-
-def require_comparable(earlier: object) -> Metrics:
-    """Return earlier metrics, if they are metrics of today's format.
+def read_metrics(path: Path) -> Metrics:
+    """Read the metrics of an earlier evaluation.
 
     Raises:
-        IncomparableError: they are not.
+        DatasetError: the file is missing or holds no metrics that can be compared.
     """
-    if not isinstance(earlier, dict) or earlier.get("format") != FORMAT:
-        raise IncomparableError(f"these are no metrics of format {FORMAT}")
-    missing = {"success@1", "p95_latency_easy", "evaluation", "cases", "counts"} - earlier.keys()
-    if missing:
-        raise IncomparableError(f"these metrics lack {', '.join(sorted(missing))}")
-    if earlier["evaluation"].get("interrupted"):
-        raise IncomparableError("these are metrics of an evaluation that was interrupted")
-    return earlier
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: {error}") from None
+    needed = {*HEADLINES, "evaluation", "cases", "counts"}
+    if not isinstance(found, dict) or found.get("format") != FORMAT or needed - found.keys():
+        raise DatasetError(f"{path}: these are no metrics of format {FORMAT}")
+    if found["evaluation"].get("interrupted"):
+        raise DatasetError(f"{path}: these are metrics of an evaluation that was interrupted")
+    return found
 
 
 def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
@@ -108,32 +81,39 @@ def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
         log.warning("performance.target_missed", metric=miss.target, detail=detail)
 
 
-def _above(metrics: Metrics, name: str, limit: float | None, unit: str = "") -> Miss | None:
-    value = metrics[name]
-    if value is None or limit is None or value <= limit:
-        return None
-    return Miss(name, value, limit, f"{name} is {value:g}{unit}, above the target of {limit:g}")
+def _below(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
+    success, least = metrics["success@1"], targets.min_success
+    if success < least:
+        message = f"success@1 is {success:.4f}, below the target of {least:g}"
+        yield Miss("success@1", message)
 
 
-def _dropped(metrics: Metrics, earlier: Metrics, allowance: Allowance) -> Iterator[Miss]:
-    before, now = earlier["success@1"], metrics["success@1"]
-    lowest = before - allowance.max_success_drop
-    if now < lowest - 1e-9:
-        message = (
-            f"success@1 fell from {before:.4f} to {now:.4f}, by more than the"
-            f" {allowance.max_success_drop:g} allowed"
-        )
-        yield Miss("success@1", now, round(lowest, 6), message)
+def _above(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
+    figures = {**metrics, "falsely_verified": metrics["counts"]["falsely_verified"]}
+    for name, limit, unit, note in (
+        ("escalation_rate", targets.max_escalation_rate, "", ""),
+        ("p95_latency_easy", targets.max_p95_latency_easy_seconds, " seconds", ""),
+        ("mean_cost_usd_per_case", targets.max_mean_cost_usd, " USD", ""),
+        ("mean_tokens_per_case", targets.max_mean_tokens, " tokens", ""),
+        ("falsely_verified", targets.max_falsely_verified, "", _CLAIMED),
+    ):
+        value = figures[name]
+        if value is not None and limit is not None and value > limit:
+            above = f"{name} is {value:g}{unit}, above the target of {limit:g}{note}"
+            yield Miss(name, above)
 
 
-def _slowed(metrics: Metrics, earlier: Metrics, allowance: Allowance) -> Iterator[Miss]:
+def _worse(metrics: Metrics, earlier: Metrics, targets: Targets) -> Iterator[Miss]:
+    before, now, drop = earlier["success@1"], metrics["success@1"], targets.max_success_drop
+    if now < before - drop - 1e-9:
+        fell = f"success@1 fell from {before:.4f} to {now:.4f}, by more than the {drop:g} allowed"
+        yield Miss("success@1", fell)
     before, now = earlier["p95_latency_easy"], metrics["p95_latency_easy"]
     if before is None or now is None or now - before < _LEAST_GROWTH_SECONDS:
         return
-    limit = before * allowance.max_latency_growth
-    if now > limit:
-        message = (
+    if now > before * targets.max_latency_growth:
+        grew = (
             f"p95_latency_easy grew from {before:g} to {now:g} seconds, by more than the factor"
-            f" {allowance.max_latency_growth:g} allowed"
+            f" {targets.max_latency_growth:g} allowed"
         )
-        yield Miss("p95_latency_easy", now, round(limit, 6), message)
+        yield Miss("p95_latency_easy", grew)

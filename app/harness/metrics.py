@@ -7,13 +7,13 @@ did not take has none. A trial is a case run once; without ``--repeat``, that is
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
 from app.harness.dataset import EASY
-from app.harness.results import TIERS, Outcome, Result, Tokens
+from app.harness.results import Outcome, Result, Tokens
 
 FORMAT = 1
 """Raised when a key changes its meaning; metrics of different formats are not compared."""
@@ -26,20 +26,29 @@ HEADLINES = (
 )
 """The figures that are shown first, and compared."""
 
+_TIERS = ("small", "big")
+
 
 def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
     """Return the figures of trials, which stand in the order of their data set."""
     ran = [result for result in results if result.ran]
+    used = [result.counters for result in ran]
     return {
         "format": FORMAT,
         "evaluation": dict(about),
-        "success@1": _share(results, attrgetter("succeeded")),
-        "escalation_rate": _share(ran, attrgetter("escalated")),
-        "avg_llm_small": _mean(ran, attrgetter("llm_calls_small")),
-        "avg_llm_big": _mean(ran, attrgetter("llm_calls_big")),
-        "avg_tool_calls": _mean(ran, attrgetter("tool_calls")),
-        "avg_act_steps": _mean(ran, attrgetter("act_steps")),
-        "p95_latency_easy": _easy_p95(results),
+        **_shares(results),
+        "avg_llm_small": _mean(each.llm_calls_small for each in used),
+        "avg_llm_big": _mean(each.llm_calls_big for each in used),
+        "avg_tool_calls": _mean(each.tool_calls for each in used),
+        "avg_act_steps": _mean(each.act_steps for each in used),
+        "p95_latency_easy": percentile(
+            [
+                result.client_seconds
+                for result in results
+                if result.case.difficulty == EASY and result.case.expect == "answer"
+            ],
+            95,
+        ),
         "latency_seconds": {
             "client": _latencies([result.client_seconds for result in results]),
             "service": _latencies([result.service_seconds or 0.0 for result in ran]),
@@ -48,7 +57,10 @@ def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
         "counts": _counts(results),
         "outcomes": _counted(result.outcome.value for result in results),
         "finish_reasons": _counted(str(result.finish_reason) for result in ran),
-        "models": _models(ran),
+        "models": {
+            tier: sorted({each.models[tier] for each in ran if tier in each.models})
+            for tier in _TIERS
+        },
         "by_family": _grouped(results, lambda result: result.case.family),
         "by_difficulty": _grouped(results, lambda result: result.case.difficulty),
         "cases": [_case(list(group)) for _, group in groupby(results, lambda each: each.case.id)],
@@ -56,47 +68,33 @@ def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Return the smallest value that ``percent`` of all do not exceed (nearest rank)."""
+    """Return the smallest value that ``percent`` of all do not exceed (nearest rank), rounded."""
     if not values:
         return None
-    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
-
-
-def _easy_p95(results: Sequence[Result]) -> float | None:
-    """Return the 95th percentile of easy questions that have an answer, end to end."""
-    easy = [
-        result.client_seconds
-        for result in results
-        if result.case.difficulty == EASY and result.case.expect == "answer"
-    ]
-    return _rounded(percentile(easy, 95))
+    return round(sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)], 4)
 
 
 def _latencies(seconds: Sequence[float]) -> dict[str, float | None]:
     return {
-        "p50": _rounded(percentile(seconds, 50)),
-        "p95": _rounded(percentile(seconds, 95)),
-        "max": _rounded(max(seconds, default=None)),
+        name: percentile(seconds, percent)
+        for name, percent in (("p50", 50), ("p95", 95), ("max", 100))
     }
 
 
 def _spent(ran: Sequence[Result]) -> dict[str, Any]:
-    tiers = {
-        tier: sum((result.tokens.get(tier, Tokens()) for result in ran), Tokens()) for tier in TIERS
-    }
-    total = sum(tiers.values(), Tokens())
-    number = len(ran) or 1
+    tokens = {}
+    for name in (*_TIERS, "total"):
+        spent = [result.counters.tokens.get(name, Tokens()) for result in ran]
+        tokens[name] = {
+            "input": sum(each.input for each in spent),
+            "output": sum(each.output for each in spent),
+            "cost_usd": round(sum(each.cost_usd for each in spent), 8),
+        }
+    total, number = tokens["total"], len(ran) or 1
     return {
-        "tokens": {
-            name: {
-                "input": spent.input,
-                "output": spent.output,
-                "cost_usd": round(spent.cost_usd, 8),
-            }
-            for name, spent in {**tiers, "total": total}.items()
-        },
-        "mean_tokens_per_case": round((total.input + total.output) / number, 2),
-        "mean_cost_usd_per_case": round(total.cost_usd / number, 8),
+        "tokens": tokens,
+        "mean_tokens_per_case": round((total["input"] + total["output"]) / number, 2),
+        "mean_cost_usd_per_case": round(total["cost_usd"] / number, 8),
     }
 
 
@@ -117,56 +115,44 @@ def _counts(results: Sequence[Result]) -> dict[str, int]:
     }
 
 
-def _models(ran: Sequence[Result]) -> dict[str, list[str]]:
+def _shares(results: Sequence[Result]) -> dict[str, float | None]:
     return {
-        tier: sorted({result.models[tier] for result in ran if tier in result.models})
-        for tier in TIERS
+        "success@1": _mean(result.succeeded for result in results),
+        "escalation_rate": _mean(result.escalated for result in results if result.ran),
     }
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, Any]:
-    groups = {}
-    for name, group in groupby(sorted(results, key=key), key):
-        members = list(group)
-        ran = [result for result in members if result.ran]
-        groups[name] = {
-            "trials": len(members),
-            "succeeded": sum(result.succeeded for result in members),
-            "success@1": _share(members, attrgetter("succeeded")),
-            "escalation_rate": _share(ran, attrgetter("escalated")),
-            "p95_latency_seconds": _rounded(
-                percentile([result.client_seconds for result in members], 95)
-            ),
+    groups = {name: list(group) for name, group in groupby(sorted(results, key=key), key)}
+    return {
+        name: {
+            "trials": len(group),
+            "succeeded": sum(result.succeeded for result in group),
+            **_shares(group),
+            "p95_latency_seconds": percentile([each.client_seconds for each in group], 95),
         }
-    return groups
+        for name, group in groups.items()
+    }
 
 
 def _case(results: Sequence[Result]) -> dict[str, Any]:
     case = results[0].case
-    endings = {(result.outcome, result.answer) for result in results}
     return {
         "id": case.id,
         "family": case.family,
         "succeeded": sum(result.succeeded for result in results),
         "trials": len(results),
-        "stable": len(endings) == 1,
+        "stable": len({(result.outcome, result.answer) for result in results}) == 1,
         "outcomes": [result.outcome.value for result in results],
         "run_ids": [result.run_id for result in results],
-        "seconds": [_rounded(result.client_seconds) for result in results],
+        "seconds": [round(result.client_seconds, 4) for result in results],
     }
 
 
-def _counted(words: Any) -> dict[str, int]:
+def _counted(words: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(words).items()))
 
 
-def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> float | None:
-    return _mean(results, lambda result: int(holds(result)))
-
-
-def _mean(results: Sequence[Result], figure: Callable[[Result], float]) -> float | None:
-    return round(sum(map(figure, results)) / len(results), 6) if results else None
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 4)
+def _mean(figures: Iterable[float]) -> float | None:
+    values = list(figures)
+    return round(fmean(values), 6) if values else None

@@ -1,12 +1,8 @@
 """An evaluation as a page to read, compared with an earlier one, and as lines on a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from app.harness.gates import Miss
 from app.harness.metrics import HEADLINES, Metrics
@@ -22,32 +18,6 @@ _PROTOCOLS = {
 _CONDITIONS = ("service_version", "protocol", "mode", "seed", "repeat", "concurrency")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """From an earlier evaluation to a later one."""
-
-    figures: tuple[tuple[str, float | None, float | None], ...]
-    """Name, before, now."""
-    broken: tuple[str, ...]
-    """Cases that succeeded every time before, and do not now."""
-    fixed: tuple[str, ...]
-    """Cases that succeed every time now, and did not before."""
-    notes: tuple[str, ...]
-    """What makes the two hard to compare."""
-
-
-def changes(metrics: Metrics, earlier: Metrics) -> Changes:
-    """Compare two evaluations; figures that only one of them has are None in the other."""
-    before, now = _steady(earlier), _steady(metrics)
-    both = before.keys() & now.keys()
-    return Changes(
-        figures=tuple((name, earlier.get(name), metrics.get(name)) for name in HEADLINES),
-        broken=tuple(sorted(name for name in both if before[name] and not now[name])),
-        fixed=tuple(sorted(name for name in both if now[name] and not before[name])),
-        notes=tuple(_notes(metrics["evaluation"], earlier["evaluation"])),
-    )
-
-
 def report_of(
     metrics: Metrics,
     results: Sequence[Result],
@@ -55,42 +25,50 @@ def report_of(
     earlier: Metrics | None = None,
 ) -> str:
     """Return the report in Markdown."""
-    parts = [
+    groups = ("", "trials", "succeeded", "success@1", "escalation rate", "p95 seconds")
+    sections = [
         _heading(metrics, misses),
-        _figures(metrics),
-        _groups("By family", metrics["by_family"]),
-        _groups("By difficulty", metrics["by_difficulty"]),
-        _failures(results),
+        _section("Figures", _table(("figure", "value"), _figures(metrics))),
+        *(
+            _section(
+                f"By {kind}",
+                _table(groups, [(name, *group.values()) for name, group in found.items()]),
+            )
+            for kind in ("family", "difficulty")
+            if (found := metrics[f"by_{kind}"])
+        ),
+        *_failures(results),
         _slowest(results),
     ]
     if earlier is not None:
-        parts.append(_comparison(metrics, earlier))
-    return "\n\n".join(part for part in parts if part) + "\n"
+        sections.append(_comparison(metrics, earlier))
+    return "\n\n".join(sections) + "\n"
 
 
-def print_summary(console: Console, metrics: Metrics, folder: Path) -> None:
-    """Print the figures, success by family, and where the rest is."""
-    counts = metrics["counts"]
-    figures = Table("figure", "value", box=None, pad_edge=False)
-    for name in HEADLINES:
-        figures.add_row(name, _figure(metrics[name]))
-    families = Table("family", "succeeded", "of", box=None, pad_edge=False)
-    for name, group in metrics["by_family"].items():
-        families.add_row(name, str(group["succeeded"]), str(group["trials"]))
-    console.print(figures, families, sep="\n\n")
-    console.print(
-        f"{counts['succeeded']} of {counts['trials']} succeeded,"
-        f" {counts['falsely_verified']} verified and wrong, {counts['errors']} errors"
-        f" (protocol: {metrics['evaluation']['protocol']})"
-    )
-    if left_out := metrics["evaluation"]["dataset"]["left_out"]:
-        console.print(_left_out(left_out))
-    console.print(f"report  {folder / 'report.md'}", markup=False, soft_wrap=True)
+def summary_of(metrics: Metrics, folder: Path) -> str:
+    """Return the figures, success by family, and where the rest is, as lines for a terminal."""
+    counts, about = metrics["counts"], metrics["evaluation"]
+    rows = [
+        *(
+            (name, "not measured" if metrics[name] is None else f"{metrics[name]:g}")
+            for name in HEADLINES
+        ),
+        *(
+            (f"family {name}", f"{group['succeeded']} of {group['trials']}")
+            for name, group in metrics["by_family"].items()
+        ),
+        ("succeeded", f"{counts['succeeded']} of {counts['trials']}"),
+        ("verified and wrong", counts["falsely_verified"]),
+        ("errors", counts["errors"]),
+        ("left out, need a model", about["dataset"]["left_out"]),
+        ("protocol", about["protocol"]),
+        ("report", folder / "report.md"),
+    ]
+    return "".join(f"{label:<24}{value}\n" for label, value in rows)
 
 
 def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
-    about = metrics["evaluation"]
-    counts = metrics["counts"]
+    about, counts = metrics["evaluation"], metrics["counts"]
     lines = [
         f"# Evaluation {about['id']}",
         "",
@@ -98,83 +76,52 @@ def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
         f" `{about['dataset']['name']}` succeeded. Protocol: {_PROTOCOLS[about['protocol']]}.",
     ]
     if left_out := about["dataset"]["left_out"]:
-        lines.append(f"{_left_out(left_out)}.")
-    if counts["without_gold_answer"]:
-        lines.append(
-            f"{counts['without_gold_answer']} of them have no gold answer: their success rests on"
-            " the service's own verification."
-        )
-    lines += ["", _judgement(about, misses), ""]
-    lines += [f"- {miss.message}" for miss in misses]
-    return "\n".join(lines).rstrip()
+        lines.append(f"Left out because they need a model, which the service has not: {left_out}.")
+    if free := counts["without_gold_answer"]:
+        lines.append(f"{free} have no gold answer: the service's own verification is taken for it.")
+    if about["interrupted"]:
+        judgement = "It was interrupted: no target is met or missed."
+    else:
+        judgement = "Missed targets:\n" if misses else "All targets are met."
+    return "\n".join([*lines, "", judgement, *(f"- {miss.message}" for miss in misses)])
 
 
-def _left_out(number: int) -> str:
-    return f"Cases left out because they need a model, which the service has not: {number}"
+def _figures(metrics: Metrics) -> Iterator[tuple[str, object]]:
+    yield from ((name, metrics[name]) for name in HEADLINES)
+    for side, latency in metrics["latency_seconds"].items():
+        yield f"{side} latency, seconds (p50, p95, max)", _joined(latency.values())
+    for tier, spent in metrics["tokens"].items():
+        yield f"{tier} tokens (input, output), USD", _joined(spent.values())
+    for tier, names in metrics["models"].items():
+        yield f"{tier} model", _joined(names) or "none"
+    for name in ("finish_reasons", "outcomes"):
+        yield name.replace("_", " "), _joined(f"{key} {n}" for key, n in metrics[name].items())
+    yield "falsely verified", metrics["counts"]["falsely_verified"]
+    yield "unstable over repeats", sum(not case["stable"] for case in metrics["cases"])
+    about = metrics["evaluation"]
+    yield from ((name.replace("_", " "), _or(about[name], "as configured")) for name in _CONDITIONS)
+    yield "dataset sha256", about["dataset"]["sha256"]
 
 
-def _judgement(about: Mapping[str, Any], misses: Sequence[Miss]) -> str:
-    if about.get("interrupted"):
-        return "It was interrupted: no target is met or missed."
-    return "Missed targets:" if misses else "All targets are met."
-
-
-def _figures(metrics: Metrics) -> str:
-    about, tokens = metrics["evaluation"], metrics["tokens"]
-    latency = metrics["latency_seconds"]
-    models = metrics["models"]
-    rows: list[tuple[str, object]] = [(name, metrics[name]) for name in HEADLINES]
-    rows += [
-        (f"{side} latency, seconds (p50, p95, max)", _joined(latency[side].values()))
-        for side in latency
-    ]
-    rows += [
-        (f"{tier} tokens (input, output), USD", _joined(spent.values()))
-        for tier, spent in tokens.items()
-    ]
-    rows += [(f"{tier} model", _joined(names) or "none") for tier, names in models.items()]
-    rows += [("finish reasons", _tally(metrics["finish_reasons"]))]
-    rows += [("outcomes", _tally(metrics["outcomes"]))]
-    rows += [("falsely verified", metrics["counts"]["falsely_verified"])]
-    rows += [("unstable over repeats", sum(not case["stable"] for case in metrics["cases"]))]
-    rows += [
-        (name.replace("_", " "), "as configured" if about[name] is None else about[name])
-        for name in _CONDITIONS
-    ]
-    rows.append(("dataset sha256", about["dataset"]["sha256"]))
-    return _section("Figures", _table(("figure", "value"), rows))
-
-
-def _groups(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
-    header = ("", "trials", "succeeded", "success@1", "escalation rate", "p95 seconds")
-    return _section(
-        title, _table(header, ((name, *group.values()) for name, group in groups.items()))
-    )
-
-
-def _failures(results: Sequence[Result]) -> str:
-    failed = [result for result in results if not result.succeeded]
+def _failures(results: Sequence[Result]) -> Iterator[str]:
     header = ("case", "outcome", "input", "expected", "got", "why", "run")
     rows = [
         (
             result.case.id,
             result.outcome.value,
             result.case.input,
-            _expected(result),
+            "a refusal"
+            if result.case.expect == "refused"
+            else _or(result.case.gold_answer, "a verified answer"),
             result.answer,
             result.detail,
             result.run_id,
         )
-        for result in failed
+        for result in results
+        if not result.succeeded
     ]
-    return _section("Failures", _table(header, rows)) if rows else ""
-
-
-def _expected(result: Result) -> str:
-    case = result.case
-    if case.expect == "refused":
-        return "a refusal"
-    return case.gold_answer if case.gold_answer is not None else "a verified answer"
+    if rows:
+        yield _section("Failures", _table(header, rows))
 
 
 def _slowest(results: Sequence[Result]) -> str:
@@ -187,21 +134,42 @@ def _slowest(results: Sequence[Result]) -> str:
 
 
 def _comparison(metrics: Metrics, earlier: Metrics) -> str:
-    found = changes(metrics, earlier)
-    lines = [f"- {note}" for note in found.notes]
-    rows = [(name, before, now, _change(before, now)) for name, before, now in found.figures]
-    table = _table(("figure", "before", "now", "change"), rows)
-    lines += [
-        f"- {title}: {', '.join(f'`{name}`' for name in names)}"
-        for title, names in (("Fails now", found.broken), ("Succeeds now", found.fixed))
-        if names
+    """Return how two evaluations differ; figures that one of them lacks stay blank."""
+    figures = [(name, earlier[name], metrics[name]) for name in HEADLINES]
+    rows = [
+        (name, before, now, "" if None in (before, now) else f"{now - before:+.4g}")
+        for name, before, now in figures
     ]
-    title = f"Compared with {earlier['evaluation']['id']}"
-    return _section(title, f"{table}\n\n" + "\n".join(lines) if lines else table)
+    before, now = _steady(earlier), _steady(metrics)
+    both = sorted(before.keys() & now.keys())
+    changed = {
+        "Fails now": [name for name in both if before[name] and not now[name]],
+        "Succeeds now": [name for name in both if now[name] and not before[name]],
+    }
+    lines = [
+        *_differences(metrics["evaluation"], earlier["evaluation"]),
+        *(
+            f"- {title}: {_joined(f'`{name}`' for name in names)}"
+            for title, names in changed.items()
+            if names
+        ),
+    ]
+    body = "\n".join([_table(("figure", "before", "now", "change"), rows), "", *lines])
+    return _section(f"Compared with {earlier['evaluation']['id']}", body.rstrip())
 
 
-def _change(before: float | None, now: float | None) -> str:
-    return "" if before is None or now is None else f"{now - before:+.4g}"
+def _steady(metrics: Metrics) -> dict[str, bool]:
+    """Return whether each case succeeded every time."""
+    return {case["id"]: case["succeeded"] == case["trials"] for case in metrics["cases"]}
+
+
+def _differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """Return what makes the two hard to compare."""
+    if any(now["dataset"][name] != before["dataset"][name] for name in ("sha256", "cases")):
+        yield "- The two did not run the same cases: figures of all cases differ for that alone."
+    for name in _CONDITIONS:
+        if now.get(name) != before.get(name):
+            yield f"- {name.replace('_', ' ')}: {before.get(name)} before, {now.get(name)} now"
 
 
 def _section(title: str, body: str) -> str:
@@ -209,12 +177,8 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [_row(header), _row(["---"] * len(header))]
-    return "\n".join([*lines, *(_row(row) for row in rows)])
-
-
-def _row(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(_cell, cells))} |"
+    lines = (header, ["---"] * len(header), *rows)
+    return "\n".join(f"| {' | '.join(map(_cell, cells))} |" for cells in lines)
 
 
 def _cell(value: object) -> str:
@@ -225,26 +189,8 @@ def _cell(value: object) -> str:
 
 
 def _joined(values: Iterable[object]) -> str:
-    return ", ".join(str(value) for value in values)
+    return ", ".join(map(str, values))
 
 
-def _tally(counted: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in counted.items())
-
-
-def _steady(metrics: Metrics) -> dict[str, bool]:
-    return {case["id"]: case["succeeded"] == case["trials"] for case in metrics["cases"]}
-
-
-def _notes(now: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:
-    for name in ("sha256", "cases"):
-        if now["dataset"][name] != before["dataset"][name]:
-            yield "The two did not run the same cases: figures of all cases differ for that alone."
-            break
-    for name in _CONDITIONS:
-        if now.get(name) != before.get(name):
-            yield f"{name.replace('_', ' ')}: {before.get(name)} before, {now.get(name)} now"
-
-
-def _figure(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:g}"
+def _or(value: object, unknown: str) -> object:
+    return unknown if value is None else value

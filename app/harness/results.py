@@ -1,15 +1,15 @@
 """One case run once (a trial): what came back, in figures, and whether it was right."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from pydantic import BaseModel
+
 from app.harness.comparison import same_answer
 from app.harness.dataset import EvalCase
-
-TIERS = ("small", "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +49,23 @@ class Outcome(StrEnum):
     """It could not be measured, was cancelled, or something broke."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class Tokens(BaseModel, frozen=True):
     """What was used and what it cost."""
 
     input: int = 0
     output: int = 0
     cost_usd: float = 0.0
 
-    def __add__(self, other: "Tokens") -> "Tokens":
-        return Tokens(
-            input=self.input + other.input,
-            output=self.output + other.output,
-            cost_usd=self.cost_usd + other.cost_usd,
-        )
+
+class Counters(BaseModel, frozen=True):
+    """What a run has used, as its result counts it."""
+
+    llm_calls_small: int = 0
+    llm_calls_big: int = 0
+    tool_calls: int = 0
+    act_steps: int = 0
+    tokens: Mapping[str, Tokens] = {}
+    """By tier, and in ``total``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +79,15 @@ class Result:
     detail: str
     """What happened, for people."""
     client_seconds: float
-    ran: bool = False
+    ran: bool
     """Whether there was a run at all."""
-    answer: str | None = None
-    verified: bool = False
-    finish_reason: str | None = None
-    service_seconds: float | None = None
+    answer: str | None
+    verified: bool
+    finish_reason: str | None
+    service_seconds: float | None
     """From acceptance to the end, by the service's clock."""
-    llm_calls_small: int = 0
-    llm_calls_big: int = 0
-    tool_calls: int = 0
-    act_steps: int = 0
-    tokens: Mapping[str, Tokens] = field(default_factory=dict)
-    """By tier."""
-    models: Mapping[str, str] = field(default_factory=dict)
+    counters: Counters
+    models: Mapping[str, str]
     """By tier: provider and model."""
 
     @property
@@ -100,39 +98,27 @@ class Result:
     @property
     def escalated(self) -> bool:
         """Whether the big tier was called."""
-        return self.llm_calls_big > 0
+        return self.counters.llm_calls_big > 0
 
 
 def result_of(trial: Trial) -> Result:
     """Judge a trial and take its figures from the run."""
     outcome, detail = _judged(trial)
-    result = Result(
+    run = trial.run or {}
+    found = run.get("result") or {}
+    return Result(
         case=trial.case,
         repeat=trial.repeat,
         run_id=trial.run_id,
         outcome=outcome,
         detail=detail,
         client_seconds=trial.seconds,
-    )
-    return result if trial.run is None else _with_figures(result, trial.run)
-
-
-def _with_figures(result: Result, run: Mapping[str, Any]) -> Result:
-    found = run.get("result") or {}
-    counters = found.get("counters") or {}
-    tokens = counters.get("tokens") or {}
-    return replace(
-        result,
-        ran=True,
+        ran=trial.run is not None,
         answer=found.get("answer"),
         verified=found.get("verified") is True,
         finish_reason=run.get("finish_reason"),
-        service_seconds=_seconds(run),
-        llm_calls_small=counters.get("llm_calls_small", 0),
-        llm_calls_big=counters.get("llm_calls_big", 0),
-        tool_calls=counters.get("tool_calls", 0),
-        act_steps=counters.get("act_steps", 0),
-        tokens={tier: _tokens(tokens[tier]) for tier in TIERS if tier in tokens},
+        service_seconds=_seconds(trial.run),
+        counters=Counters.model_validate(found.get("counters") or {}),
         models={
             tier: f"{named['provider']}:{named['model']}"
             for tier, named in (found.get("models") or {}).items()
@@ -140,11 +126,15 @@ def _with_figures(result: Result, run: Mapping[str, Any]) -> Result:
     )
 
 
-def _tokens(counted: Mapping[str, Any]) -> Tokens:
-    return Tokens(input=counted["input"], output=counted["output"], cost_usd=counted["cost_usd"])
+def trace_nodes(trace: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the CallNodes of a trace in the order of their creation."""
+    nodes = (trace or {}).get("snapshot", {}).get("nodes", {}).values()
+    return sorted(nodes, key=lambda node: int(node["node_id"].lstrip("n")))
 
 
-def _seconds(run: Mapping[str, Any]) -> float:
+def _seconds(run: Mapping[str, Any] | None) -> float | None:
+    if run is None:
+        return None
     began, ended = (datetime.fromisoformat(run[name]) for name in ("created_at", "finished_at"))
     return (ended - began).total_seconds()
 
@@ -156,44 +146,33 @@ def _judged(trial: Trial) -> tuple[Outcome, str]:
     if trial.run is None:
         why = trial.refusal or "no run"
         return (Outcome.SUCCESS if wants_refusal else Outcome.INPUT_REFUSED), why
-    if trial.run["status"] == "cancelled" or trial.run["finish_reason"] is None:
-        return Outcome.ERROR, f"the run ended {trial.run['status']}: {_cause(trial.run)}"
-    if wants_refusal:
-        return _judged_refusal(trial.run)
-    return _judged_answer(trial, trial.run)
-
-
-def _judged_refusal(run: Mapping[str, Any]) -> tuple[Outcome, str]:
-    if _claims(run):
+    status = trial.run["status"]
+    if status == "cancelled" or trial.run["finish_reason"] is None:
+        return Outcome.ERROR, f"the run ended {status}: {_cause(trial.run)}"
+    found = trial.run.get("result") or {}
+    claims = status == "completed" and found.get("verified") is True
+    if wants_refusal and claims:
         return Outcome.CLAIMED, "a verified answer to what should have been refused"
-    return Outcome.SUCCESS, "nothing was claimed"
+    if wants_refusal:
+        return Outcome.SUCCESS, "nothing was claimed"
+    if claims:
+        return _judged_answer(trial, found.get("answer"))
+    cause = _model_failure(trial.trace) or _cause(trial.run)
+    return (Outcome.HALTED if status == "halted" else Outcome.NOT_VERIFIED), cause
 
 
-def _judged_answer(trial: Trial, run: Mapping[str, Any]) -> tuple[Outcome, str]:
-    if not _claims(run):
-        halted = run["status"] == "halted"
-        cause = _model_failure(trial.trace) or _cause(run)
-        return (Outcome.HALTED if halted else Outcome.NOT_VERIFIED), cause
-    answer, gold = run["result"].get("answer"), trial.case.gold_answer
+def _judged_answer(trial: Trial, answer: str | None) -> tuple[Outcome, str]:
+    gold = trial.case.gold_answer
     if gold is not None and (answer is None or not same_answer(answer, gold)):
         return Outcome.WRONG_ANSWER, "verified, and yet not the right answer"
-    if missing := sorted(set(trial.case.expected_tools) - _tools_used(trial.trace)):
-        return Outcome.TOOLS_NOT_USED, f"no successful call of {', '.join(missing)}"
-    return Outcome.SUCCESS, "" if gold is not None else "verified by the service alone"
-
-
-def _claims(run: Mapping[str, Any]) -> bool:
-    """Tell whether the run says that its answer is right."""
-    found = run.get("result") or {}
-    return run["status"] == "completed" and found.get("verified") is True
-
-
-def _tools_used(trace: Mapping[str, Any] | None) -> set[str]:
-    return {
+    used = {
         node["name"]
-        for node in trace_nodes(trace)
+        for node in trace_nodes(trial.trace)
         if node["kind"] == "tool" and node["status"] == "success"
     }
+    if missing := sorted(set(trial.case.expected_tools) - used):
+        return Outcome.TOOLS_NOT_USED, f"no successful call of {', '.join(missing)}"
+    return Outcome.SUCCESS, "" if gold is not None else "verified by the service alone"
 
 
 def _model_failure(trace: Mapping[str, Any] | None) -> str | None:
@@ -203,24 +182,12 @@ def _model_failure(trace: Mapping[str, Any] | None) -> str | None:
     return asked[-1].get("stop_reason") if failed else None
 
 
-def trace_nodes(trace: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """Return the CallNodes of a trace in the order of their creation."""
-    nodes = (trace or {}).get("snapshot", {}).get("nodes", {}).values()
-    return sorted(nodes, key=lambda node: int(node["node_id"].lstrip("n")))
-
-
 def _cause(run: Mapping[str, Any]) -> str:
-    stop = run.get("stop") or {}
-    if stop:
+    """Return what stopped a run, or the last error that a tool reported."""
+    if stop := run.get("stop"):
         parts = (stop.get(name) for name in ("kind", "dimension", "reason"))
         return ", ".join(str(part) for part in parts if part)
-    return _last_complaint((run.get("result") or {}).get("evidence") or []) or str(run["status"])
-
-
-def _last_complaint(evidence: list[Mapping[str, Any]]) -> str | None:
-    """Return the last error that a tool reported."""
-    for found in reversed(evidence):
-        error = (found.get("result") or {}).get("error")
-        if error:
+    for found in reversed((run.get("result") or {}).get("evidence") or []):
+        if error := (found.get("result") or {}).get("error"):
             return f"{found.get('tool')}: {error}"
-    return None
+    return str(run["status"])

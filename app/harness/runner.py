@@ -5,11 +5,11 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from app.client import ApiError, ServiceUnreachableError
+from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 from app.harness.dataset import EvalCase, Mode
 from app.harness.results import Trial
 
@@ -23,30 +23,6 @@ EvalProtocol = Literal["blind", "with_gold"]
 
 Finished = Callable[[Trial], None]
 """Called with each trial as soon as it has ended, in whatever order they end."""
-
-
-class Service(Protocol):
-    """The service, as its client shows it; every method may raise the client's errors."""
-
-    async def service_version(self) -> str:
-        """Return which version answers."""
-        ...
-
-    async def models(self) -> dict[str, Any]:
-        """Return the model of each tier, ``small`` and ``big``."""
-        ...
-
-    async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
-        """Post a run, or ask again for one that was posted, and wait for its end."""
-        ...
-
-    async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
-        """Request that a run be cancelled."""
-        ...
-
-    async def trace(self, run_id: str) -> dict[str, Any]:
-        """Return the trace of a run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +46,7 @@ class Runner:
 
     def __init__(
         self,
-        service: Service,
+        service: CaseworkerClient,
         options: RunOptions,
         *,
         evaluation_id: str,
@@ -115,10 +91,10 @@ class Runner:
                         stops.create_task(self._stop(run_id, "The evaluation was interrupted."))
                 await asyncio.wait({workers})
         except TimeoutError:
-            workers.cancel()
-            await asyncio.wait({workers})
+            pass
         finally:
             workers.cancel()
+            await asyncio.wait({workers})
 
     async def _workers(self, jobs: Iterator[tuple[EvalCase, int]], finished: Finished) -> None:
         try:
@@ -145,16 +121,16 @@ class Runner:
         try:
             run = await self._ended(self._body(case, repeat, run_id))
             trial = replace(trial, seconds=time.monotonic() - began, run=run)
-            if run is None:
-                return replace(trial, error=self._too_long())
-            return replace(trial, trace=await self._service.trace(run_id))
+            if run is not None:
+                return replace(trial, trace=await self._service.trace(run_id))
+            cause = f"it did not end within {self._options.timeout_seconds:g} seconds"
         except ApiError as error:
-            shown = f"{error.status}: {error}"
+            cause = f"{error.status}: {error}"
             if error.status in _REFUSALS and _is_about_input(error.problem):
-                return replace(trial, seconds=time.monotonic() - began, refusal=shown)
+                return replace(trial, seconds=time.monotonic() - began, refusal=cause)
         except ServiceUnreachableError as error:
-            shown = str(error)
-        return replace(trial, seconds=trial.seconds or time.monotonic() - began, error=shown)
+            cause = str(error)
+        return replace(trial, seconds=trial.seconds or time.monotonic() - began, error=cause)
 
     async def _ended(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the finished run, or None, and cancel it, if it takes too long."""
@@ -181,9 +157,6 @@ class Runner:
             await self._service.cancel_run(run_id, reason=reason)
         except (ApiError, ServiceUnreachableError):
             return  # nothing more can be done about it from here
-
-    def _too_long(self) -> str:
-        return f"it did not end within {self._options.timeout_seconds:g} seconds"
 
     def _body(self, case: EvalCase, repeat: int, run_id: str) -> dict[str, Any]:
         wanted = {

@@ -2,28 +2,45 @@
 
 import logging
 import sys
+import traceback
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
-from app.observability.field_names import LOG_FIELDS
 from app.observability.redaction import redact_text, redact_value
-from app.observability.tracebacks import told
+
+LOG_FIELDS = frozenset(
+    {
+        *("ts", "level", "logger", "event", "exception", "stack"),
+        *("run_id", "tenant", "request_id", "worker_id", "node_id", "step_id", "call_key"),
+        *("tier", "step_type", "tool", "args", "token_usage", "output_summary", "metric"),
+        *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
+        *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
+    }
+)
+"""The fields that a log line may have; the value of any other is not shown."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]
 
-_WORDY = (
+_VERBOSE = (
     *("alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
     *("procrastinate", "sqlalchemy"),
 )
-"""Libraries that would log prompts, rows, each queue step or each import: heard from warnings
-upward."""
+"""Libraries that log prompts, rows, queue steps or imports: only their warnings are logged."""
 
-_SELF_HANDLED = ("uvicorn", "uvicorn.access", "uvicorn.error")
+_OWN_HANDLERS = ("uvicorn", "uvicorn.access", "uvicorn.error")
 """Loggers that bring handlers of their own."""
+
+MAX_MESSAGE_CHARS = 300
+_MAX_CHAIN = 8
+_MAX_IN_GROUP = 5
+
+_CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
+_DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 _EXCEPTION_CHARS = 20_000
 _NAME_CHARS = 60
@@ -46,14 +63,14 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
-    for name in _WORDY:
+    for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
-    for name in _SELF_HANDLED:
+    for name in _OWN_HANDLERS:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     logging.captureWarnings(True)
     structlog.configure(
-        processors=[*_gathering(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*_processors(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
@@ -65,7 +82,7 @@ def run_logging(*, run_id: str, tenant: str) -> AbstractContextManager[None]:
     return structlog.contextvars.bound_contextvars(run_id=run_id, tenant=tenant)
 
 
-def _gathering() -> list[Processor]:
+def _processors() -> list[Processor]:
     """Collect what a line says; the same for our lines and for those of libraries."""
     return [
         structlog.contextvars.merge_contextvars,
@@ -82,18 +99,18 @@ def _formatter(form: LogFormat) -> logging.Formatter:
         else [structlog.dev.ConsoleRenderer(timestamp_key="ts", colors=sys.stderr.isatty())]
     )
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_gathering(),
+        foreign_pre_chain=_processors(),
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.ExceptionRenderer(_told),
+            structlog.processors.ExceptionRenderer(_format_exc_info),
             _redact,
             *rendering,
         ],
     )
 
 
-def _told(exc_info: ExcInfo) -> str:
-    return told(exc_info[1])
+def _format_exc_info(exc_info: ExcInfo) -> str:
+    return format_error(exc_info[1])
 
 
 def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
@@ -110,3 +127,51 @@ def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         # A traceback is long by nature, and its end says what went wrong.
         redacted["exception"] = redact_value(line["exception"], max_chars=_EXCEPTION_CHARS)
     return redacted
+
+
+def format_error(error: BaseException) -> str:
+    """Return an error with its traceback, after the errors that led to it.
+
+    The messages of our own errors are made to be shown. Those of others may quote anything, such
+    as the row that a database refused: of them the first line is shown, redacted.
+    """
+    parts: list[str] = []
+    current: BaseException | None = error
+    for _ in range(_MAX_CHAIN):
+        if current is None:
+            break
+        cause, context = current.__cause__, current.__context__
+        parts.append("".join(_lines_of(current)))
+        if cause is not None:
+            parts.append(_CAUSED)
+        elif context is not None and not current.__suppress_context__:
+            parts.append(_DURING)
+        else:
+            break
+        current = cause or context
+    return "".join(reversed(parts)).rstrip()
+
+
+def message_of(error: BaseException) -> str:
+    """Return what may be shown of the message of an error."""
+    try:
+        message = str(error)
+    except Exception:  # it is code of others
+        return "(its message cannot be read)"
+    if type(error).__module__.startswith("app."):
+        return message
+    return redact_text(message.partition("\n")[0], max_chars=MAX_MESSAGE_CHARS)
+
+
+def _lines_of(error: BaseException) -> Iterator[str]:
+    if error.__traceback__ is not None:
+        yield "Traceback (most recent call last):\n"
+        yield from traceback.format_tb(error.__traceback__)
+    message = message_of(error)
+    name = type(error).__qualname__
+    module = type(error).__module__
+    shown = name if module == "builtins" else f"{module}.{name}"
+    yield f"{shown}: {message}\n" if message else f"{shown}\n"
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions[:_MAX_IN_GROUP]:
+            yield "".join(f"  | {line}\n" for line in format_error(inner).splitlines())

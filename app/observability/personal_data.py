@@ -1,65 +1,48 @@
-"""Finds personal data in a text by its form.
+"""Rules for mail and IP addresses, and for numbers that stand for people.
 
-Numbers that stand for people are told from other numbers by check digits, by the way they are
-grouped and by the words before them.
+Numbers of people are known by their check digits (python-stdnum), by the numbering plans of
+telephones (phonenumbers) and by the word before them.
 """
 
 import ipaddress
 import re
 
-from app.observability.bank_accounts import ACCOUNT_NUMBER, is_account_number
-from app.observability.card_numbers import is_card_number
-from app.observability.names_and_places import WORDED
-from app.observability.phone_numbers import PHONE_NUMBERS
-from app.observability.rules import Rule, RulesBetween, marked, shaped
+import phonenumbers
+from stdnum import iban, luhn
+from stdnum.us import ssn
 
-EMAIL = "[email]"
+from app.observability.rules import Rule, rule
+
+PHONE = "[phone number]"
 
 _GAP = r"(?:[ .\-_/\t]|[ ]{2})"
 """What people put between groups of digits."""
+_LONG_NUMBER = r"\d(?:[ .\-_/\t]{0,2}\d){12}"
+"""The shortest card number."""
+_NUMBER = r"\d(?:[ .\-/()]{0,3}\d){6}"
+"""The shortest telephone number."""
 
-_ID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}"
-_INSTANT = (
-    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
-    r"(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+_CARD = re.compile(
+    r"4(?:\d{15}|\d{18})|5[0-8]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[0689]\d{12}|35\d{14}|6\d{15}"
+    r"|62\d{17}"
 )
-_IDS = re.compile(rf"(?<![\w-])(?:{_ID})(?![\w-])", re.ASCII)
-"""UUIDs and digests: what checks in them does so by chance."""
-_IDS_AND_DATES = re.compile(rf"(?<![\w-])(?:{_ID}|{_INSTANT})(?![\w-])", re.ASCII)
-"""And dates and instants (ISO 8601): the groups in them are no telephone numbers."""
+"""How the numbers of Visa, Mastercard, Maestro, American Express, Diners Club, JCB, Discover and
+UnionPay begin, and how long they are."""
+_CARD_GROUPS = ((4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 3))
 
-_SEVEN_DIGITS = re.compile(r"\d(?:\D{0,3}\d){6}")
-"""The fewest digits, and the widest gaps, that a number of a person has."""
-_FAR = "????"
-"""A gap that is wider."""
-
-_ACCOUNT_BEGINS = shaped(r"\d\d(?<=[a-z][a-z]\d\d)[ .+-]{0,2}[0-9a-z][ .+-]{0,2}[0-9a-z]")
-"""How an account number begins."""
-
-
-def _has_seven_digits(lowered: str) -> bool:
-    """Say whether there are as many digits as a number of a person has, dates aside."""
-    if _SEVEN_DIGITS.search(lowered) is None:
-        return False
-    dateless = _IDS_AND_DATES.sub(_FAR, lowered) if "-" in lowered else lowered
-    return _SEVEN_DIGITS.search(dateless) is not None
+_LABELS = (
+    "phone|telephone|tel|mobile|cellphone|cell|fax|whatsapp|telefon|handy|mobil|call|dial|sms"
+    "|my number|reach me|reach us|contact me|contact us"
+)
 
 
 def _email(found: re.Match[str]) -> str | None:
     """Judge what has an at sign: ``name@1.2`` is a version."""
-    return None if found.group().rpartition(".")[2].isdecimal() else EMAIL
+    return None if found.group().rpartition(".")[2].isdecimal() else "[email]"
 
 
-def _card(found: re.Match[str]) -> str | None:
-    return "[card number]" if is_card_number(found.group()) else None
-
-
-def _account(found: re.Match[str]) -> str | None:
-    return "[account number]" if is_account_number(found.group()) else None
-
-
-def _address_of_machine(found: re.Match[str]) -> str | None:
-    """Judge an IP address: those of private networks stand for no person."""
+def _ip_address(found: re.Match[str]) -> str | None:
+    """Judge an IP address: those of private networks are the operator's own machines."""
     try:
         address = ipaddress.ip_address(found.group())
     except ValueError:
@@ -67,83 +50,82 @@ def _address_of_machine(found: re.Match[str]) -> str | None:
     return "[ip address]" if address.is_global else None
 
 
-def _grouped_card(*sizes: int) -> Rule:
+def _card(found: re.Match[str]) -> str | None:
+    digits = re.sub(r"\D", "", found.group())
+    return "[card number]" if _CARD.fullmatch(digits) and luhn.is_valid(digits) else None
+
+
+def _account(found: re.Match[str]) -> str | None:
+    """Judge a word and the words behind it, of which some may not belong to the number."""
+    text = found.group()
+    while text:
+        if iban.is_valid(text.replace("+", " ")):
+            return "[account number]" + found.group()[len(text) :]
+        text = text.rpartition(" ")[0].rstrip()
+    return None
+
+
+def _international(found: re.Match[str]) -> str | None:
+    """Judge what has a plus sign, which may also stand between the terms of a sum."""
+    text = found.group()
+    before = found.string[max(0, found.start() - 3) : found.start()].rstrip()
+    is_sum = before[-1:].isdecimal() or before.endswith((")", "%"))
+    if is_sum and not re.search(r"[ (\u00a0]", text):
+        return None
+    return _possible(re.sub(r"^(?:00|011)", "+", text), None)
+
+
+def _possible(text: str, region: str | None) -> str | None:
+    try:
+        number = phonenumbers.parse(text, region)
+    except phonenumbers.NumberParseException:
+        return None
+    return "[phone number]" if phonenumbers.is_possible_number(number) else None
+
+
+def _grouped(sizes: tuple[int, ...]) -> str:
     groups = _GAP.join(rf"\d{{{size}}}" for size in sizes)
-    return Rule(re.compile(rf"(?<!\d){groups}(?!\d)"), _card)
+    return rf"(?<![A-Za-z0-9]){groups}(?![A-Za-z0-9])"
 
 
-FORMED: tuple[Rule, ...] = (
-    Rule(
-        re.compile(r"(?<![\w.%+-])[\w.%+-]++@(?:[\w-]++(?:\.[\w-]++)++|[^\W\d_][\w-]++)"),
-        _email,
-        ("@",),
+PERSONAL_DATA: tuple[Rule, ...] = (
+    rule(r"(?<![\w.%+-])[\w.%+-]++@(?:[\w-]++(?:\.[\w-]++)++|[^\W\d_][\w-]++)", _email, "@"),
+    rule(
+        r"(?a)\d(?<![A-Za-z0-9.]\d)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\d)"
+        r"|(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])",
+        _ip_address,
+        shape=r"\d\.\d{1,3}\.\d|:[0-9a-f]{0,4}:",
     ),
-    Rule(
-        re.compile(r"(?<![\w.+-])(?:[\w.%+-]{1,64}+|\"[^\"\n@]{1,64}\")@\[[\d.:A-Fa-f]{7,45}\]"),
-        marked(EMAIL),
-        ("@[",),
+    rule(
+        r"(?:(?<![A-Za-z0-9])|(?<=IBAN)|(?<=iban))[A-Za-z]{2}\d\d"
+        r"(?:[ .\-+]{0,2}[A-Za-z0-9]{4}){2,7}(?:[ .\-+]{0,2}[A-Za-z0-9]{1,3})?(?![A-Za-z0-9])",
+        _account,
+        shape=r"[a-z]{2}\d\d[ .+-]{0,2}[0-9a-z]{4}[ .+-]{0,2}[0-9a-z]{4}",
     ),
-    Rule(re.compile(r"\"[^\"\n@]{1,64}\"@[\w-]++(?:\.[\w-]++)++"), marked(EMAIL), ('"@',)),
-    Rule(
-        re.compile(
-            r"(?<![\w.+-])[\w.+-]{1,64}+[ ]?[\[({][ ]?at[ ]?[\])}][ ]?"
-            r"[\w-]{1,63}+(?:(?:\.|[ ]?[\[({][ ]?dot[ ]?[\])}][ ]?)[\w-]{1,63}+){1,5}",
-            re.IGNORECASE,
-        ),
-        marked(EMAIL),
-        tuple(f"{opening}{gap}at{gap}" for opening in "[({" for gap in ("", " ")),
+    rule(r"(?<![A-Za-z0-9])(?<!\d[.,])\d{13,19}(?![A-Za-z0-9])", _card, shape=_LONG_NUMBER),
+    *(rule(_grouped(sizes), _card, shape=_LONG_NUMBER) for sizes in _CARD_GROUPS),
+    rule(
+        r"(?<!\d)(?<!\d-)\d{3}-\d\d-\d{4}(?!\d|-\d)",
+        lambda found: "[social security number]" if ssn.is_valid(found.group()) else None,
+        shape=_NUMBER,
     ),
-    Rule(re.compile(r"(?<![\w.+-])[\w.+-]++%40[\w-]++(?:\.[\w-]++)++"), marked(EMAIL), ("%40",)),
-    Rule(
-        re.compile(r"\d(?<![A-Za-z0-9.]\d)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\d)", re.ASCII),
-        _address_of_machine,
-        shape=shaped(r"\d\.\d{1,3}\.\d"),
+    rule(
+        rf"(?i)(\b(?:{_LABELS})\b(?:[ :=#.]{{1,2}}(?:numbers?|nummer|no|nr|is|at|me|us|on|under)\b)"
+        r"{0,3}[\"':=#. ]{0,4})[+(]{0,2}\d(?:[ ().\-/]{0,2}\d){6,14}(?!\d)",
+        r"\1[phone number]",
+        *_LABELS.split("|"),
     ),
-    Rule(
-        re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])", re.ASCII),
-        _address_of_machine,
-        shape=shaped(r":[0-9a-f]{0,4}:"),
+    rule(
+        r"(?:(?<!\+)\+|(?<![\w.,+:-])(?!\d{4}-\d\d-\d\d)(?:00|011)[ ]?)"
+        r"\(?[1-9](?:\)?(?:[ ]{2}|[ .\-/])?\(?\d){8,14}(?!\d|[.,]\d)",
+        _international,
+        shape=_NUMBER,
+    ),
+    rule(
+        r"(?<![\w.+-])(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.-])[2-9]\d\d[ .-]\d{4}"
+        r"(?![\w-]|\.\d)",
+        lambda found: _possible(found.group(), "US"),
+        shape=_NUMBER,
     ),
 )
-"""What has a form that nothing else has."""
-
-ACCOUNTS: tuple[Rule, ...] = (Rule(ACCOUNT_NUMBER, _account),)
-
-CARDS: tuple[Rule, ...] = (
-    Rule(re.compile(r"(?<!\d)\d{13,19}(?!\d)"), _card),
-    _grouped_card(4, 4, 4, 4, 3),
-    _grouped_card(4, 4, 4, 4),
-    _grouped_card(4, 4, 4, 3),
-    _grouped_card(4, 6, 5),
-    _grouped_card(4, 6, 4),
-    _grouped_card(6, 13),
-)
-"""Looked for beside dates too: no date looks like one."""
-
-GROUPED: tuple[Rule, ...] = (
-    Rule(
-        re.compile(r"(?<!\d)(?<!\d-)(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?!\d|-\d)"),
-        marked("[social security number]"),
-        ("-",),
-    ),
-    Rule(
-        re.compile(
-            r"(\b(?:ssn|social security(?: number| no)?)\b[^\w\n]{0,4}(?:is:? )?)"
-            r"(?!000|666|9)\d{3}[ .-]?(?!00)\d\d[ .-]?(?!0000)\d{4}(?!\d)",
-            re.IGNORECASE,
-        ),
-        marked(r"\1[social security number]"),
-        ("ssn", "social"),
-    ),
-    *PHONE_NUMBERS,
-)
-"""What only its groups or the word before it give away."""
-
-PERSONAL_DATA: tuple[Rule | RulesBetween, ...] = (
-    *FORMED,
-    RulesBetween(ACCOUNTS, _IDS, _ACCOUNT_BEGINS),
-    RulesBetween(CARDS, _IDS, _has_seven_digits),
-    RulesBetween(GROUPED, _IDS_AND_DATES, _has_seven_digits),
-    *WORDED,
-)
-"""All of them, in their order."""
+"""What stands for a person or for a machine, by its form."""

@@ -1,50 +1,49 @@
-"""Takes secrets and personal data out of what is logged or stored for people to read.
+"""Takes secrets and personal data out of what is logged, or stored for people to read.
 
-Names decide first. Values under names on the allowlist are identifiers and words that the service
-makes itself: of them only what has the unmistakable form of a key is taken out. Values under names
-that say "secret" or name a person's data never pass. Every other text passes through the rules of
-:mod:`secrets` and :mod:`personal_data`, and is cut to a length. (seed 002, requirement 19)
+Names decide first: a value whose name says that it is secret or personal is never shown, and of a
+value whose name is on the allowlist only what has the form of a key is taken out. All other texts
+pass through the rules for secrets and personal data, and are cut to a length.
 """
 
 import dataclasses
+import html
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
-from app.observability.field_names import SAFE_NAMES, mark_for
-from app.observability.issued_keys import KEYS
+from app.observability.field_names import SAFE_NAMES, mark_of
 from app.observability.personal_data import PERSONAL_DATA
-from app.observability.readings import plain_reading
-from app.observability.rules import Sieve, applied
-from app.observability.secrets import RANDOM_WORDS, SECRETS
+from app.observability.rules import RuleSet
+from app.observability.secrets import CREDENTIALS, KEYS
 
 MAX_TEXT_CHARS = 2000
 """Where a text is cut unless the caller says otherwise."""
 
-_SAFE_VALUE_CHARS = 200
-_REMEMBERED_NAMES = 4096
-"""The names of a service are few; those that callers make up push one another out."""
-
+_MAX_NAME_CHARS = 200
 _MAX_INTEGER_BITS = 256
 _SMALLEST_CARD_NUMBER = 10**12
 _MAX_DEPTH = 12
-_PAIR = 2
+_MAX_ITEMS = 200
+_MAX_PASSES = 8
+_LOOKAHEAD_CHARS = 256
+"""How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
 _NAMING = frozenset({"name", "key", "header", "field"})
 """What mappings call the name of their ``value``, such as ``{"name": "password", "value": 1}``."""
-_MAX_ITEMS = 200
-_TORN_CHARS = 256
-"""How much more than what is shown is read, so that no secret is torn apart where a text is cut."""
+
+_KEYS = RuleSet(KEYS)
+_RULES = RuleSet((*CREDENTIALS, *PERSONAL_DATA))
+_ORDINARY = re.compile(r"[A-Za-z]{1,15}+|\d{1,6}+(?:\.\d{1,6}+)?|\d{4}-\d\d-\d\d")
+"""One word, number or date, in which no rule finds anything."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
-_MOST_PASSES = 8
-_SHORTEST = 5
-"""No shorter text can hold anything that a rule knows."""
-
-_SIEVE = Sieve((*SECRETS, *RANDOM_WORDS, *PERSONAL_DATA))
-_ORDINARY = re.compile(r"[A-Za-z]{1,15}+|\d{1,6}+(?:\.\d{1,6}+)?|\d{4}-\d\d-\d\d")
-"""One word, number or date: what most values are, and nobody's."""
+_ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\u(?!d[89a-f])([0-9A-Fa-f]{4})")
+_MAX_ESCAPE_LAYERS = 3
+"""How often one escape is looked for inside another: ``%2540`` is an at sign in the end."""
+_DASHES = dict.fromkeys(range(0x2010, 0x2016), "-")
 
 
 def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS) -> Any:
@@ -55,59 +54,71 @@ def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS)
     come from anybody.
     """
     if name in SAFE_NAMES and isinstance(value, str):
-        return _redact_identifier(value, max_chars)
+        is_identifier = len(value) <= _MAX_NAME_CHARS and value.isprintable()
+        return _KEYS.apply(value) if is_identifier else redact_text(value, max_chars=max_chars)
     return _redact(value, name, max_chars, _MAX_DEPTH)
 
 
 def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return ``text`` without the secrets and personal data that can be told by their form.
+    """Return ``text`` with a mark such as ``[email]`` in place of what a rule finds.
 
-    A mark such as ``[email]`` stands where something was. No more than ``max_chars`` characters
-    are returned; of a text that is cut, a note of how many were left out is among them.
+    No more than ``max_chars`` characters are returned; a text that is cut ends with a note of how
+    many were left out.
     """
-    if len(text) <= min(max_chars, _SHORTEST) or _ORDINARY.fullmatch(text) is not None:
-        return _fitted(_steady(text), len(text), max_chars)
-    torn = len(text) > max_chars + _TORN_CHARS
-    shown = _shown(_steady(text[: max_chars + _TORN_CHARS] if torn else text))
-    return _fitted(shown[:-_TORN_CHARS] if torn else shown, len(text), max_chars)
+    if _ORDINARY.fullmatch(text) is not None:
+        return _fitted(text, len(text), max_chars)
+    is_cut = len(text) > max_chars + _LOOKAHEAD_CHARS
+    shown = _redacted(_printable(text[: max_chars + _LOOKAHEAD_CHARS] if is_cut else text))
+    return _fitted(shown[:-_LOOKAHEAD_CHARS] if is_cut else shown, len(text), max_chars)
 
 
 def holds_key(text: str) -> bool:
-    """Tell whether a short text has the form of a key, so that it should not be repeated."""
-    return applied(KEYS, text) != text
+    """Tell whether a short text contains what has the form of a key."""
+    return _KEYS.apply(text) != text
 
 
-def _shown(text: str) -> str:
-    """Return a text as it is, or as its plain reading if that gives more away, with its marks."""
-    shown = _marked(text)
-    reading = _steady(plain_reading(text))
-    if reading == text:
-        return shown
-    plain = _marked(reading)
-    if plain == reading:
-        return shown
-    return plain if plain.count("[") >= shown.count("[") else _marked(plain_reading(shown))
-
-
-def _marked(text: str) -> str:
-    """Return a text with its marks; a mark is the edge of a word, beside which more may begin."""
-    if len(text) < _SHORTEST:
+def normalize(text: str) -> str:
+    """Return ``text`` without escapes of URLs, HTML and JSON, wide and invisible characters."""
+    for _ in range(_MAX_ESCAPE_LAYERS):
+        if _ESCAPED.search(text) is None:
+            break
+        text = html.unescape(unquote(text))
+        text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[0], text)
+    if text.isascii():
         return text
-    for _ in range(_MOST_PASSES):
+    visible = (char for char in text if unicodedata.category(char) != "Cf")
+    return unicodedata.normalize("NFKC", "".join(visible)).translate(_DASHES)
+
+
+def _redacted(text: str) -> str:
+    """Return a text as it is or normalized, whichever gives more away, after the rules."""
+    shown = _applied(text)
+    if text.isascii() and not ("%" in text or "&" in text or "\\" in text):
+        return shown
+    plain = _printable(normalize(text))
+    redacted = shown if plain == text else _applied(plain)
+    if redacted in (plain, shown):
+        return shown
+    return redacted if redacted.count("[") >= shown.count("[") else _applied(normalize(shown))
+
+
+def _applied(text: str) -> str:
+    """Apply the rules until nothing changes: a mark ends a word, beside which another may begin."""
+    for _ in range(_MAX_PASSES):
         before = text
-        text = _SIEVE.applied(before)
+        text = _RULES.apply(before)
         if text == before:
             break
     return text
 
 
-def _steady(text: str) -> str:
+def _printable(text: str) -> str:
     """Return a text without characters that would steer a terminal."""
     return text if text.isprintable() else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _redact(value: Any, name: str, max_chars: int, depth: int) -> Any:
-    mark = mark_for(name)
+    mark = _mark_of(name)
     if mark is not None:
         return None if value is None else mark
     if value is None or isinstance(value, bool | int | float):
@@ -118,39 +129,34 @@ def _redact(value: Any, name: str, max_chars: int, depth: int) -> Any:
         return f"[{len(value)} bytes]"
     if depth == 0:
         return "[too deep]"
-    return _redact_parts(value, name, max_chars, depth - 1)
-
-
-def _redact_identifier(text: str, max_chars: int) -> str:
-    safe = len(text) <= _SAFE_VALUE_CHARS and text.isprintable()
-    return applied(KEYS, text) if safe else redact_text(text, max_chars=max_chars)
-
-
-def _redact_parts(value: Any, name: str, max_chars: int, depth: int) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return _redact_mapping(value, max_chars, depth)
+        return _redact_mapping(value, max_chars, depth - 1)
     if isinstance(value, list | tuple | set | frozenset):
-        items = list(value)[:_MAX_ITEMS]
-        told = _name_in(items[0]) if len(items) == _PAIR else None
-        parts = [
-            _redact(item, told if at and told else name, max_chars, depth)
-            for at, item in enumerate(items)
-        ]
-        more = len(value) - len(items)
-        return parts if not more else [*parts, f"[{more} more items]"]
+        return _redact_items(list(value), name, max_chars, depth - 1)
     return redact_text(str(value), max_chars=max_chars)
+
+
+def _redact_items(items: list[Any], name: str, max_chars: int, depth: int) -> list[Any]:
+    """Redact a sequence; the second item of a pair may be named by the first."""
+    named = _name_in(items[0]) if len(items) == 2 else None
+    parts = [
+        _redact(item, named if at and named else name, max_chars, depth)
+        for at, item in enumerate(items[:_MAX_ITEMS])
+    ]
+    more = len(items) - len(parts)
+    return [*parts, f"[{more} more items]"] if more else parts
 
 
 def _redact_mapping(value: Mapping[Any, Any], max_chars: int, depth: int) -> dict[str, Any]:
     shown = list(value.items())[:_MAX_ITEMS]
-    told = None
+    named = None
     if "value" in value:
-        told = next((_name_in(item) for key, item in shown if key in _NAMING), None)
+        named = next((_name_in(item) for key, item in shown if key in _NAMING), None)
     parts = {
         _shown_name(str(key)): _redact(
-            item, told if told and key == "value" else str(key), max_chars, depth
+            item, named if named and key == "value" else str(key), max_chars, depth
         )
         for key, item in shown
     }
@@ -158,11 +164,11 @@ def _redact_mapping(value: Mapping[Any, Any], max_chars: int, depth: int) -> dic
 
 
 def _name_in(part: Any) -> str | None:
-    """Return the name that the first of a pair gives to the other, if it says what that is."""
+    """Return a value that is the name of something secret or personal."""
     if isinstance(part, bytes):
         part = part.decode(errors="replace")
-    named = isinstance(part, str) and len(part) <= _SAFE_VALUE_CHARS and mark_for(part) is not None
-    return part if named else None
+    is_name = isinstance(part, str) and len(part) <= _MAX_NAME_CHARS and _mark_of(part) is not None
+    return part if is_name else None
 
 
 def _redact_number(value: float | None) -> Any:
@@ -178,14 +184,19 @@ def _redact_number(value: float | None) -> Any:
     return value
 
 
-@lru_cache(maxsize=_REMEMBERED_NAMES)
+@lru_cache(maxsize=4096)
+def _mark_of(name: str) -> str | None:
+    return mark_of(normalize(name))
+
+
+@lru_cache(maxsize=4096)
 def _shown_name(name: str) -> str:
-    return redact_text(name, max_chars=_SAFE_VALUE_CHARS)
+    return redact_text(name, max_chars=_MAX_NAME_CHARS)
 
 
-def _fitted(kept: str, length: int, max_chars: int) -> str:
+def _fitted(shown: str, length: int, max_chars: int) -> str:
     """Return what is shown of a text of ``length`` characters, with a note if it is cut."""
-    if length <= max_chars >= len(kept):
-        return kept
+    if length <= max_chars >= len(shown):
+        return shown
     note = f" [{max(length - max_chars, 1)} more characters]"
-    return kept[: max(0, max_chars - len(note))] + note
+    return shown[: max(0, max_chars - len(note))] + note

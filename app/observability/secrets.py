@@ -1,301 +1,185 @@
-"""Finds secrets in a text by their form, or by the words that stand before them."""
+"""Rules for secrets: keys of known issuers, credentials, and values named as secrets."""
 
-import base64
-import binascii
 import re
 
-from app.observability.issued_keys import KEYS
-from app.observability.rules import SECRET, Rule, marked, shaped
+from app.observability.rules import SECRET, Rule, rule
 
-_WORD = r"A-Za-z0-9_"
-_NEAR_CHARS = 48
-"""How far before a random word the word may stand that makes it a secret."""
-_RANDOM_CHARS = 32
-"""Random words of this length are secrets wherever they stand."""
+_W = r"A-Za-z0-9_"
+_NEW = r"(?!\[secret\])"
+"""What is marked already is not marked again."""
 
-_KEY_WORDS = re.compile(
-    r"pass|secret|token|cred|auth|bearer|signature|private|api|access|(?<![a-z])key|(?<![a-z])pwd"
+_PREFIXES = (
+    *("sk", "pk", "rk", "xox[a-z]", "xapp", "gh[opusr]", "github_pat", "glpat", "GOCSPX", "xai"),
+    *("hf", "gsk", "npm", "pypi", "whsec", "shp[a-z]{2}", "dop_v1", "r8", "tvly", "lsv2", "pplx"),
+    *("nvapi", "glsa", "sq0[a-z]{3}", "sntry[su]", "lin_api", "dckr_pat", "AGE-SECRET-KEY"),
 )
-_DIGEST = re.compile(r"[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{128}")
-_PART = re.compile(r"[a-z]{0,12}|[0-9]{1,8}|[0-9a-f]{1,8}")
-_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
-_HARMLESS_WORDS = frozenset(
-    {
-        *("a", "an", "the", "not", "no", "too", "wrong", "right", "invalid", "valid", "required"),
-        *("expired", "missing", "incorrect", "correct", "empty", "unknown", "set", "unset"),
-        *("reset", "changed", "needed", "stored", "never", "always", "being", "refused", "in"),
-        *("now", "to"),
-    }
+"""What stands before the first dash or underscore of a key: OpenAI, Anthropic, Stripe, Slack,
+GitHub, GitLab, Google, xAI, Hugging Face, Groq, npm, PyPI, Shopify, DigitalOcean and others."""
+
+
+def _issued_key(found: re.Match[str]) -> str:
+    """Tell keys from names in programs, which have neither digits nor long parts."""
+    rest = found.group(1)
+    is_key = any(map(str.isdecimal, rest)) or max(map(len, re.split("[-_]", rest))) >= 20
+    return SECRET if is_key else found.group()
+
+
+def _web_token(found: re.Match[str]) -> str:
+    """Replace the JSON Web Token (RFC 7519) that a word may contain."""
+    word = found.group()
+    begin = word.find("eyJ")
+    return word if begin < 0 or "." not in word[begin + 8 : -1] else word[:begin] + SECRET
+
+
+KEYS: tuple[Rule, ...] = (
+    rule(
+        rf"(?<![A-Za-z0-9])(?:{'|'.join(_PREFIXES)})[-_]([{_W}-]{{10,}}+)",
+        _issued_key,
+        shape=r"[-_][a-z0-9_-]{10}",
+    ),
+    rule(
+        rf"(?:sk-(?:proj|ant|svcacct|or)-|gh[opusr]_|github_pat_)[{_W}-]{{16,}}+",
+        SECRET,
+        *("sk-proj-", "sk-ant-", "sk-svcacct-", "sk-or-", "github_pat_"),
+        *("ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+    ),
+    rule(
+        r"(?<![A-Z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}+"  # AWS
+        rf"|(?<![A-Za-z0-9])(?:AIza[{_W}-]{{20,}}+|ya29\.[{_W}-]{{10,}}+"  # Google
+        rf"|SG\.[{_W}-]{{10,80}}\.[{_W}-]{{10,}}+|hv[sb]\.[{_W}-]{{10,}}+)"  # SendGrid, Vault
+        rf"|(?<!\d)\d{{8,10}}:AA[{_W}-]{{30,}}+"  # Telegram
+        r"|(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{10,}+",
+        SECRET,
+        *("akia", "asia", "abia", "acca", "aiza", "ya29.", "sg.", "hvs.", "hvb.", ":aa"),
+        "hooks.slack",
+    ),
+    rule(rf"(?<![{_W}.-])[{_W}.-]{{20,}}+", _web_token, "eyj"),
 )
-"""What may follow ``password is`` without being one."""
+"""Keys by the form that their issuers give them."""
 
 
 def _scheme(found: re.Match[str]) -> str | None:
-    """Judge what follows the name of a scheme of HTTP authentication (RFC 9110, 11.6.2)."""
-    scheme, credentials = found.group(1), found.group(3)
-    if scheme.lower() == "basic":
-        secret = _is_basic(credentials)
-    else:
-        secret = len(credentials) >= 20 or not credentials.isalpha()
-    return f"{scheme}{found.group(2)}{SECRET}" if secret else None
+    """Judge what follows the name of a scheme of HTTP authentication: it may be a plain word."""
+    before, credentials = found.groups()
+    is_word = len(credentials) < 20 and credentials.isalpha() and credentials[1:].islower()
+    return None if is_word else before + SECRET
 
 
-def _is_basic(credentials: str) -> bool:
-    padded = credentials.rstrip("=") + "=" * (-len(credentials.rstrip("=")) % 4)
-    try:
-        return b":" in base64.b64decode(padded.translate(_STANDARD), validate=True)
-    except (binascii.Error, ValueError):
-        return False
+def _mixed(found: re.Match[str]) -> str | None:
+    """Judge a word that only stands beside a word for secrets: those have letters and digits."""
+    before, word = found.groups()
+    is_mixed = any(map(str.isdecimal, word)) and any(map(str.isalpha, word))
+    return before + SECRET if is_mixed else None
 
 
-_STANDARD = str.maketrans("-_", "+/")
-"""From the alphabet of base64 that fits into URLs to the other one."""
-
-
-def _said(found: re.Match[str]) -> str | None:
-    """Judge what somebody says a password is."""
-    word = found.group(2)
-    return None if word.lower().rstrip(".,;:!?") in _HARMLESS_WORDS else found.group(1) + SECRET
-
-
-def _mixed_word(found: re.Match[str]) -> str | None:
-    """Judge a word that only stands beside a word for secrets: those have digits in them."""
-    word = found.group(2)
-    told = any(map(str.isdecimal, word)) and any(map(str.isalpha, word))
-    return found.group(1) + SECRET if told else None
+_ID = re.compile(r"[0-9a-f]{32,128}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+_NAME_PART = re.compile(r"[a-z]{0,12}|[0-9]{1,8}|[0-9a-f]{1,8}")
 
 
 def _random_word(found: re.Match[str]) -> str | None:
-    """Judge a word by its mixture: random ones have digits among letters, mostly of both cases.
-
-    Digests and UUIDs are the ids of this service; near a word for keys a digest is one.
-    """
+    """Judge a long word by its mixture; digests, UUIDs and names such as ``plot-7-1a2b`` stay."""
     word = found.group()
-    if not _is_mixed(word) or _UUID.fullmatch(word):
-        return None
-    near = _KEY_WORDS.search(_before(found)) is not None
-    if _DIGEST.fullmatch(word):
-        return SECRET if near and "sha" not in _before(found)[-12:] else None
-    if near:
-        return SECRET
-    return SECRET if len(word) >= _RANDOM_CHARS and not _is_made_of_parts(word) else None
-
-
-def _is_made_of_parts(word: str) -> bool:
-    """Say whether a word is put together like the name of a run or of a file: ``plot-7-1a2b``."""
+    if "/" in word and (len(word) != 40 or word.startswith("/")):
+        return None  # a path; secret access keys of AWS have 40 characters
+    digits = sum(map(str.isdecimal, word))
+    has_both_cases = word.lower() != word != word.upper()
+    is_mixed = digits >= (1 if has_both_cases else 4) and sum(map(str.isalpha, word)) >= 4
     parts = re.split("[-_]", word)
-    return len(parts) > 2 and all(_PART.fullmatch(part) is not None for part in parts)
+    is_name = len(parts) > 2 and all(_NAME_PART.fullmatch(part) is not None for part in parts)
+    return SECRET if is_mixed and not is_name and not _ID.fullmatch(word) else word
 
 
-def _is_mixed(word: str) -> bool:
-    digits = sum(character.isdecimal() for character in word)
-    letters = sum(character.isalpha() for character in word)
-    both_cases = word.lower() != word != word.upper()
-    return bool(digits and both_cases and letters) or (digits >= 4 and letters >= 4)
-
-
-def _before(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - _NEAR_CHARS) : found.start()]
-    return before.replace(SECRET, "").lower()
-
-
-def _access_key(found: re.Match[str]) -> str | None:
-    """Judge a word as long as a cloud's secret access key, which may hold slashes."""
-    word = found.group()
-    if len(word) != 40 or word.startswith("/") or _DIGEST.fullmatch(word):
-        return None
-    return SECRET if _is_mixed(word) else None
-
-
-_HEADERS = r"(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]{0,20}(?:key|token|secret)"
 _PASSWORDS = (
-    r"passw(?:or)?[dt]|passwd|passphrase|passcode|pwd|kennwort|wachtwoord|mot de passe"
-    r"|contrase\u00f1a|contrasena|senha|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6\u7801"
-    r"|\u30d1\u30b9\u30ef\u30fc\u30c9"
+    r"passw(?:or)?[dt]|passwd|passphrase|passcode|pwd|kennwort|mot de passe|contrase[n\u00f1]a"
+    r"|senha|\u043f\u0430\u0440\u043e\u043b\u044c"
 )
-_PASSWORD_HINTS = (
-    *("pass", "pwd", "kennwort", "wachtwoord", "contrase\u00f1a", "contrasena", "senha"),
-    *("\u043f\u0430\u0440\u043e\u043b\u044c", "\u5bc6\u7801", "\u30d1\u30b9\u30ef\u30fc\u30c9"),
+_PASSWORD_HINTS = ("pass", "pwd", "kennwort", "contrase", "senha", "\u043f\u0430\u0440\u043e\u043b")
+_NAMES = (
+    rf"{_PASSWORDS}|secret|(?:api|access|private|account|signing)[ _-]?key|credentials?|token|auth"
+    r"|authorization|cookie|session[ _-]?id"
 )
-_NAMED = (
-    rf"{_PASSWORDS}|secret|api[ _-]?key|access[ _-]?key|private[ _-]?key|account[ _-]?key"
-    r"|signing[ _-]?key|credentials?|token|auth|authorization|cookie|session[ _-]?id"
-)
-_NAMED_HINTS = (
-    *_PASSWORD_HINTS,
-    "secret",
-    "key",
-    "credential",
-    "token",
-    "auth",
-    "cookie",
-    "session",
-)
+_HINTS = (*_PASSWORD_HINTS, "secret", "key", "credential", "token", "auth", "cookie", "session")
+_SHORT_NAMES = r"pass|pw|sid|session|pin|otp|cv[vc]2?"
+_HEADERS = r"(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]{0,20}(?:key|token|secret)"
 _IS = (
-    r"(?:[\\\"'\])]{0,3}\s{0,3}[:=]{1,2}>?|[\"'],)\s{0,8}"
-    r"(?:[|>][+-]?\s{1,40})?(?:b(?=[\"']))?\\?"
+    r"(?:(?:[\\\"'\])]{0,3}\s{0,3}[:=]{1,2}>?|[\"'],)\s{0,8}"
+    r"(?:[|>][+-]?\s{1,40})?(?:b(?=[\"']))?\\?|>\s{0,8}(?=[^<>]{1,300}</))"
 )
-"""What stands between a name and its value in programs, in JSON, in YAML and in lists of pairs."""
+"""What stands between a name and its value in programs, JSON, YAML, XML and lists of pairs."""
 _ON = r"[,;&](?=[^\s,;&=:\"'{}\[\]]{1,40}(?:[\s,;&\"'{}\[\]]|$))"
-"""A sign that ends a value, unless what follows it is no name of another one."""
+"""A separator that belongs to the value, because no other name follows it."""
 _VALUE = (
-    r"(?!\[secret\])(?:\"(?:\\.|[^\"\\\n]){1,500}+(?:\"|$)|'(?:\\.|[^'\\\n]){1,500}+(?:'|$)"
-    rf"|(?:\\(?![\"'])|{_ON}|[^\s\"',;&}}\]\\]){{1,500}})"
+    rf"{_NEW}(?:\"(?:\\.|[^\"\\\n]){{1,500}}+(?:\"|$)|'(?:\\.|[^'\\\n]){{1,500}}+(?:'|$)"
+    rf"|(?:\\(?![\"'])|{_ON}|<(?!/)|[^\s\"',;&}}\]\\<]){{1,500}})"
 )
 
-SECRETS: tuple[Rule, ...] = (
-    Rule(
-        re.compile(
-            r"-----BEGIN[ +][A-Z0-9 +]{0,40}PRIVATE[ +]KEY[A-Z +]{0,20}-----"
-            r".*?(?:-----END[A-Z0-9 ]{0,60}-----|\Z)",
-            re.DOTALL | re.IGNORECASE,
-        ),
-        marked("[private key]"),
-        ("private key", "private+key"),
+CREDENTIALS: tuple[Rule, ...] = (
+    rule(
+        r"(?is)-----BEGIN[ +][A-Z0-9 +]{0,40}PRIVATE[ +]KEY[A-Z +]{0,20}-----"
+        r".*?(?:-----END[A-Z0-9 ]{0,60}-----|\Z)",
+        "[private key]",
+        *("private key", "private+key"),
     ),
-    Rule(
-        re.compile(r"(\bPrivate-Lines: ?\d{1,3})(?:\s{1,2}[A-Za-z0-9+/=]{1,64}){1,200}"),
-        marked(r"\1 [private key]"),
-        ("private-lines",),
+    rule(
+        r"(\bPrivate-Lines: ?\d{1,3})(?:\s{1,2}[A-Za-z0-9+/=]{1,64}){1,200}",
+        r"\1 [private key]",
+        "private-lines",
     ),
-    Rule(re.compile(r"(?<=://)[^\s/?#]{1,300}@"), marked(f"{SECRET}@"), ("://",)),
-    Rule(
-        re.compile(r"(?<=://)[^\s:/?#@]{0,60}+:(?!\d{1,5}[/?#])[^\s\"'<>@]{1,60}+@(?=[\w\[])"),
-        marked(f"{SECRET}@"),
-        ("://",),
+    rule(  # a user and a password in a URL; the password may contain a slash
+        r"(?<=://)(?:[^\s/?#]{1,300}|[^\s:/?#@]{0,60}+:(?!\d{1,5}[/?#])[^\s\"'<>@]{1,60}+)"
+        r"@(?=[\w\[])",
+        f"{SECRET}@",
+        "://",
     ),
-    Rule(
-        re.compile(
-            rf"\b({_HEADERS})(\\?[\"']?\s{{0,2}}:\s{{0,2}}(?:b(?=['\"]))?\\?[\"']?)"
-            r"(?!\[secret\])[^\s\"'\\][^\r\n\"'\\]{0,3000}",
-            re.IGNORECASE,
-        ),
-        marked(rf"\1\2{SECRET}"),
-        ("authorization", "cookie", "x-"),
+    rule(  # and without a scheme, unless it is an address of mail
+        r"(?<![\w.@/+-])(?!mailto:|sips?:|xmpp:)([A-Za-z][\w.+-]{0,60}+:)"
+        rf"{_NEW}(?![\w.%+-]{{1,60}}@[^\W\d_][\w.-])[^\s:/@\"'<>]{{1,60}}+(?=@[\w\[])",
+        rf"\1{SECRET}",
+        "@",
     ),
-    Rule(
-        re.compile(
-            r"\b(bearer|basic|digest|apikey|token)(:?[\s+]{1,4}[\"']?)(?!\[secret\])"
-            r"([A-Za-z0-9._~+/=-]{8,3000}+)",
-            re.IGNORECASE,
-        ),
+    rule(
+        rf"(?i)\b((?:{_HEADERS})\\?[\"']?\s{{0,2}}:\s{{0,2}}(?:b(?=['\"]))?\\?[\"']?)"
+        rf"{_NEW}[^\s\"'\\][^\r\n\"'\\]{{0,3000}}",
+        rf"\1{SECRET}",
+        *("authorization", "cookie", "x-"),
+    ),
+    rule(
+        rf"(?i)(\b(?:bearer|basic|digest|apikey|token):?[\s+]{{1,4}}[\"']?){_NEW}"
+        r"([A-Za-z0-9._~+/=-]{8,3000}+)",
         _scheme,
-        ("bearer", "basic", "digest", "apikey", "token"),
+        *("bearer", "basic", "digest", "apikey", "token"),
     ),
-    Rule(
-        re.compile(rf"({_NAMED}|{_HEADERS})({_IS}){_VALUE}", re.I),
-        marked(rf"\1\2{SECRET}"),
-        (*_NAMED_HINTS, "x-"),
+    rule(rf"(?i)((?:{_NAMES}|{_HEADERS}){_IS}){_VALUE}", rf"\1{SECRET}", *_HINTS, "x-"),
+    rule(
+        rf"(?i)((?<![A-Za-z])(?:{_SHORT_NAMES})(?:\\?[\"']\s{{0,2}}[:=]\s{{0,2}}\\?|=)"
+        r"|(?<=[A-Za-z0-9][_-])(?:pass|pw):\s{0,2}"
+        rf"|\b(?:pin|otp|cv[vc]2?)(?: code)?[:=#]?\s{{1,2}}(?=\d{{3,8}}\b(?![.,:]\d))){_VALUE}",
+        rf"\1{SECRET}",
+        shape=rf"(?:{_SHORT_NAMES})(?:\\?[\"']|\s?[:=#\d]| code)",
     ),
-    Rule(
-        re.compile(
-            rf"(<(?:[\w.:-]{{0,30}}[_.:-])?(?:{_NAMED})(?:[_.:-][\w.:-]{{0,30}})?>\s{{0,8}})"
-            r"(?!\[secret\])[^<>]{1,500}(?=<)",
-            re.IGNORECASE,
-        ),
-        marked(rf"\1{SECRET}"),
-        _NAMED_HINTS,
+    rule(
+        rf"(?i)((?:{_PASSWORDS}|\btoken|\bsecret|\bapi[ _-]?key)(?: is| was)?[\s(\[]{{1,3}}[\"']?)"
+        rf"{_NEW}([^\s\"'()\[\]]{{6,300}}+)",
+        _mixed,
+        *(*_PASSWORD_HINTS, "token", "secret", "key"),
     ),
-    Rule(
-        re.compile(
-            r"(\b(?:password|passphrase|passcode|passwd|pwd|passwort|kennwort|pin|api key"
-            r"|secret key)(?: code)?(?: for [^\n:=\"']{1,40}?)?"
-            r"(?:(?: is| was| ist)(?: now| set to| changed to)?:?|:)\s{1,3}[\"']?)"
-            r"(?!\[secret\])([^\s\"']{1,300}+)",
-            re.IGNORECASE,
-        ),
-        _said,
-        (*_PASSWORD_HINTS, "pin", "key"),
-        shape=shaped(r"(?:pass|pwd|kennwort|\bpin|key)[^\n]{0,70}(?: is| was| ist|:)"),
+    rule(
+        r"((?<!\w)--?(?:password|passwd|pass|token|secret|api-?key)[ ]{1,3}[\"']?"
+        rf"|(?<!\w)(?:-u|--user)[ =]?[\"']?[^\s:\"']{{1,100}}:){_NEW}(?!-)[^\s\"']{{1,300}}+",
+        rf"\1{SECRET}",
+        *("-pass", "-token", "-secret", "-api", "-u"),
     ),
-    Rule(
-        re.compile(
-            rf"((?:{_PASSWORDS}|\btoken|\bsecret|\bapi[ _-]?key)(?: is| was)?[\s(\[]{{1,3}}[\"']?)"
-            r"(?!\[secret\])([^\s\"'()\[\]]{6,300}+)",
-            re.IGNORECASE,
-        ),
-        _mixed_word,
-        (*_PASSWORD_HINTS, "token", "secret", "key"),
-    ),
-    Rule(
-        re.compile(
-            r"((?<!\w)--?(?:password|passwd|pass|token|secret|api-key|apikey)[ ]{1,3}[\"']?)"
-            r"(?!\[secret\]|-)[^\s\"']{1,300}+"
-        ),
-        marked(rf"\1{SECRET}"),
-        ("-pass", "-token", "-secret", "-api"),
-    ),
-    Rule(
-        re.compile(
-            r"((?<!\w)(?:-u|--user)[ =]?[\"']?[^\s:\"']{1,100}:)(?!\[secret\])[^\s\"']{1,300}+"
-        ),
-        marked(rf"\1{SECRET}"),
-        ("-u",),
-        shape=shaped(r"(?:-u|--user)[ =]?[\"']?[^\s:\"']{1,100}:"),
-    ),
-    Rule(
-        re.compile(
-            r"([?&](?:sig|signature|hmac|x-amz-signature)=)(?!\[secret\])[^\s&#\"'<>]{1,500}+", re.I
-        ),
-        marked(rf"\1{SECRET}"),
-        ("sig=", "signature=", "hmac="),
-    ),
-    Rule(
-        re.compile(r"([?&](?:key|code|sid|jwt|ticket)=)(?!\[secret\])([^\s&#\"'<>]{6,500}+)", re.I),
-        _mixed_word,
-        ("key=", "code=", "sid=", "jwt=", "ticket="),
-    ),
-    Rule(
-        re.compile(
-            r"\b(pin|otp|cvv2?|cvc2?|(?-i:TAN))([\\\"']{0,3}\s{0,2}[:=#]?\s{0,2}[\\\"']{0,2})"
-            r"\d{3,8}(?![\d.,:])",
-            re.I,
-        ),
-        marked(rf"\1\2{SECRET}"),
-        hints=("pin", "otp", "cvv", "cvc", "tan"),
-        shape=shaped(r"\b(?:pin|otp|cv[vc]2?|tan)\W{0,12}\d{3}"),
-    ),
-    Rule(
-        re.compile(
-            r"\b((?:verification|security|confirmation|one-time|login|access|sms|2fa)"
-            r" (?:code|password|passcode|pin)(?: is)?:?[ ]{1,2})\d{4,8}(?![\d.,:])",
-            re.I,
-        ),
-        marked(rf"\1{SECRET}"),
-        (" code", " password", " passcode", " pin"),
-        shape=shaped(r" (?:code|password|passcode|pin)(?: is)?:?[ ]{1,2}\d{4}"),
-    ),
-    Rule(
-        re.compile(
-            r"\b((?:(?:seed|recovery|backup) (?:phrase|words)|mnemonic)(?: is)?[: \"']{1,4})"
-            r"(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8}\b",
-            re.I,
-        ),
-        marked(rf"\1{SECRET}"),
-        ("phrase", "words", "mnemonic"),
+    rule(
+        r"(?i)([?&](?:key|code|sid|jwt|ticket|sig|signature|hmac|x-amz-signature)=)"
+        rf"{_NEW}([^\s&#\"'<>]{{6,500}}+)",
+        _mixed,
+        *("?", "&"),
     ),
     *KEYS,
-)
-"""Secrets with a form of their own, and those that their neighbours give away."""
-
-_SHORTEST_RANDOM_WORD = 16
-_MIXED = re.compile(r"(?=[a-z_+=/-]{0,15}\d)[a-z0-9_+=/-]{16}")
-
-
-def _has_long_word(lowered: str) -> bool:
-    """Say whether a word is long enough for a random one and has a digit in it."""
-    longest = max(map(len, lowered.split()), default=0)
-    return longest >= _SHORTEST_RANDOM_WORD and _MIXED.search(lowered) is not None
-
-
-RANDOM_WORDS: tuple[Rule, ...] = (
-    Rule(
-        re.compile(
-            r"(?<![A-Za-z0-9/+=])[A-Za-z0-9/+]{40,}+|(?<==)[A-Za-z0-9/+]{40}+(?![A-Za-z0-9/+])"
-        ),
-        _access_key,
-        shape=_has_long_word,
+    rule(
+        rf"(?<![{_W}+=/-])[{_W}+=-]{{32,}}+(?!/)|(?<![A-Za-z0-9/+])[A-Za-z0-9/+]{{40,}}+",
+        _random_word,
+        shape=r"(?=[a-z_+=/-]{0,31}\d)[a-z0-9_+=/-]{32}",
     ),
-    Rule(re.compile(rf"(?<![{_WORD}+=-])[{_WORD}+=-]{{16,}}+"), _random_word, shape=_has_long_word),
 )
-"""Long words that nobody would write by hand."""
+"""Secrets with a form of their own, and values that the words before them name as secrets."""

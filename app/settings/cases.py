@@ -2,35 +2,38 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, TypeAdapter, create_model, model_validator
+from pydantic import AfterValidator, Field, SecretStr, TypeAdapter, create_model, model_validator
 from tzlocal import get_localzone_name
 
 from app.control.budget import Budget, json_name
-from app.settings.values import (
-    Amount,
-    ApiKey,
-    Count,
-    Endpoint,
-    Names,
-    Positive,
-    Seconds,
-    Section,
-    Share,
-    Text,
-    Usd,
-    contradiction,
-)
+from app.settings.values import Count, Positive, Seconds, Section, Text, key
 
-ProviderName = Annotated[
-    str,
-    Field(
-        pattern=r"^[a-z][a-z0-9_]{0,31}$",
-        json_schema_extra={"expected": "the name of a provider such as openai"},
-    ),
-]
+
+def _endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    known = parts.scheme in ("http", "https") and parts.port != 0
+    if not (known and parts.hostname and "@" not in parts.netloc):
+        raise ValueError("must be an http or https URL without user or password")
+    return url
+
+
+def _api_key(key: SecretStr) -> SecretStr:
+    text = key.get_secret_value()
+    # Clients would fail with what no HTTP header can hold, and quote it.
+    if not (text and text.isascii() and text.isprintable()):
+        raise ValueError("must be a key of printable ASCII characters")
+    return key
+
+
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
+Names = tuple[Text, ...]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Usd = Annotated[Decimal, Field(ge=0)]
 
 
 class LimitSettings(Section):
@@ -39,87 +42,70 @@ class LimitSettings(Section):
     @property
     def limits(self) -> Budget:
         """The limits of the section."""
-        names = (json_name(field.name) for field in fields(Budget))
-        return Budget(**{name: getattr(self, name) for name in names})
+        return Budget(**{f.name: getattr(self, json_name(f.name)) for f in fields(Budget)})
 
 
 Limited = TypeVar("Limited", bound=LimitSettings)
 
 
-def limited(**defaults: float) -> Callable[[type[Limited]], type[Limited]]:
+def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
     """Give a section the fields of a budget, under their names in JSON, with these defaults."""
     described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
-    for field, kind in get_type_hints(Budget, include_extras=True).items():
-        if (name := json_name(field)) in described:
-            text = described[name]["description"]
-            limits[name] = kind, Field(defaults.get(name), description=text)
-
-    def complete(section: type[Limited]) -> type[Limited]:
-        return create_model(section.__name__, __base__=section, __doc__=section.__doc__, **limits)
-
-    return complete
+    for field in fields(Budget):
+        name, default = json_name(field.name), getattr(defaults, field.name)
+        limits[name] = field.type, key(default, described[name]["description"])
+    return lambda section: create_model(
+        section.__name__, __base__=section, __doc__=section.__doc__, **limits
+    )
 
 
-@limited(max_llm_calls_small=6, max_llm_calls_big=2, max_tool_calls=6, max_seconds=60.0)
+@limited(Budget(max_llm_calls_small=6, max_llm_calls_big=2, max_tool_calls=6, max_seconds=60.0))
 class BudgetSettings(LimitSettings):
     """What a case run may spend unless its caller says otherwise: null is unlimited, 0 nothing."""
 
-    wrap_up_reserve: Count = 1
-    """Calls of the small model, out of its limit, that a case which would halt without them keeps
-    for its final answer; a limit below 2 keeps none."""
+    wrap_up_reserve: Count = key(1, "Small calls, of a limit above 1, kept for the final answer.")
 
 
-@limited()
+@limited(Budget())
 class AdmissionSettings(LimitSettings):
     """What no run of any kind may exceed, whatever its caller says, and how many may wait."""
 
-    max_queued: Positive = 10_000
-    """Runs that may wait for a worker; more are answered 429."""
-    max_graph_kb: Positive = 1024
-    """Longest graph as JSON, in KiB, with all the graphs it contains; so are the next three."""
-    max_graph_steps: Positive = 10_000
-    """Steps of a graph."""
-    max_graph_edges: Positive = 50_000
-    """Edges of a graph."""
-    max_graph_depth: Positive = 8
-    """Graphs inside one another, the outermost included."""
+    max_queued: Positive = key(10_000, "Runs that wait for a worker; more are answered 429.")
+    max_graph_kb: Positive = key(1024, "Longest graph as JSON, in KiB, with all its inner graphs.")
+    max_graph_steps: Positive = key(10_000, "Steps of a graph with all its inner graphs.")
+    max_graph_edges: Positive = key(50_000, "Edges of a graph with all its inner graphs.")
+    max_graph_depth: Positive = key(8, "Graphs inside one another, the outermost included.")
 
 
 class ActSettings(Section):
     """The gate that lets the case agent go on, stop or escalate."""
 
-    max_steps: Count = 3
-    """Rounds of the small model in mode hrm_small_then_escalate."""
+    max_steps: Count = key(3, "Rounds of the small model in mode hrm_small_then_escalate.")
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1, strict=True)] = 1
-    """Rounds of the small model in mode fallback_only, never more than max_steps: one pass always
-    runs; 1 lets the gate judge it, 0 only verifies it."""
-    min_improvement: Share = 0.01
-    """Least rise of the metric that counts as progress."""
-    no_progress_patience: Count = 1
-    """Rounds without progress that are tolerated."""
+    """The same in mode fallback_only, at most max_steps: 1 has the one pass judged, 0 verified."""
+    min_improvement: Share = key(0.01, "Least rise of the metric that counts as progress.")
+    no_progress_patience: Count = key(1, "Rounds without progress that are tolerated.")
 
 
 class VerifierSettings(Section):
     """What the verifier asks of an answer."""
 
-    pass_metric: Share = 1.0
-    """Share of the checks of an answer that must hold for it to pass."""
+    pass_metric: Share = key(1.0, "Share of an answer's checks that must hold.")
 
 
 class FlagSettings(Section):
     """How cases are run unless their caller says otherwise."""
 
-    mode: Literal["hrm_small_then_escalate", "fallback_only"] = "hrm_small_then_escalate"
-    """Several rounds on the small model before the big one, or a single one."""
+    mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] = (
+        "hrm_small_then_escalate"
+    )
+    """Several rounds on the small model before the big one (short: escalate), or a single one."""
     escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
     """Whether only failure, or also the small model's used-up limits call for the big model."""
-    max_input_chars: Count = 8192
-    """Longest input of a run, in characters."""
-    timezone: ZoneInfo | None = None
-    """Zone, such as Europe/Berlin, for dates of cases that name none; null is the system's."""
-    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True)] | None = None
-    """Seed for runs that bring none; null sends none to models."""
+    max_input_chars: Count = key(8192, "Longest input of a run, in characters.")
+    timezone: ZoneInfo | None = key(None, "Of dates without one, as Europe/Berlin; null: system's.")
+    seed: Annotated[Count, Field(lt=2**31)] | None = key(None, "Of runs without one; null: none.")
 
     @property
     def zone_name(self) -> str:
@@ -130,152 +116,118 @@ class FlagSettings(Section):
 class RetrySettings(Section):
     """How a failed call to a model provider or over the network is tried again."""
 
-    max_retries: Count = 2
-    """Further attempts after the first."""
-    base_seconds: Amount = 0.5
-    """Wait before the first retry."""
-    factor: Annotated[float, Field(ge=1, le=100, strict=True)] = 2.0
-    """What each further wait is multiplied by."""
-    jitter: Share = 0.2
-    """Share by which a wait may be longer or shorter by chance: 0.2 is plus or minus 20 %."""
-    max_seconds: Seconds = 30.0
-    """Longest wait between two attempts."""
+    max_retries: Count = key(2, "Further attempts after the first.")
+    base_seconds: Annotated[float, Field(ge=0, strict=True)] = key(0.5, "Before the first retry.")
+    factor: Annotated[Seconds, Field(ge=1, le=100)] = key(2.0, "Growth of each further wait.")
+    jitter: Share = key(0.2, "Random part of a wait: 0.2 is up to 20 % more or less.")
+    max_seconds: Seconds = key(30.0, "Longest wait between two attempts.")
 
 
-class PriceSettings(Section):
-    """Where the stock tools get daily prices from."""
+_NEEDS = {"openai": ("api_key", "base_url"), "anthropic": ("api_key",), "tiingo": ("api_key",)}
+"""The keys of which a provider needs one; the factories of others judge for themselves."""
 
-    provider: Literal["packaged", "tiingo"] | None = None
-    """The set that comes with the service (five companies, 2000 to 2013), or tiingo.com by key.
-    Null is `tiingo` if a key is configured, else `packaged`."""
-    api_key: ApiKey = None
-    """Key of the provider; TIINGO_API_KEY serves as well, unless base_url is set."""
+
+class ProviderSettings(Section):
+    """A provider and how it is reached."""
+
+    built_in: ClassVar[str]  # the provider, unless one is named, without key and endpoint
+    live: ClassVar[str]  # and with one of them
+
+    provider: str | None = None
+    api_key: Annotated[SecretStr, AfterValidator(_api_key)] | None = None
+    """Its key; <PROVIDER>_API_KEY serves as well: the two tiers always, others without base_url."""
     base_url: Endpoint | None = None
-    """Where the provider is, if it is reached some other way than directly."""
-    timeout_seconds: Seconds = 15.0
-    """How long one answer may take."""
+    """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key; null is the usual one."""
 
     @property
-    def chosen_provider(self) -> Literal["packaged", "tiingo"]:
+    def chosen_provider(self) -> str:
         """The provider that these settings come to."""
-        return self.provider or ("tiingo" if self.api_key else "packaged")
+        return self.provider or (self.live if self.api_key or self.base_url else self.built_in)
 
     @model_validator(mode="after")
-    def _a_live_provider_has_its_key(self) -> Self:
-        if self.api_key is None and self.provider != "packaged":
-            if self.base_url:  # the usual key is sent to the provider itself and to nobody else
-                raise contradiction("base_url", "needs TOOLS_PRICES_API_KEY in the environment")
-            if self.provider == "tiingo":
-                problem = "tiingo needs TIINGO_API_KEY in the environment"
-                raise contradiction("provider", problem)
+    def _has_what_the_provider_needs(self) -> Self:
+        chosen, needs = self.chosen_provider, _NEEDS.get(self.chosen_provider, ())
+        if needs and not any(getattr(self, name) for name in needs):
+            usual = "an api_key of its own" if self.base_url else f"{chosen.upper()}_API_KEY"
+            names = ", or ".join(needs).replace("api_key", f"{usual} in the environment")
+            raise ValueError(f"provider: {chosen} needs {names}")
         return self
+
+
+class PriceSettings(ProviderSettings):
+    """Where the stock tools get daily prices from."""
+
+    built_in, live = "packaged", "tiingo"
+
+    provider: Literal["packaged", "tiingo"] | None = None
+    """Five companies, 2000 to 2013, or tiingo.com; null is `tiingo` with a key, else `packaged`."""
+    timeout_seconds: Seconds = key(15.0, "How long one answer may take.")
 
 
 class ToolSettings(Section):
     """Which of the registered tools a run may use."""
 
-    allow: Names | None = None
-    """Names of the tools that may be used; null is all of them."""
-    deny: Names = ()
-    """Names of tools that may not be used, even if `allow` names them."""
-    plugins: Names = ()
-    """Tools to add, by dotted name such as my_package.tools:Weather. Packages can also add tools
-    by entry points in the group caseworker.tools."""
+    allow: Names | None = key(None, "Names of the tools that may be used; null is all of them.")
+    deny: Names = key((), "Names of tools that may not be used, even if `allow` names them.")
+    plugins: Names = key((), "Tools to add, by dotted name such as my_package.tools:Weather.")
     prices: PriceSettings = PriceSettings()
 
 
-class ModelSettings(Section):
+class ModelSettings(ProviderSettings):
     """A model and how it is asked."""
 
-    openai_model: ClassVar[str] = ""
-    """The model that the provider openai uses unless another is named."""
+    built_in, live = "offline", "openai"
+    usual_model: ClassVar[str] = ""  # of the provider openai
 
-    provider: ProviderName | None = None
-    """`offline`, `openai`, `anthropic`, `recorded`, or one that a package adds by an entry point of
-    the group caseworker.providers. Null is `openai` (or anything that speaks its protocol) if a key
-    or base_url is configured, else `offline`: the built-in planner, which needs no model."""
-    model: Text | None = None
-    """Name of the model; null is gpt-5-nano for the small tier and gpt-5 for the big one."""
-    base_url: Endpoint | None = None
-    """Endpoint of the provider, such as http://127.0.0.1:11434/v1; it may need no key. Null is the
-    provider's own, or OPENAI_BASE_URL of the environment."""
-    api_key: ApiKey = None
-    """Key of the provider; OPENAI_API_KEY and ANTHROPIC_API_KEY serve both tiers."""
-    recording: Text | None = None
-    """File that the provider `recorded` replays, as `caseworker eval --record` has written it."""
+    provider: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")] | None = None
+    """`openai` (or what speaks its protocol), `anthropic`, `recorded`, `offline` (the built-in
+    planner; null, without key and base_url) or an entry point of the group caseworker.providers."""
+    model: Text | None = key(None, "Its name; null, with openai: gpt-5-nano, for big gpt-5.")
+    recording: Text | None = key(None, "File of `caseworker eval --record`, for `recorded`.")
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Randomness of replies; null leaves it to the provider."""
-    max_output_tokens: Positive = 4096
-    """Longest reply, in tokens; part of what a call reserves before it is made."""
-    timeout_seconds: Seconds = 30.0
-    """How long one attempt may take."""
+    max_output_tokens: Positive = key(4096, "Longest reply, in tokens; every call reserves them.")
+    timeout_seconds: Seconds = key(30.0, "How long one attempt may take.")
     structured_output: Literal["auto", "schema", "json", "text"] = "auto"
-    """How the model is made to reply with JSON: held to a schema, in JSON mode, or asked in words.
-    `auto` takes the best that the endpoint accepts and heeds; `text` tries none of the others."""
-    price_per_million_in_usd: Usd | None = None
-    """Price of a million input tokens; null is the public list price."""
-    price_per_million_out_usd: Usd | None = None
-    """Price of a million output tokens; null is the public list price."""
-    price_per_million_cached_usd: Usd | None = None
-    """Price of a million cached input tokens, beside the two above; null is no discount on them."""
-
-    @property
-    def chosen_provider(self) -> str:
-        """The provider that these settings come to."""
-        return self.provider or ("openai" if self.api_key or self.base_url else "offline")
+    """How JSON is asked for: by schema, JSON mode or words; `auto` is the best that works."""
+    price_per_million_in_usd: Usd | None = key(None, "Of input tokens; null is the list price.")
+    price_per_million_out_usd: Usd | None = key(None, "Of output tokens; null is the list price.")
+    price_per_million_cached_usd: Usd | None = key(None, "Of cached input; null is no discount.")
 
     @property
     def chosen_model(self) -> str:
         """The model that these settings come to; empty if they name none."""
-        usual = {"openai": self.openai_model, "offline": "offline"}
+        usual = {"openai": self.usual_model, "offline": "offline"}
         return self.model or usual.get(self.chosen_provider, "")
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
-        provider = self.chosen_provider
-        if provider == "openai" and not (self.api_key or self.base_url):
-            usual = "OPENAI_API_KEY in the environment, or a base_url that needs no key"
-            raise contradiction("provider", f"openai needs {usual}")
-        if provider == "anthropic" and not self.api_key:
-            raise contradiction("provider", "anthropic needs ANTHROPIC_API_KEY in the environment")
-        if provider == "recorded" and not self.recording:
-            raise contradiction("recording", "must name a file, since the provider is recorded")
         if not self.chosen_model:
-            raise contradiction("model", f"must name a model, since the provider is {provider}")
+            raise ValueError(f"model: must name one, since the provider is {self.chosen_provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd
-        if prices.count(None) == 1:
-            problem = "must be given together with price_per_million_out_usd"
-            raise contradiction("price_per_million_in_usd", problem)
-        if self.price_per_million_cached_usd is not None and None in prices:
-            problem = "must be given together with the other prices"
-            raise contradiction("price_per_million_cached_usd", problem)
+        if None in prices and {*prices, self.price_per_million_cached_usd} != {None}:
+            raise ValueError("price_per_million_in_usd: must be given, with that of output tokens")
         return self
 
 
 class TierSettings(ModelSettings):
-    """The model of a tier, and those that stand in for it."""
+    """A tier: a model and its fallbacks; the big one does what the small one could not."""
+
+    usual_model = "gpt-5"
 
     fallbacks: tuple[ModelSettings, ...] = ()
-    """Models that are asked, in this order, when the one above cannot answer: its retries are used
-    up, or its key, account or name is refused. Each has the keys above, such as
-    `{provider: openai, model: qwen3, base_url: "http://127.0.0.1:11434/v1"}`. In the environment
-    the list is written as JSON; the key of the first one is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
+    """Models with the keys above, asked in this order when it has failed: `[{model: gpt-5-mini}]`.
+    In the environment the list is JSON; the first key is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
 
 
 class SmallModelSettings(TierSettings):
     """The small tier, where every case begins."""
 
-    openai_model = "gpt-5-nano"
-
-
-class BigModelSettings(TierSettings):
-    """The big tier, for what the small one could not do."""
-
-    openai_model = "gpt-5"
+    usual_model = "gpt-5-nano"
 
 
 class ModelsSettings(Section):
-    """The models. Keys come from the environment only."""
+    """The models of both tiers; OPENAI_BASE_URL is their base_url where the provider is openai."""
 
     small: SmallModelSettings = SmallModelSettings()
-    big: BigModelSettings = BigModelSettings()
+    big: TierSettings = TierSettings()

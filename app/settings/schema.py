@@ -1,83 +1,141 @@
-"""All settings with their defaults, and the keys that they have."""
+"""All settings with their defaults; those of the process itself stand here."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from types import UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings
 
-from app.settings import cases, service
-from app.settings.values import Section, contradiction
+from app.settings import cases
+from app.settings.values import Count, Positive, Seconds, Section, Text, key
+
+
+def _postgres_url(url: SecretStr) -> SecretStr:
+    scheme, _, rest = url.get_secret_value().partition("://")
+    if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise ValueError("must be a URL such as postgresql://user@host:5432/name")
+    return SecretStr(f"postgresql://{rest}")
+
+
+class ServerSettings(Section):
+    """The HTTP server."""
+
+    host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 is every address of the machine.")
+    port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 takes a free one.")
+    max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
+    max_json_depth: Positive = key(64, "Deepest nesting of arrays and objects in a request body.")
+    request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
+
+
+class DatabaseSettings(Section):
+    """PostgreSQL, where all state is kept."""
+
+    url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = None
+    """Such as postgresql://user@host:5432/name; null starts the PostgreSQL that comes along."""
+    data_dir: Path = key(Path("data/postgres"), "Folder of the PostgreSQL that comes along.")
+    pool_size: Positive = key(10, "Connections of a process for requests and runs.")
+    control_pool_size: Positive = key(2, "Connections kept free for cancelling and health.")
+    connect_timeout_seconds: Seconds = key(10.0, "Longest wait for a connection, new or pooled.")
+    lock_timeout_ms: Positive = key(5000, "How long a statement may wait for a lock.")
+
+
+class WorkerSettings(Section):
+    """The part of a process that executes runs."""
+
+    enabled: bool = key(
+        True, "Whether `caseworker serve` executes runs, or leaves that to workers."
+    )
+    max_runs: Positive = key(1000, "Runs that a process executes at once.")
+    max_parallel_steps: Positive = key(64, "Steps of one run at work at once, in all its graphs.")
+    heartbeat_seconds: Seconds = key(2.0, "Time between signs of life and looks for cancels.")
+    stale_after_seconds: Seconds = key(10.0, "Silence that means death; at least two heartbeats.")
+    max_attempts: Positive = key(3, "Workers that a run may lose before it fails.")
+    poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
+    cancel_grace_seconds: Seconds = key(1.0, "Time to end after a cancel before being detached.")
+
+
+class CancellationSettings(Section):
+    """Pending cancels: requests to cancel a run that does not exist yet."""
+
+    intent_ttl_seconds: Seconds = key(3600.0, "How long a pending cancel waits for its run.")
+    max_early_intents: Count = key(1000, "Pending cancels of a tenant; more are answered 429.")
+
+
+class TraceSettings(Section):
+    """What is recorded of a run besides its structure."""
+
+    payloads: Literal["redacted", "none", "full"] = "redacted"
+    """Inputs, outputs and prompts in traces: without secrets, not at all, or as they are."""
+
+
+class ArtifactSettings(Section):
+    """The files that runs make, such as pictures."""
+
+    max_artifact_mb: Annotated[Positive, Field(le=64)] = key(5, "Largest file, in MiB (in memory).")
+    max_run_mb: Positive = key(50, "All files of a run, in MiB; at least max_artifact_mb.")
+    max_per_run: Positive = key(100, "Files of a run.")
+
+
+class EventSettings(Section):
+    """The events of runs, as callers follow them."""
+
+    max_streams: Positive = key(500, "Open event streams of a process; more are answered 429.")
+
+
+class AuthSettings(Section):
+    """Who may use the API."""
+
+    anonymous: Literal["loopback", "anywhere"] = "loopback"
+    """Where requests without a key may come from while no key exists: this machine, or anywhere."""
+
+
+class ShutdownSettings(Section):
+    """How the process ends."""
+
+    grace_seconds: Seconds = key(5.0, "Time for work in flight to end after SIGTERM.")
+
+
+class LoggingSettings(Section):
+    """Log lines, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = key("info", "The least level logged.")
+    format: Literal["json", "console"] = key("json", "JSON objects, or lines for people.")
 
 
 class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):
     """Everything that can be configured; `Settings()` is the defaults and reads nothing."""
 
-    server: service.ServerSettings = service.ServerSettings()
-    database: service.DatabaseSettings = service.DatabaseSettings()
+    server: ServerSettings = ServerSettings()
+    database: DatabaseSettings = DatabaseSettings()
     models: cases.ModelsSettings = cases.ModelsSettings()
     budget: cases.BudgetSettings = cases.BudgetSettings()
     act: cases.ActSettings = cases.ActSettings()
     verifier_thresholds: cases.VerifierSettings = cases.VerifierSettings()
     flags: cases.FlagSettings = cases.FlagSettings()
     retry: cases.RetrySettings = cases.RetrySettings()
-    cancellation: service.CancellationSettings = service.CancellationSettings()
-    trace: service.TraceSettings = service.TraceSettings()
+    cancellation: CancellationSettings = CancellationSettings()
+    trace: TraceSettings = TraceSettings()
     tools: cases.ToolSettings = cases.ToolSettings()
-    worker: service.WorkerSettings = service.WorkerSettings()
+    worker: WorkerSettings = WorkerSettings()
     admission: cases.AdmissionSettings = cases.AdmissionSettings()
-    auth: service.AuthSettings = service.AuthSettings()
-    artifacts: service.ArtifactSettings = service.ArtifactSettings()
-    events: service.EventSettings = service.EventSettings()
-    shutdown: service.ShutdownSettings = service.ShutdownSettings()
-    logging: service.LoggingSettings = service.LoggingSettings()
+    auth: AuthSettings = AuthSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
+    events: EventSettings = EventSettings()
+    shutdown: ShutdownSettings = ShutdownSettings()
+    logging: LoggingSettings = LoggingSettings()
 
     @classmethod
-    def settings_customise_sources(
-        cls, *_: Any, **sources: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
+    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:
         """Take values from the arguments alone; the loader has sources of its own."""
         return (sources["init_settings"],)
 
     @model_validator(mode="after")
-    def _steps_fit_the_mode(self) -> Self:
-        """Refuse steps that the mode does not allow, but not the default of the other mode."""
-        steps = self.act.max_steps
-        changed = steps != cases.ActSettings.model_fields["max_steps"].default
-        if self.flags.mode == "fallback_only" and steps > 1 and changed:
-            problem = f"must be 0 or 1 while flags.mode is fallback_only (got {steps})"
-            raise contradiction("act.max_steps", problem)
+    def _values_fit_each_other(self) -> Self:
+        if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
+            raise ValueError("worker.stale_after_seconds: must be at least twice heartbeat_seconds")
+        if self.artifacts.max_run_mb < self.artifacts.max_artifact_mb:
+            raise ValueError("artifacts.max_run_mb: must be at least artifacts.max_artifact_mb")
+        steps, default = self.act.max_steps, cases.ActSettings.model_fields["max_steps"].default
+        if self.flags.mode == "fallback_only" and steps > 1 and steps != default:
+            raise ValueError("act.max_steps: must be 0 or 1 while flags.mode is fallback_only")
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One setting: where it stands, and its field of the schema."""
-
-    path: tuple[str, ...]
-    field: FieldInfo
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment: ``BUDGET_MAX_SECONDS``."""
-        return "_".join(self.path).upper()
-
-    @property
-    def types(self) -> tuple[Any, ...]:
-        """The types of its value; of generic ones, the origin."""
-        union = get_origin(self.field.annotation) in (Union, UnionType)
-        kinds = get_args(self.field.annotation) if union else (self.field.annotation,)
-        bare = (kind.__origin__ if get_origin(kind) is Annotated else kind for kind in kinds)
-        return tuple(get_origin(kind) or kind for kind in bare)
-
-
-def keys_of(section: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Key]:
-    """Yield all keys in a section at ``path`` and below it, as they are declared."""
-    for name, field in section.model_fields.items():
-        if isinstance(field.default, BaseModel):
-            yield from keys_of(type(field.default), (*path, name))
-        else:
-            yield Key((*path, name), field)

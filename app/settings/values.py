@@ -1,59 +1,52 @@
-"""What every section of the settings has in common, and the kinds of values."""
+"""What all sections of the settings have in common: their keys, and the kinds of values."""
 
-from contextlib import suppress
-from decimal import Decimal
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
 
-ENVIRONMENT_ONLY = "environment only"
-"""Marks a key whose value may not stand in a file."""
+Location = tuple[str | int, ...]
+"""The path of a value: names of sections and keys, and positions in lists."""
+
+# Numbers are strict: `true` is none.
+Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
+Positive = Annotated[int, Field(ge=1, le=2**53, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=10**9, strict=True)]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class Section(
     BaseModel, extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
 ):
-    """A part of the settings; frozen, and closed to keys that it does not know."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_sets_nothing(cls, given: Any) -> Any:
-        """Read a section without keys, which is null in YAML, as one that sets nothing."""
-        return {} if given is None else given
+    """A part of the settings; its validators raise ``ValueError("key: problem")``."""
 
 
-def contradiction(key: str, problem: str) -> PydanticCustomError:
-    """Build the error for the ``key`` of a section whose value does not fit another one."""
-    return PydanticCustomError("contradiction", "{problem}", {"problem": problem, "key": key})
+def key(default: Any, description: str) -> Any:
+    """Declare a key of a section; a long description stands below it instead."""
+    return Field(default, description=description)
 
 
-def _endpoint(url: str) -> str:
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.port != 0
-        if known and parts.hostname and "@" not in parts.netloc:
-            return url
-    raise ValueError("must be an http or https URL without user or password")
+def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Location, FieldInfo]]:
+    """Yield all keys in a section at ``path`` and below it, as they are declared."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield from keys_of(type(field.default), (*path, name))
+        else:
+            yield (*path, name), field
 
 
-def _api_key(key: SecretStr) -> SecretStr:
-    """Refuse what no HTTP header can hold: clients would fail with it, and quote it."""
-    text = key.get_secret_value()
-    if not (text and text.isascii() and text.isprintable()):
-        raise ValueError("must be a key of printable ASCII characters")
-    return key
+def variable_of(path: Location) -> str:
+    """Return the name of a key in the environment: ``BUDGET_MAX_SECONDS``."""
+    return joined(path, "_").upper()
 
 
-# Numbers are strict: `true` is none.
-Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
-Positive = Annotated[int, Field(ge=1, le=2**53, strict=True)]
-Amount = Annotated[float, Field(ge=0, strict=True)]
-Seconds = Annotated[float, Field(gt=0, le=10**9, strict=True)]
-Share = Annotated[float, Field(ge=0, le=1, strict=True)]
-Usd = Annotated[Decimal, Field(ge=0)]
-Text = Annotated[str, Field(min_length=1)]
-Names = tuple[Text, ...]
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
-ApiKey = Annotated[Annotated[SecretStr, AfterValidator(_api_key)] | None, ENVIRONMENT_ONLY]
+def joined(path: Location, separator: str = ".") -> str:
+    """Write a path: ``models.small.fallbacks.1.provider``; items count from 1."""
+    return separator.join(str(name + 1 if isinstance(name, int) else name) for name in path)
+
+
+def types_in(annotation: Any) -> list[Any]:
+    """Return all types that an annotation is made of; of generic ones, the origin."""
+    return [get_origin(annotation) or annotation, *chain(*map(types_in, get_args(annotation)))]

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from app.settings.loader import SHARED_VARIABLES, load_settings
-from app.settings.schema import Settings, keys_of
+from app.settings.schema import Settings
+from app.settings.values import keys_of, variable_of
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -27,7 +28,7 @@ def compose() -> dict[str, Any]:
 
 
 def known_variables() -> set[str]:
-    return {key.variable for key in keys_of(Settings)} | {*SHARED_VARIABLES}
+    return {variable_of(path) for path, _ in keys_of(Settings)} | {*SHARED_VARIABLES}
 
 
 @pytest.mark.req("card/layout")

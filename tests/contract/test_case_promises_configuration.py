@@ -107,6 +107,8 @@ async def test_sixty_seconds_are_what_a_case_may_take(configured: Configured) ->
         ({"ACT_MAX_STEPS": "2"}, 2, 2),
         ({"mode": "fallback_only"}, 1, 1),
         ({"FLAGS_MODE": "fallback_only", "mode": "hrm_small_then_escalate"}, 3, 3),
+        ({"FLAGS_MODE": "fallback_only", "mode": "escalate"}, 3, 3),
+        ({"FLAGS_MODE": "escalate"}, 3, 3),
     ],
 )
 async def test_each_mode_makes_as_many_rounds_as_configured(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.api.auth import Caller
+from app.api.api_request import Caller
 from app.client import ApiError, CaseworkerClient
 from app.runs.artifacts import PIECE_BYTES, StoredArtifact
 from app.runs.errors import StoreUnavailableError
@@ -219,7 +219,9 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even their names, nor that the run exists."""
-    monkeypatch.setattr("app.api.call.identify", lambda *_: Caller(tenant="other", name="eve"))
+    monkeypatch.setattr(
+        "app.api.api_request.identify", lambda *_: Caller(tenant="other", name="eve")
+    )
 
     for path in (HERE, f"{HERE}/plot-1.png", f"{HERE}/none.png"):
         assert problem_of(await client.get(path)) == (404, "run-not-found")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.api.auth import Caller
+from app.api.api_request import Caller
 from app.runs.errors import StoreUnavailableError
 from app.runs.graphs import GraphPage
 from tests.support.graph_documents import containing, flat, named
@@ -156,7 +156,9 @@ async def test_a_stranger_is_refused_before_anything_is_read(method: str, path: 
 async def test_the_graph_of_another_tenant_looks_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done with it, and by whatever name; both may use the same one."""
     tenant = "a"
-    monkeypatch.setattr("app.api.call.identify", lambda *_: Caller(tenant=tenant, name="test"))
+    monkeypatch.setattr(
+        "app.api.api_request.identify", lambda *_: Caller(tenant=tenant, name="test")
+    )
     async with client_of(memory_api()) as client:
         await register(client, "g", flat("secret"))
         tenant = "b"

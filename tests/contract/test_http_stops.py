@@ -177,7 +177,7 @@ async def test_only_so_many_stops_wait_for_runs_that_do_not_exist(
     refused = await client.delete("/runs/c")
 
     assert refused.status_code == 429
-    assert refused.json()["type"] == "urn:caseworker:problem:too-many-intents"
+    assert refused.json()["type"] == "urn:caseworker:problem:too-many-pending-cancels"
     assert int(refused.headers["retry-after"]) > 0
 
 

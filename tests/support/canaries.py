@@ -78,7 +78,8 @@ def _kinds(place: str, draw: random.Random) -> Iterator[Canary]:
     yield Canary(place, "wide password", f"{_WIDE} {word}6", f"{word}6")
     hidden = f"{word[:4]}\u200b{word[4:]}7@mail.example.org"
     yield Canary(place, "hidden email", hidden, f"{word[4:]}7@mail")
-    yield Canary(place, "name", f"Mrs. {word.capitalize()} Miller", f"{word.capitalize()} Miller")
+    yield Canary(place, "variable", f"DB_PASS={word}8", f"{word}8")
+    yield Canary(place, "login", f"app:{word}!9@db", f"{word}!9")
     key = f"{mixed}\n{mixed[::-1]}"
     shown = f"-----BEGIN PRIVATE KEY-----\n{key}\n-----END PRIVATE KEY-----"
     yield Canary(place, "private key", shown, mixed[::-1])

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from app.settings.schema import Key, Settings
-from app.settings.values import ENVIRONMENT_ONLY
+from app.settings.schema import Settings
+from app.settings.values import Location, variable_of
 
 _HEADER = """\
 # All settings of Caseworker with their defaults: copy this file to config.yaml and change what
@@ -23,18 +23,18 @@ _HEADER = """\
 """
 
 
-def render_example(section: type[BaseModel] = Settings, path: tuple[str, ...] = ()) -> str:
+def render_example(section: type[BaseModel] = Settings, path: Location = ()) -> str:
     """Return the text of the example file, or of a section of it."""
     text, indent = "" if path else _HEADER, "  " * len(path)
     for name, field in section.model_fields.items():
-        key, inner = Key((*path, name), field), type(field.default)
+        key, inner = (*path, name), type(field.default)
         if issubclass(inner, BaseModel):
             title = _comment(inner.__doc__ or "", indent)
-            text += f"\n{title}{indent}{name}:\n{render_example(inner, key.path)}"
+            text += f"\n{title}{indent}{name}:\n{render_example(inner, key)}"
             continue
         line = f"{name}: {_scalar(field.default)}"
-        if ENVIRONMENT_ONLY in field.metadata:
-            line = f"# {name}: set {key.variable} in the environment"
+        if name == "api_key":
+            line = f"# {name}: set {variable_of(key)} in the environment"
         kinds = (field.annotation, *get_args(field.annotation))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         choices = f" One of {', '.join(words)}." * bool(words)

@@ -49,13 +49,10 @@ class Configured:
         process = Process(
             load_settings(environ, self.folder).settings, self.database_url, executes=True
         )
-        await process.open()
-        try:
-            transport = httpx.ASGITransport(build_app(process))
-            async with CaseworkerClient("http://in-process", transport=transport) as client:
-                yield client
-        finally:
-            await process.close()
+        transport = httpx.ASGITransport(build_app(process))
+        client = CaseworkerClient("http://in-process", transport=transport)
+        async with process.opened(), client:
+            yield client
 
     async def script(self, small: Sequence[Step], big: Sequence[Step] = (FAILING,)) -> None:
         """Say what the two models answer; the last reply is repeated."""

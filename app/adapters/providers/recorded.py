@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,7 +32,6 @@ from app.llm.ports import (
     ModelProvider,
     ModelReply,
     ModelRequest,
-    RequestOrigin,
 )
 
 FORMAT = 1
@@ -40,6 +39,7 @@ FORMAT = 1
 
 _TODAY = re.compile(r'"today": "\d{4}-\d\d-\d\d"')
 _HASH_CHARS = 16
+_SIMPLER = (ReplyForm.JSON, ReplyForm.TEXT)
 
 
 class RecordingError(ValueError):
@@ -53,11 +53,6 @@ class RecordedFailure:
     fault: ModelFault
     message: str
     status: int | None = None
-
-    @classmethod
-    def of(cls, error: ModelError) -> Self:
-        """Return what is kept of an error."""
-        return cls(fault=error.fault, message=str(error), status=error.status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,17 +114,13 @@ class Recorder:
         self._last: dict[tuple[str, str], RecordedExchange] = {}
         path.write_text(f"{self._header}\n", encoding="utf-8")
 
-    def of(self, provider: ModelProvider) -> "RecordingProvider":
-        """Return a provider that asks another one and has this recorder keep what it says."""
-        return RecordingProvider(provider, self)
-
     def add(self, exchange: RecordedExchange) -> None:
         """Keep an exchange; a later attempt of the same call takes its place."""
         self._last[exchange.case, exchange.purpose] = exchange
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(exchange))
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Write the file in order, with the last attempt of every call."""
         ordered = (_line(self._last[key]) for key in sorted(self._last))
         self._path.write_text("".join((f"{self._header}\n", *ordered)), encoding="utf-8")
@@ -156,13 +147,13 @@ class RecordingProvider:
         try:
             reply = await self._provider.complete(model, request)
         except ModelError as error:
-            self._keep(model, request, began, error)
+            self._keep(model, request, began, error=error)
             raise
         except asyncio.CancelledError:
             limit = request.timeout_seconds
             if limit is not None and time.monotonic() - began >= limit:
                 late = ModelError(f"{self.name}: no answer in time", retryable=True)
-                self._keep(model, request, began, late)
+                self._keep(model, request, began, error=late)
             raise
         self._keep(model, request, began, reply)
         return reply
@@ -172,7 +163,12 @@ class RecordingProvider:
         await self._provider.aclose()
 
     def _keep(
-        self, model: str, request: ModelRequest, began: float, outcome: ModelReply | ModelError
+        self,
+        model: str,
+        request: ModelRequest,
+        began: float,
+        reply: ModelReply | None = None,
+        error: ModelError | None = None,
     ) -> None:
         origin = request.origin
         if origin is None:
@@ -184,8 +180,10 @@ class RecordingProvider:
                 attempt=origin.attempt,
                 request_hash=request_hash(model, request),
                 seconds=round(time.monotonic() - began, 3),
-                reply=outcome if isinstance(outcome, ModelReply) else None,
-                error=RecordedFailure.of(outcome) if isinstance(outcome, ModelError) else None,
+                reply=reply,
+                error=RecordedFailure(fault=error.fault, message=str(error), status=error.status)
+                if error
+                else None,
             )
         )
 
@@ -199,15 +197,17 @@ class RecordedProvider:
     name = "recorded"
     external = True
 
-    def __init__(self, path: Path, model: str) -> None:
-        """Read the recording.
+    def __init__(self, endpoint: ModelEndpoint) -> None:
+        """Read the recording that is configured.
 
         Raises:
-            RecordingError: the file is no recording, or none of that model.
+            RecordingError: no file is named, or it is no recording of that model.
             OSError: the file cannot be read.
         """
-        self._file = path.name
-        self._exchanges = _read(path, model)
+        if endpoint.recording is None:
+            raise RecordingError("the setting recording must name the file of a recording")
+        self._file = Path(endpoint.recording).name
+        self._exchanges = _read(Path(endpoint.recording), endpoint.model)
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         """Return the recorded reply.
@@ -219,61 +219,39 @@ class RecordedProvider:
         origin = request.origin
         if origin is None:
             raise ModelError("recorded: the request belongs to no run", retryable=False)
-        found = self._exchanges.get((case_of(origin.run_id), origin.call))
+        case = case_of(origin.run_id)
+        found = self._exchanges.get((case, origin.call))
+        why, fault = "there is no such exchange", None
         if found is None:
-            raise self._missing(origin)
-        if found.request_hash != request_hash(model, request):
-            raise self._refusal(origin, "the request has changed")
-        if found.error is not None:
-            error = found.error
-            raise ModelError(error.message, retryable=False, status=error.status, fault=error.fault)
-        if found.reply is None:
-            raise self._refusal(origin, "the exchange has neither reply nor error")
-        return found.reply
+            # Once an endpoint is known to need a simpler form of JSON, it is asked in that form
+            # alone; a replay in another order of cases asks for the better one, and is sent on.
+            if any((case, f"{origin.call}/{form.value}") in self._exchanges for form in _SIMPLER):
+                why, fault = "it was asked in a simpler form", ModelFault.SCHEMA_REFUSED
+        elif found.request_hash != request_hash(model, request):
+            why = "the request has changed"
+        elif failed := found.error:
+            raise ModelError(
+                failed.message, retryable=False, status=failed.status, fault=failed.fault
+            )
+        elif found.reply is not None:
+            return found.reply
+        place = f"case {case}, purpose {origin.call}, attempt {origin.attempt}"
+        message = f"recorded: {place}: {why} in {self._file}; record it anew"
+        raise ModelError(message, retryable=False, fault=fault)
 
     async def aclose(self) -> None:
         """Close nothing: the file was read at the beginning."""
-
-    def _missing(self, origin: RequestOrigin) -> ModelError:
-        """Return the error of a call that is not there.
-
-        An endpoint that was known by then to need a simpler form of JSON was asked in that form
-        alone; a replay in another order of cases is sent there.
-        """
-        for form in (ReplyForm.JSON, ReplyForm.TEXT):
-            if (case_of(origin.run_id), f"{origin.call}/{form.value}") in self._exchanges:
-                fault = ModelFault.SCHEMA_REFUSED
-                return self._refusal(origin, "it was asked in a simpler form", fault)
-        return self._refusal(origin, "there is no such exchange")
-
-    def _refusal(
-        self, origin: RequestOrigin, why: str, fault: ModelFault | None = None
-    ) -> ModelError:
-        place = f"case {case_of(origin.run_id)}, purpose {origin.call}, attempt {origin.attempt}"
-        message = f"recorded: {place}: {why} in {self._file}; record it anew"
-        return ModelError(message, retryable=False, fault=fault)
-
-
-def from_endpoint(endpoint: ModelEndpoint) -> RecordedProvider:
-    """Return the provider ``recorded`` as it is configured.
-
-    Raises:
-        RecordingError: no file is named, or it is no recording of that model.
-        OSError: the file cannot be read.
-    """
-    if endpoint.recording is None:
-        raise RecordingError("the setting recording must name the file of a recording")
-    return RecordedProvider(Path(endpoint.recording), endpoint.model)
 
 
 def _read(path: Path, model: str) -> dict[tuple[str, str], RecordedExchange]:
     head, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     try:
         header = json.loads(head)
-        known = header["format"] == FORMAT and [each["model"] for each in header["models"]]
+        known = [each["model"] for each in header["models"]]
+        fits = header["format"] == FORMAT
     except (ValueError, LookupError, TypeError):
-        known = False
-    if known is False:
+        fits = False
+    if not fits:
         raise RecordingError(f"{path} is no recording of format {FORMAT}")
     if model not in known:
         raise RecordingError(f"{path} holds {', '.join(known)} and not {model}")

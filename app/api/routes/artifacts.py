@@ -5,22 +5,23 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.api import problem_types as types
-from app.api.artifact_response import (
+from app.api.api_request import ApiRequest, ApiRoute
+from app.api.artifact_views import (
     CONTENT,
     HEADERS,
+    ArtifactList,
+    ArtifactName,
     ArtifactResponse,
     headers_of,
     not_modified,
 )
-from app.api.artifact_views import ArtifactList, ArtifactName
-from app.api.call import Call, GuardedRoute
 from app.api.documentation import EVERY_RUN_ROUTE, Responses, answers, operation_id
-from app.api.parameters import RunIdPath
+from app.api.field_types import RunIdPath
 
 router = APIRouter(
     prefix="/runs",
     tags=["runs"],
-    route_class=GuardedRoute,
+    route_class=ApiRoute,
     generate_unique_id_function=operation_id,
 )
 
@@ -34,9 +35,11 @@ _FILE: Responses = {
 
 
 @router.get("/{run_id}/artifacts", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
-async def list_artifacts(run_id: RunIdPath, call: Call) -> ArtifactList:
+async def list_artifacts(run_id: RunIdPath, request: ApiRequest) -> ArtifactList:
     """List the files that a run has made so far, oldest first."""
-    return ArtifactList.of(run_id, await call.artifacts.find(call.key(run_id)), call.root)
+    return ArtifactList.of(
+        run_id, await request.api.services.artifacts.find(request.key(run_id)), request.root
+    )
 
 
 @router.get("/{run_id}/artifacts/{name}", response_class=Response, responses=_FILE)
@@ -46,18 +49,18 @@ async def list_artifacts(run_id: RunIdPath, call: Call) -> ArtifactList:
     responses=_FILE,
     name="head_artifact",
 )
-async def get_artifact(run_id: RunIdPath, name: NamePath, call: Call) -> Response:
+async def get_artifact(run_id: RunIdPath, name: NamePath, request: ApiRequest) -> Response:
     """Return a file that a run has made.
 
     Files other than PNG pictures are sent to be saved. Nothing that is in a file is run, should a
     browser open it all the same.
     """
-    key = call.key(run_id)
-    artifact = await call.artifacts.get(key, name)
-    unchanged = not_modified(call, artifact)
+    key = request.key(run_id)
+    artifact = await request.api.services.artifacts.get(key, name)
+    unchanged = not_modified(request, artifact)
     if unchanged is not None:
         return unchanged
-    if call.method == "HEAD":
+    if request.method == "HEAD":
         return Response(headers=headers_of(artifact))
-    pieces = call.artifacts.pieces(key, artifact)
+    pieces = request.api.services.artifacts.pieces(key, artifact)
     return ArtifactResponse(artifact, await anext(pieces, b""), pieces)

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from app.api import problem_types as types
-from app.api.call import Call, GuardedRoute
+from app.api.api_request import ApiRequest, ApiRoute
 from app.api.catalog_views import (
     ModelList,
     ModelTiers,
@@ -16,21 +16,21 @@ from app.api.catalog_views import (
 from app.api.documentation import answers, operation_id
 from app.llm.gateway import Tier
 
-router = APIRouter(
-    tags=["catalog"], route_class=GuardedRoute, generate_unique_id_function=operation_id
-)
+router = APIRouter(tags=["catalog"], route_class=ApiRoute, generate_unique_id_function=operation_id)
 
 
 @router.get("/tools", responses=answers(types.ANONYMOUS_REFUSED))
-async def list_tools(call: Call) -> ToolList:
+async def list_tools(request: ApiRequest) -> ToolList:
     """List the tools that agents may use."""
-    return ToolList(tools=[ToolView.of(spec) for spec in call.services.tools.usable()])
+    return ToolList(
+        tools=[ToolView.model_validate(spec) for spec in request.api.services.tools.usable()]
+    )
 
 
 @router.get("/models", responses=answers(types.ANONYMOUS_REFUSED))
-async def list_models(call: Call) -> ModelList:
+async def list_models(request: ApiRequest) -> ModelList:
     """Tell which model each tier asks."""
-    models = call.services.models
+    models = request.api.services.models
     return ModelList(
         models=ModelTiers(
             small=TierView.of(models.model_of(Tier.SMALL)),
@@ -40,7 +40,7 @@ async def list_models(call: Call) -> ModelList:
 
 
 @router.get("/node-types", responses=answers(types.ANONYMOUS_REFUSED))
-async def list_node_types(call: Call) -> NodeTypeList:
+async def list_node_types(request: ApiRequest) -> NodeTypeList:
     """List the types of step that graphs are made of, each with the schema of its data."""
-    described = call.services.node_types.describe()
+    described = request.api.services.node_types.describe()
     return NodeTypeList(node_types=[NodeTypeView(**each) for each in described])

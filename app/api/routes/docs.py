@@ -1,15 +1,73 @@
-"""The page that documents the service."""
+"""Swagger UI at ``/docs``, with its scripts from an installed package instead of a public host."""
 
-from fastapi import APIRouter, Request
+import base64
+import hashlib
+import re
+from functools import lru_cache
+from importlib import resources
+
+from fastapi import APIRouter, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
-from app.api.docs_page import CONTENT_SECURITY_POLICY, docs_page
+from app.api.problem_types import ROUTE_NOT_FOUND
+from app.api.problems import ProblemError
 
 router = APIRouter(include_in_schema=False)
+
+_MEDIA_TYPES = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "favicon-32x32.png": "image/png",
+}
+_INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
 @router.get("/docs")
 async def docs(request: Request) -> HTMLResponse:
-    """Show the OpenAPI document as a page that needs no other host."""
-    headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY}
-    return HTMLResponse(docs_page(request.app.openapi()), headers=headers)
+    """Show the OpenAPI document; the page loads nothing from another host."""
+    return _page(request.app.title)
+
+
+@router.get("/docs/{asset}")
+async def docs_asset(asset: str) -> Response:
+    """Return a script, a style sheet or a picture of the page."""
+    if asset not in _MEDIA_TYPES:
+        raise ProblemError(ROUTE_NOT_FOUND)
+    content = (resources.files("fastapi_swagger") / "resources" / asset).read_bytes()
+    headers = {"Cache-Control": "public, max-age=86400"}
+    return Response(content, media_type=_MEDIA_TYPES[asset], headers=headers)
+
+
+@lru_cache(maxsize=1)
+def _page(title: str) -> HTMLResponse:
+    """Return the page; its addresses are relative, so it works below any path."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=title,
+        swagger_js_url="docs/swagger-ui-bundle.js",
+        swagger_css_url="docs/swagger-ui.css",
+        swagger_favicon_url="docs/favicon-32x32.png",
+    )
+    page.headers["Content-Security-Policy"] = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'self' {' '.join(map(_source, _INLINE_SCRIPT.findall(_text(page))))}",
+            "style-src 'self' 'unsafe-inline'",  # Swagger UI sets styles of elements
+            "img-src 'self' data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+    return page
+
+
+def _text(page: HTMLResponse) -> str:
+    return bytes(page.body).decode()
+
+
+def _source(script: str) -> str:
+    """Return the digest by which a policy admits an inline script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

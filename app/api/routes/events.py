@@ -5,22 +5,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from app.api import problem_types as types
-from app.api.call import Call, GuardedRoute
+from app.api.api_request import ApiRequest, ApiRoute
 from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
-from app.api.event_stream import EventStream
-from app.api.event_views import (
+from app.api.event_stream import (
     EVENT_HEADERS,
     EventsPage,
     EventsQuery,
+    EventStream,
     last_event_id,
     wants_page,
 )
-from app.api.parameters import RunIdPath
+from app.api.field_types import RunIdPath
 
 router = APIRouter(
     prefix="/runs",
     tags=["runs"],
-    route_class=GuardedRoute,
+    route_class=ApiRoute,
     generate_unique_id_function=operation_id,
 )
 
@@ -39,23 +39,23 @@ router = APIRouter(
     openapi_extra={"parameters": EVENT_HEADERS},
 )
 async def get_events(
-    run_id: RunIdPath, query: Annotated[EventsQuery, Query()], call: Call
+    run_id: RunIdPath, query: Annotated[EventsQuery, Query()], request: ApiRequest
 ) -> EventsPage | Response:
     """Follow what happens in a run, from any point and also after its end.
 
     The id of each event is its number. Whoever connects again with it sees every event once.
     With `Accept: application/json` the answer is a page of events instead of a stream.
     """
-    seen = last_event_id(call.headers)
+    seen = last_event_id(request.headers)
     after = query.after if seen is None else seen
-    if wants_page(call.headers):
-        page = await call.runs.events(call.key(run_id), after=after, limit=query.limit)
+    if wants_page(request.headers):
+        page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
         return EventsPage.of(run_id, page, after=after, limit=query.limit)
-    call.streams.enter()
+    request.api.streams.enter()
     try:
-        batches = call.runs.follow(call.key(run_id), after=after)
+        batches = request.runs.follow(request.key(run_id), after=after)
         first = await anext(batches, ())
     except BaseException:
-        call.streams.leave()
+        request.api.streams.leave()
         raise
-    return EventStream(run_id, first, batches, call.streams)
+    return EventStream(run_id, first, batches, request.api.streams)

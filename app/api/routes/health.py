@@ -38,7 +38,7 @@ async def healthz() -> Health:
 @router.get("/readyz", responses=answers(types.NOT_READY))
 async def readyz(request: Request) -> Ready:
     """Tell whether the service can take requests, and if not, which part is missing."""
-    state = request.app.state
+    state = request.app.state.api
     states = await _states(state.services.readiness, state.limits.readiness_seconds)
     parts = {
         name: state.message or ("ready" if state.ready else "not ready")

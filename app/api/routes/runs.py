@@ -1,39 +1,171 @@
-"""Runs: look at one, list them."""
+"""Runs: accept one, look at one, list them, cancel one."""
 
+from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Body, Query, Response
 
 from app.api import problem_types as types
-from app.api.call import Call, GuardedRoute
-from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
-from app.api.parameters import RunIdPath
-from app.api.run_body import RunQuery
-from app.api.run_views import RunPage, RunView
-from app.runs.ports import RunFilter
+from app.api.admission import request_hash
+from app.api.api_request import ApiRequest, ApiRoute, PostingRoute
+from app.api.documentation import (
+    EVERY_BODY,
+    EVERY_RUN_ROUTE,
+    RUN_HEADERS,
+    RUNS,
+    Responses,
+    answers,
+    operation_id,
+)
+from app.api.field_types import RunIdPath
+from app.api.run_body import (
+    POST_HEADERS,
+    CancelBody,
+    CancelQuery,
+    CaseBody,
+    GraphRunBody,
+    RunBody,
+    RunQuery,
+    idempotency_key,
+    wait_seconds,
+)
+from app.api.run_views import CancelReceipt, RunPage, RunView
+from app.runs.errors import GraphRefusedError, StoreUnavailableError
+from app.runs.ports import Accepted, RunFilter
+from app.runs.run import Run
+from app.runs.service import RunService
 
 router = APIRouter(
-    prefix="/runs",
-    tags=["runs"],
-    route_class=GuardedRoute,
-    generate_unique_id_function=operation_id,
+    prefix="/runs", tags=["runs"], route_class=ApiRoute, generate_unique_id_function=operation_id
+)
+
+_ACCEPTED: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE,
+        *EVERY_BODY,
+        types.RUN_CONFLICT,
+        types.IDEMPOTENCY_MISMATCH,
+        types.QUEUE_FULL,
+    ),
+    200: {
+        "description": "It ended while it was waited for, or had been accepted before.",
+        "model": RunView,
+        "headers": RUN_HEADERS,
+    },
+    202: {
+        "description": "Accepted: the run is stored and survives any crash.",
+        "headers": RUN_HEADERS,
+    },
+}
+_CANCELLED: Responses = {
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.TOO_MANY_PENDING_CANCELS),
+    200: {
+        "description": "The run had ended before; nothing was changed.",
+        "model": CancelReceipt,
+    },
+    202: {"description": "The request is stored, also for a run that does not exist yet."},
+}
+
+
+async def post_run(
+    body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
+) -> Response:
+    """Accept a run; it is durable once this is answered.
+
+    Repeating a request under the same `run_id` or `Idempotency-Key` returns the run it made.
+    """
+    wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
+    accepted = await _accepted(body, request)
+    run = await _awaited(request.runs, accepted.run, wait)
+    ended_in_time = wait is not None and run.finished
+    status = HTTPStatus.OK if ended_in_time or not accepted.created else HTTPStatus.ACCEPTED
+    view = RunView.of(run, request.root)
+    headers = {"Location": view.links.self}
+    if wait is not None:
+        headers["Preference-Applied"] = f"wait={wait}"
+    return Response(view.model_dump_json(), status, headers, media_type="application/json")
+
+
+router.add_api_route(
+    "",
+    post_run,
+    methods=["POST"],
+    status_code=HTTPStatus.ACCEPTED,
+    response_model=RunView,
+    responses=_ACCEPTED,
+    openapi_extra={"parameters": POST_HEADERS},
+    route_class_override=PostingRoute,
 )
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
-async def list_runs(query: Annotated[RunQuery, Query()], call: Call) -> RunPage:
+async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) -> RunPage:
     """List runs, newest first."""
-    wanted = RunFilter(
-        status=query.status,
-        created_after=query.created_after,
-        created_before=query.created_before,
-        limit=query.limit,
-        cursor=query.cursor,
-    )
-    return RunPage.of(await call.runs.find(call.caller.tenant, wanted), call.root)
+    page = await request.runs.find(request.caller.tenant, RunFilter(**query.model_dump()))
+    return RunPage.of(page, request.root)
 
 
 @router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
-async def get_run(run_id: RunIdPath, call: Call) -> RunView:
+async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: its state, its result, what it has spent and why it stopped."""
-    return RunView.of(await call.runs.get(call.key(run_id)), call.root)
+    return RunView.of(await request.runs.get(request.key(run_id)), request.root)
+
+
+@router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)
+@router.post(
+    "/{run_id}/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    responses=_CANCELLED,
+    name="cancel_run_by_post",
+)
+async def cancel_run(
+    run_id: RunIdPath,
+    query: Annotated[CancelQuery, Query()],
+    request: ApiRequest,
+    response: Response,
+    body: CancelBody | None = None,
+) -> CancelReceipt:
+    """Cancel a run; the request is stored even if the run does not exist yet.
+
+    The record of the run stays.
+    """
+    request.require_small()
+    reason = (body.reason if body else None) or query.reason
+    receipt = await request.runs.cancel(request.key(run_id), by=request.caller.name, reason=reason)
+    if receipt.already_finished:
+        response.status_code = HTTPStatus.OK
+    return CancelReceipt.of(receipt)
+
+
+async def _accepted(body: CaseBody | GraphRunBody, request: ApiRequest) -> Accepted:
+    tenant, key = request.caller.tenant, idempotency_key(request.headers)
+    if isinstance(body, CaseBody):
+        request.require_small()
+        return await request.runs.accept(request.api.cases.new_run(body, tenant, key))
+    try:
+        return await request.runs.accept(await request.api.graph_runs.new_run(body, tenant, key))
+    except GraphRefusedError:
+        earlier = await _accepted_before(body, request, key)
+        if earlier is None:
+            raise
+        return earlier
+
+
+async def _accepted_before(
+    body: GraphRunBody, request: ApiRequest, key: str | None
+) -> Accepted | None:
+    """Return the run that this request made while its graph was still registered."""
+    if body.run_id is None and key is None:
+        return None
+    run_key = request.key(body.run_id or "")
+    return await request.runs.accepted_before(run_key, key, request_hash(body))
+
+
+async def _awaited(runs: RunService, run: Run, wait: int | None) -> Run:
+    """Return the run after the wait; it is accepted whatever happens meanwhile."""
+    if wait is None or run.finished:
+        return run
+    try:
+        return await runs.wait(run.key, seconds=wait)
+    except StoreUnavailableError:
+        return run

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.api.admission import Admission, request_hash
+from app.api.admission import CaseAdmission, request_hash
 from app.api.problems import ProblemError
 from app.api.run_body import CaseBody
 from app.api.services import ApiLimits
@@ -24,7 +24,7 @@ def new_run(
     policy: ToolPolicy | None = None,
 ) -> NewRun:
     tools = tool_dispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
-    admission = Admission(limits or api_limits(), tools)
+    admission = CaseAdmission(limits or api_limits(), tools)
     return admission.new_run(CaseBody.model_validate({"input": "2+2?"} | (body or {})), "t", None)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from fastapi import Request
 
-from app.api.auth import ANONYMOUS, identify, is_loopback
+from app.api.api_request import ANONYMOUS, identify, is_loopback
 from app.api.problems import ProblemError
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.api.admission import Admission
-from app.api.examples import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
+from app.api.admission import CaseAdmission
+from app.api.documentation import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
 from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
 from app.api.run_body import CaseBody, GraphRunBody
 from app.bootstrap.agents import build_catalog, build_models, build_tools
@@ -30,7 +30,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
     value: Any = RUNS[name]["value"]
     if value.get("kind") != "graph":
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
-        Admission(api_limits(), tools).new_run(CaseBody.model_validate(value), "t", None)
+        CaseAdmission(api_limits(), tools).new_run(CaseBody.model_validate(value), "t", None)
         return
     graph = GraphRunBody.model_validate(value).graph
     if is_name(graph):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.api.graph_admission import GraphAdmission
+from app.api.admission import GraphAdmission
 from app.api.run_body import GraphRunBody
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type

@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from app.api.problems import ProblemError
-from app.api.request_headers import idempotency_key, wait_seconds
+from app.api.run_body import idempotency_key, wait_seconds
 
 
 def prefer(*values: str) -> Headers:

@@ -180,7 +180,7 @@ def test_a_provider_is_made_of_what_is_configured() -> None:
         ({"provider": "opnai", "model": "m"}, "models.big.provider"),
         (
             {"fallbacks": [{"provider": "opnai", "model": "m"}]},
-            "models.big.fallbacks item 1: provider",
+            "models.big.fallbacks.1.provider",
         ),
     ],
 )

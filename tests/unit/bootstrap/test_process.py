@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from app.bootstrap.process import GC_THRESHOLDS, artifact_limits, collect_garbage_seldom
 from app.runs.artifacts import ArtifactLimits
-from app.settings.schema import Settings
-from app.settings.service import ArtifactSettings
+from app.settings.schema import ArtifactSettings, Settings
 
 
 @pytest.mark.req("002/23.3")

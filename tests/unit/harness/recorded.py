@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import httpx
+
+from app.client import CaseworkerClient
 from app.harness.dataset import EvalCase
 from app.harness.results import Result, Trial, result_of
 
@@ -85,10 +88,12 @@ def a_result(case: EvalCase | None = None, **fields: Any) -> Result:
     return result_of(a_trial(case, **fields))
 
 
-class RecordedService:
+class RecordedService(CaseworkerClient):
     """A service whose runs are made by ``answering``; it keeps what it was sent."""
 
     def __init__(self, answering: Answering | None = None) -> None:
+        """Send nothing anywhere."""
+        super().__init__("http://nowhere", transport=httpx.MockTransport(_unexpected))
         self._answering = answering or (lambda body: a_run(run_id=body["run_id"]))
         self.provider = "offline"
         self.posted: list[dict[str, Any]] = []
@@ -100,7 +105,9 @@ class RecordedService:
     async def models(self) -> dict[str, Any]:
         return {tier: {"provider": self.provider} for tier in ("small", "big")}
 
-    async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
+    async def post_run(
+        self, body: Mapping[str, Any], *, wait_seconds: int = 0, idempotency_key: str | None = None
+    ) -> dict[str, Any]:
         self.posted.append(dict(body))
         return self._answering(body)
 
@@ -125,7 +132,9 @@ class HangingService(RecordedService):
         self.waiting = asyncio.Event()
         """Set as soon as ``waits`` runs are waited for."""
 
-    async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
+    async def post_run(
+        self, body: Mapping[str, Any], *, wait_seconds: int = 0, idempotency_key: str | None = None
+    ) -> dict[str, Any]:
         """Keep the request, and wait for the end of the run unless it is a quick one."""
         run = await super().post_run(body, wait_seconds=wait_seconds)
         if body["metadata"]["case"] in self._quick:
@@ -145,3 +154,7 @@ class HangingService(RecordedService):
 
     def _end_of(self, run_id: str) -> asyncio.Event:
         return self._ended.setdefault(run_id, asyncio.Event())
+
+
+def _unexpected(request: httpx.Request) -> httpx.Response:
+    raise AssertionError(f"{request.url} was asked for")

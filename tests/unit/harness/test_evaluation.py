@@ -15,8 +15,8 @@ from app.harness.evaluation import (
     Plan,
     evaluate,
     new_evaluation_id,
-    read_metrics,
 )
+from app.harness.gates import read_metrics
 from app.harness.runner import RunOptions, run_id_of
 from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
@@ -34,7 +34,7 @@ async def evaluated(
         "evaluation_id": "eval-1",
     }
     return await evaluate(
-        Plan(**{**known, **plan}), service or RecordedService(), lambda result, total: None
+        Plan(**{**known, **plan}), service or RecordedService(), lambda total: None
     )
 
 
@@ -136,7 +136,7 @@ async def test_a_good_evaluation_says_so(tmp_path: Path) -> None:
     """All targets are met, and there is no list of failures."""
     evaluation = await evaluated(tmp_path, RIGHT)
 
-    assert evaluation.misses == ()
+    assert evaluation.misses == []
     report = (tmp_path / "report.md").read_text()
     assert "All targets are met." in report
     assert "## Failures" not in report
@@ -171,19 +171,6 @@ async def test_an_evaluation_is_compared_with_an_earlier_one(tmp_path: Path) -> 
     assert "| success@1 | 0.666667 | 0.666667 | +0 |" in compared
 
 
-@pytest.mark.req("002/26.5")
-async def test_a_regression_is_a_missed_target(tmp_path: Path) -> None:
-    """Even if the targets themselves are met."""
-    await evaluated(tmp_path / "before", RIGHT)
-    earlier = read_metrics(tmp_path / "before" / "metrics.json")
-
-    after = await evaluated(tmp_path / "after", RIGHT, WRONG, earlier=earlier)
-
-    targets = [miss.target for miss in after.misses]
-    assert targets == ["success@1", "falsely_verified", "success@1"]
-    assert "fell from 1.0000 to 0.5000" in after.misses[2].message
-
-
 async def test_cases_that_need_a_model_are_left_out_where_there_is_none(tmp_path: Path) -> None:
     """And the metrics and the report say how many; a service with a model is asked all."""
     cases = (RIGHT, a_case(id="story", gold_answer="42", needs_model=True))
@@ -205,9 +192,9 @@ async def test_cases_that_need_a_model_are_left_out_where_there_is_none(tmp_path
         await evaluated(tmp_path, cases[1])
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"format": 99}'])
+@pytest.mark.parametrize("content", ["", "[]", "null", '{"format": 99}', '{"format": 1}'])
 def test_what_are_no_metrics_is_refused(tmp_path: Path, content: str) -> None:
-    """Before anything runs."""
+    """Another format, or another file."""
     path = tmp_path / "metrics.json"
     path.write_text(content)
 

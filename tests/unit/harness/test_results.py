@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.harness.results import Outcome, Tokens
+from app.harness.results import Counters, Outcome, Tokens
 from tests.unit.harness.recorded import a_case, a_result, a_run, a_trace
 
 REFUSED: dict[str, Any] = {
@@ -20,8 +20,9 @@ def test_a_verified_right_answer_is_a_success() -> None:
     result = a_result()
 
     assert result.succeeded
-    assert (result.llm_calls_small, result.tool_calls, result.act_steps) == (1, 1, 1)
-    assert result.tokens["small"] == Tokens(input=100, output=10)
+    used = result.counters
+    assert (used.llm_calls_small, used.tool_calls, used.act_steps) == (1, 1, 1)
+    assert used.tokens["small"] == Tokens(input=100, output=10)
     assert result.models == {"small": "offline:offline"}
     assert (result.client_seconds, result.service_seconds) == (0.5, 1.0)
 
@@ -90,7 +91,7 @@ def test_a_run_without_a_result_has_no_figures() -> None:
     result = a_result(run=run)
 
     assert result.outcome is Outcome.HALTED
-    assert (result.llm_calls_small, result.tokens, result.answer) == (0, {}, None)
+    assert (result.counters, result.answer) == (Counters(), None)
 
 
 def test_a_failure_says_what_stopped_the_run() -> None:

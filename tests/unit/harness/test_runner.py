@@ -222,7 +222,9 @@ class CountingService(RecordedService):
         self._now = 0
         self.most = 0
 
-    async def post_run(self, body: Mapping[str, Any], *, wait_seconds: int = 0) -> dict[str, Any]:
+    async def post_run(
+        self, body: Mapping[str, Any], *, wait_seconds: int = 0, idempotency_key: str | None = None
+    ) -> dict[str, Any]:
         self._now += 1
         self.most = max(self.most, self._now)
         await asyncio.sleep(0)

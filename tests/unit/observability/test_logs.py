@@ -1,18 +1,28 @@
-"""Log lines as a collector reads them."""
+"""Log lines as a collector reads them, and tracebacks in them."""
 
+import ast
 import asyncio
 import io
 import json
 import logging
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
 from app.engine.report import StepTimeoutError
-from app.observability.logs import NOT_LISTED, configure_logging, run_logging
+from app.observability.logs import (
+    LOG_FIELDS,
+    MAX_MESSAGE_CHARS,
+    NOT_LISTED,
+    configure_logging,
+    format_error,
+    message_of,
+    run_logging,
+)
 
 
 @pytest.fixture
@@ -183,3 +193,117 @@ def test_configuring_twice_logs_once(stream: io.StringIO) -> None:
     logging.getLogger("uvicorn.access").info("once")
 
     assert len(lines(stream)) == 2
+
+
+APP = Path(__file__).parents[3] / "app"
+_LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+
+
+def logged() -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call of a logger, with where it stands."""
+    for file in sorted(APP.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="log" | "_LOG"), attr=level)
+                ) if level in _LEVELS:
+                    yield f"{file.relative_to(APP)}:{node.lineno}", node
+
+
+@pytest.mark.req("002/19.2", "002/19.5")
+def test_lines_have_fields_of_the_allowlist_alone() -> None:
+    """Others would be logged without their values, and nobody would see why."""
+    found = list(logged())
+    strangers = [
+        f"{place} {keyword.arg}"
+        for place, call in found
+        for keyword in call.keywords
+        if keyword.arg not in LOG_FIELDS
+    ]
+
+    assert len(found) > 15
+    assert strangers == []
+
+
+@pytest.mark.req("002/19.2")
+def test_lines_say_what_happened_in_words_that_stand_in_the_source() -> None:
+    """An event with a value in it could hold anything, and could not be searched for."""
+    assert [place for place, call in logged() if not isinstance(call.args[0], ast.Constant)] == []
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_a_traceback_says_where_and_what() -> None:
+    """Frames, class and message, as Python writes them."""
+    shown = format_error(raised(ValueError("no number")))
+
+    assert shown.startswith("Traceback (most recent call last):\n  File ")
+    assert shown.endswith("\nValueError: no number")
+
+
+@pytest.mark.req("002/19.2")
+def test_only_our_own_messages_are_shown_whole() -> None:
+    """Of others the first line, cut: the rest may quote what they were given."""
+    assert message_of(StepTimeoutError("one\ntwo")) == "one\ntwo"
+    assert message_of(ValueError("one\ntwo")) == "one"
+    assert message_of(ValueError("x " * 500)).startswith("x " * 100)
+    assert len(message_of(ValueError("x " * 500))) <= MAX_MESSAGE_CHARS
+
+
+@pytest.mark.req("002/19.2")
+def test_a_message_is_not_cut_in_the_middle_of_a_secret() -> None:
+    """Half an address is an address to whoever reads it."""
+    for length in range(250, 300, 3):
+        error = ValueError(
+            f"{'x' * length} ada.king.countess.of.lovelace@mail.example.org is taken"
+        )
+        assert "king" not in message_of(error)
+
+
+def test_every_error_of_a_group_is_format_error() -> None:
+    """A task group fails with all that failed in it."""
+    group = ExceptionGroup("two", [raised(ValueError("one")), raised(KeyError("other"))])
+
+    shown = format_error(raised(group))
+
+    assert "  | ValueError: one" in shown
+    assert "  | KeyError: 'other'" in shown
+
+
+def test_what_was_being_handled_is_told_unless_it_was_put_aside() -> None:
+    """``raise … from None`` means that it says nothing more."""
+
+    def fail(*, aside: bool) -> None:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            if aside:
+                raise ValueError("second") from None
+            raise ValueError("second")  # noqa: B904
+
+    with pytest.raises(ValueError, match="second") as both:
+        fail(aside=False)
+    with pytest.raises(ValueError, match="second") as one:
+        fail(aside=True)
+
+    assert "another exception occurred" in format_error(both.value)
+    assert "first" in format_error(both.value)
+    assert "first" not in format_error(one.value)
+
+
+def test_errors_that_caused_one_another_end() -> None:
+    """A circle of causes is cut, and a message that cannot be made is no reason to fail."""
+
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    error = BrokenError()
+    error.__cause__ = error
+
+    assert format_error(error).count("its message cannot be read") == 8

@@ -1,4 +1,4 @@
-"""What may be shown and what may not (seed 002, requirement 19)."""
+"""What may be shown of values of every kind, by their names and by their texts."""
 
 import json
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ def test_what_a_text_holds_is_taken_out_wherever_the_text_stands() -> None:
     [
         *("password", "api_key", "X-Api-Key", "Authorization", "cookie", "client_secret"),
         *("gold_answer", "cvv", "refreshToken", "private-key"),
+        *("pass", "db_pass", "dbPass", "DB-PASS", "pw", "pwd", "sid", "session", "user_pw"),
     ],
 )
 def test_a_value_whose_name_says_secret_never_passes(name: str) -> None:
@@ -97,6 +98,7 @@ def test_a_name_beside_a_value_counts_like_one_above_it(value: Any, shown: Any) 
         *((name, "[personal data]") for name in ("customer_email", "workPhone", "billing.email")),
         *((name, None) for name in ("tokens", "cost_per_token", "time_to_first_token", "key")),
         *((name, None) for name in ("signature", "author", "price", "keyword", "mailing", "")),
+        *((name, None) for name in ("compass", "session_count", "sessions", "passed", "spin")),
     ],
 )
 def test_names_that_tell_are_known_in_every_form(name: str, mark: str | None) -> None:
@@ -197,6 +199,21 @@ def test_every_kind_of_value_becomes_json() -> None:
     assert shown["many"][-1] == "[800 more items]"
 
 
+@pytest.mark.req("002/19.5")
+@pytest.mark.parametrize(
+    "message",
+    [
+        "No function 'shout' is registered here.",
+        "The name: None of the 3 tools answered within 30 s.",
+        "Dear Smith Street 12 is no stock symbol.",
+        "Step 'ask' has passed 2 of 3 tries; 1 token left of max_tokens=100.",
+    ],
+)
+def test_messages_of_the_service_stay_as_they_are(message: str) -> None:
+    """A word before a name is no reason to take the name out."""
+    assert redact_text(message) == message
+
+
 def test_control_characters_cannot_steer_a_terminal() -> None:
     """An escape sequence in a log line is shown, not obeyed."""
     assert "\x1b" not in redact_text("\x1b[2Jgone")
@@ -209,15 +226,23 @@ FRAGMENTS = st.sampled_from(
             "password=",
             "4111 1111 1111 1111",
             "+49 30 901820",
-            "Mr. Ada ",
+            "DB_PASS=",
             "is ",
         ),
         *("Bearer abcdefgh1", "eyJhbGciOi.eyJz.x", "://a:b@c", "sk-abcdefgh12", "[secret]", '"'),
-        *("GB82 WEST 1234 5698 7654 32", "219-09-9999", "name: Ada", "[email]", " ", "\n", "key: "),
+        *(
+            "GB82 WEST 1234 5698 7654 32",
+            "219-09-9998",
+            "app:x!y@db",
+            "[email]",
+            " ",
+            "\n",
+            "key: ",
+        ),
         *(
             "0151 12345678",
             "call ",
-            "12 Elm Street",
+            "pin: ",
             "1.1.1.1",
             "Authorization: ",
             "x",

@@ -1,15 +1,21 @@
-"""The defaults and what they allow."""
+"""The defaults and what they allow, and the example file, which is the schema written down."""
 
-from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tzlocal
+import yaml
 from pydantic import ValidationError
 
 from app.control.budget import Budget
-from app.settings.cases import BigModelSettings, SmallModelSettings
-from app.settings.schema import Settings, keys_of
+from app.settings.cases import SmallModelSettings, TierSettings
+from app.settings.loader import load_settings
+from app.settings.schema import Settings
+from app.settings.values import keys_of, variable_of
+from tests.support.config_example import render_example
+
+EXAMPLE = Path(__file__).parents[3] / "config.yaml.example"
 
 
 @pytest.mark.req("002/2.1", "002/2.2", "002/2.3", "002/2.4", "002/17.3", "002/17.4", "002/24.2")
@@ -64,13 +70,6 @@ def test_a_limit_is_null_or_a_finite_number_from_zero(key: str, value: Any) -> N
         Settings.model_validate({"budget": {key: value}})
 
 
-def test_money_is_exact() -> None:
-    """A tenth is a tenth."""
-    settings = Settings.model_validate({"budget": {"max_cost_usd": 0.1}})
-
-    assert settings.budget.limits.max_cost_usd == Decimal("0.1")
-
-
 @pytest.mark.req("002/24.1", "002/24.2", "002/24.4")
 def test_each_mode_has_its_own_number_of_rounds() -> None:
     """Three for the loop, none or one for the fallback; what a run makes of them is its affair."""
@@ -107,7 +106,7 @@ def test_without_a_key_the_built_in_planner_answers() -> None:
 def test_a_key_or_an_endpoint_chooses_the_provider(where: dict[str, str]) -> None:
     """An endpoint of one's own may need no key."""
     small = SmallModelSettings.model_validate(where)
-    big = BigModelSettings.model_validate(where)
+    big = TierSettings.model_validate(where)
 
     assert (small.chosen_provider, small.chosen_model) == ("openai", "gpt-5-nano")
     assert (big.chosen_provider, big.chosen_model) == ("openai", "gpt-5")
@@ -131,15 +130,15 @@ def test_a_secret_is_not_in_what_settings_print() -> None:
 
 def test_no_two_keys_share_a_name_in_the_environment() -> None:
     """Every key can be reached."""
-    variables = [key.variable for key in keys_of(Settings)]
+    variables = [variable_of(path) for path, _ in keys_of(Settings)]
 
     assert len(variables) == len(set(variables)) > 50
 
 
 def test_every_key_is_described() -> None:
     """The schema is where operators' documentation comes from."""
-    for key in keys_of(Settings):
-        assert (key.field.description or "").endswith("."), key.path
+    for path, field in keys_of(Settings):
+        assert (field.description or "").endswith("."), path
 
 
 @pytest.mark.req("002/25.1")
@@ -154,3 +153,29 @@ def test_the_zone_is_the_systems_unless_configured(monkeypatch: pytest.MonkeyPat
     assert zone == "Asia/Tokyo"
     configured = Settings.model_validate({"flags": {"timezone": "Europe/Berlin"}})
     assert configured.flags.zone_name == "Europe/Berlin"
+
+
+@pytest.mark.req("002/17.5", "002/15.5", "002/24.3")
+def test_the_example_states_every_default_and_nothing_else() -> None:
+    """When this fails: `python -m tests.support.config_example > config.yaml.example`."""
+    assert EXAMPLE.read_text(encoding="utf-8") == render_example()
+
+
+def test_the_example_loads_as_the_defaults(tmp_path: Path) -> None:
+    """Copying it changes nothing."""
+    (tmp_path / "config.yaml").write_text(EXAMPLE.read_text(encoding="utf-8"))
+
+    assert load_settings({}, tmp_path).settings == Settings()
+
+
+def test_every_key_stands_in_the_example_but_secrets() -> None:
+    """Secrets are named in a comment, with their variable."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    written = yaml.safe_load(text)
+
+    for path, _ in keys_of(Settings):
+        place = written
+        for section in path[:-1]:
+            place = place[section]
+        assert (path[-1] in place) is (path[-1] != "api_key"), path
+        assert path[-1] in place or variable_of(path) in text

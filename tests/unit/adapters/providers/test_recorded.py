@@ -12,8 +12,8 @@ from app.adapters.providers.prices import list_price
 from app.adapters.providers.recorded import (
     RecordedProvider,
     Recorder,
+    RecordingProvider,
     case_of,
-    from_endpoint,
     request_hash,
 )
 from app.llm.ports import (
@@ -65,22 +65,27 @@ async def recorded(
 ) -> Path:
     """Record what came of some requests."""
     recorder = Recorder(path / "r.jsonl", HEADER)
-    provider = recorder.of(Endpoint(*(outcome for _, outcome in asked)))
+    provider = RecordingProvider(Endpoint(*(outcome for _, outcome in asked)), recorder)
     for request, outcome in asked:
         if isinstance(outcome, BaseException):
             with pytest.raises(type(outcome)):
                 await provider.complete(model, request)
         else:
             assert await provider.complete(model, request) == outcome
-    recorder.finish()
+    recorder.close()
     return path / "r.jsonl"
+
+
+def replaying(path: Path) -> RecordedProvider:
+    """The provider of a recording of the model ``m``."""
+    return RecordedProvider(ModelEndpoint(model="m", recording=str(path)))
 
 
 async def test_a_reply_comes_back_as_it_was_in_any_later_run_of_the_case(tmp_path: Path) -> None:
     """On another day, under another evaluation; usage included, also if there was none."""
     silent = replace(REPLY, usage=None, finish_reason="stop")
     path = await recorded(tmp_path, (asking(), REPLY), (asking(call="reprompt"), silent))
-    replay = RecordedProvider(path, "m")
+    replay = replaying(path)
     later = asking("eval-2:sum")
     later = replace(
         later,
@@ -125,7 +130,7 @@ async def test_a_failure_is_kept_if_no_retry_has_mended_it(tmp_path: Path) -> No
         (asking(call="b"), LATE),
         (asking(call="c"), asyncio.CancelledError()),
     )
-    replay = RecordedProvider(path, "m")
+    replay = replaying(path)
 
     assert await replay.complete("m", asking(call="a")) == REPLY
     for call, status in (("b", 503), ("c", None)):
@@ -137,7 +142,7 @@ async def test_a_failure_is_kept_if_no_retry_has_mended_it(tmp_path: Path) -> No
 
 async def test_what_was_not_recorded_or_not_like_this_is_refused(tmp_path: Path) -> None:
     """No retry mends it; the message says where it belongs."""
-    replay = RecordedProvider(await recorded(tmp_path, (asking(), REPLY)), "m")
+    replay = replaying(await recorded(tmp_path, (asking(), REPLY)))
     changed = replace(asking(), seed=1)
     for request, why in (
         (asking("eval-1:other"), "case other, purpose plan, attempt 1: there is no such exchange"),
@@ -152,7 +157,7 @@ async def test_what_was_not_recorded_or_not_like_this_is_refused(tmp_path: Path)
 
 async def test_a_call_that_was_made_in_a_simpler_form_is_sent_there(tmp_path: Path) -> None:
     """The endpoint was known by then to take no schema; a replay may come to the case sooner."""
-    replay = RecordedProvider(await recorded(tmp_path, (asking(call="plan/json"), REPLY)), "m")
+    replay = replaying(await recorded(tmp_path, (asking(call="plan/json"), REPLY)))
 
     with pytest.raises(ModelError) as refused:
         await replay.complete("m", asking(call="plan"))
@@ -184,9 +189,9 @@ def test_a_file_that_is_no_recording_of_the_model_is_refused(
     path = tmp_path / "r.jsonl"
     path.write_text(text)
     with pytest.raises(ValueError, match=why):
-        from_endpoint(ModelEndpoint(model="m", recording=str(path)))
+        replaying(path)
     with pytest.raises(OSError, match="absent"):
-        from_endpoint(ModelEndpoint(model="m", recording=str(tmp_path / "absent")))
+        replaying(tmp_path / "absent")
 
 
 async def test_a_line_that_stands_twice_is_refused(tmp_path: Path) -> None:
@@ -196,7 +201,7 @@ async def test_a_line_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path.write_text("\n".join([*lines[:2], lines[1]]))
 
     with pytest.raises(ValueError, match="line 3 repeats an exchange"):
-        RecordedProvider(path, "m")
+        replaying(path)
 
 
 def test_a_run_without_a_case_stands_for_itself() -> None:
