@@ -10,7 +10,7 @@ overshoot once; from then on every reservation is refused, whatever it asks for.
 All of this happens on one event loop, between awaits; there is no lock and none is needed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from app.control.budget import Amount, Budget, Dimension
 from app.control.usage import NOTHING, BudgetExceededError, Charge, ResourceUsage
@@ -131,16 +131,9 @@ class Scope:
 
     def remaining_seconds(self) -> float | None:
         """Return the time that is left before a limit of seconds, here or above, interrupts."""
-        return min((left for left, _ in self._times_left()), default=None)
-
-    def out_of_time(self) -> BudgetExceededError:
-        """Return the stop that says whose seconds are used up: the shortest, here or above.
-
-        Raises:
-            ValueError: no limit of seconds holds here.
-        """
-        _, scope = min(self._times_left(), key=lambda rest: rest[0])
-        return scope.out_of_own_time()
+        limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
+        left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
+        return min(left, default=None)
 
     def out_of_own_time(self) -> BudgetExceededError:
         """Return the stop that says that this scope's own limit of seconds is used up."""
@@ -155,12 +148,6 @@ class Scope:
         if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
             self._warned.add((Dimension.SECONDS, share))
             self._warn(self, Dimension.SECONDS, share)
-
-    def _times_left(self) -> Iterator[tuple[float, "Scope"]]:
-        for scope in self.lineage():
-            limit = scope.budget.max_time_seconds
-            if limit is not None:
-                yield limit - scope.usage.time_elapsed_seconds, scope
 
     def _with_room(self, charge: Charge) -> tuple["Scope", ...]:
         """Return this scope and its ancestors, in all of which there is room for a charge."""

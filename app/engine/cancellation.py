@@ -28,7 +28,8 @@ class CancellationToken:
     def trip(self, stop: Stop) -> None:
         """End whatever holds this token, for any reason that is a stop."""
         with self._lock:
-            if self.stop is not None and not self._gives_way_to(stop):
+            gives_way = isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
+            if self.stop is not None and not gives_way:
                 return
             self.stop = stop
             for callback in list(self._callbacks.values()):
@@ -73,9 +74,6 @@ class CancellationToken:
         finally:
             with self._lock:
                 del self._callbacks[key]
-
-    def _gives_way_to(self, stop: Stop) -> bool:
-        return isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
 
 
 def is_being_cancelled() -> bool:

@@ -123,7 +123,9 @@ class Materializer:
         while open_ways:
             ahead = open_ways.pop()
             if ahead[-1] in way:
-                raise LinkCycleError(_cycle(way[way.index(ahead[-1]) :] + ahead))
+                outputs = way[way.index(ahead[-1]) :] + ahead
+                cycle = " -> ".join(f"{step_id}.{handle}" for step_id, handle in outputs)
+                raise LinkCycleError(f"Links that depend on themselves: {cycle}.")
             for needed in self._needs.get(ahead[-1], ()):
                 if needed not in seen:
                     seen.add(needed)
@@ -197,8 +199,3 @@ class GraphRuntime:
     def cache_set(self, key: str, value: Any) -> None:
         """Keep something for the other steps of this execution."""
         self._materializer.cache[key] = value
-
-
-def _cycle(outputs: Sequence[Output]) -> str:
-    way = " -> ".join(f"{step_id}.{handle}" for step_id, handle in outputs)
-    return f"Links that depend on themselves: {way}."

@@ -322,7 +322,8 @@ def parallel_pairs(
     ``users`` are the steps that use a node, by node.
     """
     shared = {node: group for node, group in users.items() if len(group) > 1}
-    bits = _bit_of_each(step for group in shared.values() for step in group)
+    sharing = dict.fromkeys(step for group in shared.values() for step in group)
+    bits = {step: 1 << index for index, step in enumerate(sharing)}
     parts = components(steps, successors)
     part_of = {step: index for index, part in enumerate(parts) for step in part}
     before = _leading_to(parts, part_of, successors, bits)
@@ -332,10 +333,6 @@ def parallel_pairs(
         for earlier, later in pairwise(sorted(group, key=part_of.__getitem__))
         if not before[part_of[later]] & bits[earlier]
     ]
-
-
-def _bit_of_each(steps: Iterable[str]) -> dict[str, int]:
-    return {step: 1 << index for index, step in enumerate(dict.fromkeys(steps))}
 
 
 def _leading_to(

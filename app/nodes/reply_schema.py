@@ -58,7 +58,7 @@ def _json_in(reply: str) -> Any:
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
-        value = json.loads(reply, parse_constant=_refuse_constant)
+        value = json.loads(reply, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise UnfitReplyError("The reply is not JSON alone.") from None
     level = [value]
@@ -81,12 +81,8 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number")
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError(f"references to other documents are refused ({uri})")
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(f"no number of JSON, or a reference to another document ({what})")
 
 
 def _read_schema(value: Any) -> ReplySchema:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from app.control.stops import Stop, StopKind
@@ -114,16 +115,17 @@ def _run_context(
         trace=calls,
         scope=context.own_scope(),
         token=token,
-        calls=Calls(graph=calls, journal=NullJournal(token), token=token, jitter=_jitter),
+        calls=Calls(
+            graph=calls,
+            journal=NullJournal(token),
+            token=token,
+            jitter=partial(random.uniform, -1, 1),
+        ),
         services={ExecutionContext: context, BlockingPool: pool},
         slots=StepSlots(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
         traced=None if records is None else records.executions,
     )
-
-
-def _jitter() -> float:
-    return random.uniform(-1, 1)
 
 
 async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcome:

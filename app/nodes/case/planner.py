@@ -4,7 +4,6 @@ from typing import Any
 
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
-from app.llm.gateway import Completion
 from app.nodes.case.evidence import UNKNOWN_TOOL
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import PLAN_SCHEMA, Action, Cannot, Plan, PlanSchemaError, parse_plan
@@ -76,10 +75,7 @@ class Planner:
             json_schema=PLAN_SCHEMA,
         )
         state.models[state.tier] = ModelName(completion.provider, completion.model)
-        return self._draft(purpose, completion)
-
-    def _draft(self, purpose: str, completion: Completion) -> _Draft:
-        self._work.log.add(
+        work.log.add(
             "plan",
             purpose=purpose,
             model=completion.model,
