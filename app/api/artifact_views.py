@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from starlette.types import Receive, Scope, Send
 
 from app.api.field_types import View
-from app.api.violations import OWN
+from app.nodes.reading import OWN
 from app.runs.artifacts import StoredArtifact
 from app.tools.artifacts import artifact_uri
 

@@ -18,8 +18,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from app.api.json_text import is_storable
-from app.api.violations import OWN
 from app.control.budget import MAX_LIMIT
+from app.nodes.reading import OWN
 
 
 class Body(BaseModel):

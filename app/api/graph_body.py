@@ -8,8 +8,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from app.api.field_types import Body, Cursor, Query, StorableText
-from app.api.violations import OWN
 from app.nodes.graph_spec import GraphSpec
+from app.nodes.reading import OWN
 
 MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1

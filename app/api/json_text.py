@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NoReturn
 
-from app.api.violations import MAX_VIOLATIONS, Violation, field_of
+from app.api.violations import MAX_VIOLATIONS, Violation
+from app.nodes.reading import field_of
 
 _BOM = b"\xef\xbb\xbf"
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)

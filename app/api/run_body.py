@@ -31,8 +31,9 @@ from app.api.field_types import (
 from app.api.graph_body import GraphOrName
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
-from app.api.violations import OWN, Violation
+from app.api.violations import Violation
 from app.control.budget import Budget, json_name, json_number
+from app.nodes.reading import OWN
 from app.runs.run import RunStatus
 
 MAX_EXPECTED_TOOLS = 50

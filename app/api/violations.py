@@ -8,13 +8,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-from app.kernel.validation import Problem
+from app.kernel.problems import Problem
+from app.nodes.reading import OWN, field_of, message_of
 from app.observability.redaction import redact_text
-
-OWN: Final = "caseworker"
-"""The type of validation errors whose messages are ours."""
 
 MAX_VIOLATIONS = 20
 """How many fields at fault are named at once."""
@@ -22,38 +20,8 @@ MAX_GRAPH_VIOLATIONS = 100
 """How many places of a graph are."""
 
 _UNKNOWN = "This field is not known here; /openapi.json lists those that are."
-_MESSAGES: Mapping[str, str] = {
-    "missing": "This field is required.",
-    "extra_forbidden": _UNKNOWN,
-    "unexpected_keyword_argument": _UNKNOWN,
-    "string_type": "This must be a string.",
-    "string_unicode": "This must be valid Unicode text.",
-    "string_too_short": "This must have at least {min_length} characters.",
-    "string_too_long": "This must have at most {max_length} characters.",
-    "too_long": "This must have at most {max_length} items.",
-    "int_type": "This must be a whole number.",
-    "int_from_float": "This must be a whole number.",
-    "int_parsing": "This must be a whole number.",
-    "int_parsing_size": "This must be a whole number.",
-    "float_type": "This must be a number.",
-    "finite_number": "This must be a finite number.",
-    "greater_than_equal": "This must be at least {ge}.",
-    "less_than_equal": "This must be at most {le}.",
-    "literal_error": "This must be one of: {expected}.",
-    "enum": "This must be one of: {expected}.",
-    "dict_type": "This must be a JSON object.",
-    "model_type": "This must be a JSON object.",
-    "dataclass_type": "This must be a JSON object.",
-    "model_attributes_type": "This must be a JSON object.",
-    "list_type": "This must be a JSON array.",
-}
-_OTHER = "This value is not accepted here."
 
 _PLACES = frozenset({"body", "path", "query", "header"})
-_WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
-_PLAIN_NAME = re.compile(f"{_WORD}(?:_{_WORD}){{0,4}}", re.ASCII)
-"""Words joined by underscores; tokens and keys, which mix letters and digits, do not fit."""
-
 _QUOTED = re.compile("'[^']*'")
 _ORDINARY = re.compile("'[A-Za-z_-]{0,15}[0-9]{0,4}'", re.ASCII)
 """Too short to be a secret; most names are, and looking closer at all of them would take long."""
@@ -101,15 +69,6 @@ def words_of(problem: Problem) -> str:
     return _QUOTED.sub(_name, message)
 
 
-def field_of(path: Sequence[str | int]) -> str:
-    """Return the name of a place in a body.
-
-    A key that a caller made up is shown only if it looks like a name, so that nothing that was
-    sent by mistake comes back.
-    """
-    return ".".join(_part(part) for part in path)
-
-
 def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
     return loc[1:] if loc and loc[0] in _PLACES else loc
 
@@ -124,16 +83,9 @@ def _name(quoted: re.Match[str]) -> str:
     return name if _ORDINARY.fullmatch(name) else redact_text(name)
 
 
-def _part(part: str | int) -> str:
-    if isinstance(part, int) or _PLAIN_NAME.fullmatch(part):
-        return str(part)
-    return "*"
-
-
 def _message(error: Mapping[str, Any]) -> str:
-    kind = error["type"]
-    if kind == OWN:
-        return str(error["msg"])
-    if error["loc"] == ("body",):
+    if error["loc"] == ("body",) and error["type"] != OWN:
         return NO_OBJECT.message
-    return _MESSAGES.get(kind, _OTHER).format_map(error.get("ctx") or {})
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return _UNKNOWN
+    return message_of(error)

@@ -22,12 +22,10 @@ from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.function import FunctionNode
 from app.nodes.llm import llm_type
-from app.nodes.mapping import map_type
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
-from app.nodes.subgraph import subgraph_type
-from app.nodes.tool import tool_type
-from app.nodes.toolset import ToolNames, toolset_type
+from app.nodes.subgraph import map_type, subgraph_type
+from app.nodes.toolset import ToolNames, tool_type, toolset_type
 from app.settings.cases import ModelSettings, RetrySettings, TierSettings
 from app.settings.schema import Settings
 from app.tools.arguments import ArgumentChecks

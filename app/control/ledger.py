@@ -10,7 +10,7 @@ overshoot once; from then on every reservation is refused, whatever it asks for.
 All of this happens on one event loop, between awaits; there is no lock and none is needed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from app.control.budget import Amount, Budget, Dimension
 from app.control.usage import NOTHING, BudgetExceededError, Charge, ResourceUsage
@@ -24,18 +24,6 @@ WARNING_SHARES = (0.7, 0.9)
 class Scope:
     """A budget, what was spent of it, and what is reserved."""
 
-    __slots__ = (
-        "_held",
-        "_limits",
-        "_mark",
-        "_warn",
-        "_warned",
-        "budget",
-        "name",
-        "parent",
-        "usage",
-    )
-
     def __init__(
         self,
         name: str,
@@ -48,7 +36,7 @@ class Scope:
         self.name = name
         self.budget = budget or Budget()
         self.usage = usage or ResourceUsage()
-        self.parent = parent
+        self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
         self._limits = self.budget.limits()
         self._limits.pop(Dimension.SECONDS, None)  # time passes by itself; see remaining_seconds
         self._mark = object()
@@ -61,12 +49,9 @@ class Scope:
         """Open a scope inside this one; everything it spends counts here as well."""
         return Scope(f"{self.name}/{name}", budget, parent=self, usage=self.usage.child())
 
-    def lineage(self) -> Iterator["Scope"]:
-        """Yield this scope and its ancestors, innermost first."""
-        scope: Scope | None = self
-        while scope is not None:
-            yield scope
-            scope = scope.parent
+    def lineage(self) -> tuple["Scope", ...]:
+        """Return this scope and its ancestors, innermost first."""
+        return (self, *self._ancestors)
 
     def reserve(self, charge: Charge) -> "Reservation":
         """Hold ``charge`` here and in every ancestor, or nowhere.
@@ -74,33 +59,17 @@ class Scope:
         Raises:
             BudgetExceededError: a limit would be passed; names the scope and the dimension.
         """
-        scope: Scope | None = self
-        while scope is not None:
-            if scope._limits:
-                scope._require_room(charge)
-            scope = scope.parent
-        scope = self
-        while scope is not None:
+        lineage = self._with_room(charge)
+        for scope in lineage:
             held = scope._held
             for dimension, amount in charge.items():
                 held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
-            scope = scope.parent
-        return Reservation(self, charge)
+        return Reservation(lineage, charge)
 
     def charge(self, charge: Charge) -> None:
-        """Reserve and settle in one move, for what is known beforehand.
-
-        Raises:
-            BudgetExceededError: a limit would be passed.
-        """
-        scope: Scope | None = self
-        while scope is not None:
-            if scope._limits:
-                scope._require_room(charge)
-            scope = scope.parent
-        scope = self
-        while scope is not None:  # as ``add`` does, but what was allowed leaves it within limits
-            usage = scope.usage
+        """Reserve and settle in one move what is known beforehand; raises as :meth:`reserve`."""
+        for scope in self._with_room(charge):
+            usage = scope.usage  # as ``add`` does, but what was allowed leaves it within limits
             if usage.checked_by is not scope._mark:
                 usage.checked_by = None
             used = usage.amounts
@@ -108,16 +77,12 @@ class Scope:
                 used[dimension] = used.get(dimension, 0) + amount
             if scope._warn is not None:
                 scope._warn_of(charge)
-            scope = scope.parent
 
     def add(self, charge: Charge) -> None:
         """Count what was spent already, whatever the limits say (late costs, replayed runs)."""
-        scope: Scope | None = self
-        while scope is not None:
+        for scope in self.lineage():
             scope.usage.add(charge)
-            if scope._warn is not None:
-                scope._warn_of(charge)
-            scope = scope.parent
+            scope._warn_of(charge)
 
     def restore(self, charge: Charge) -> None:
         """Count, in this scope alone, what an earlier execution of its run has spent in it.
@@ -131,15 +96,11 @@ class Scope:
             self._warned.update((dimension, share) for share in shares)
 
     def require_something_left(self) -> None:
-        """Refuse where any limit, here or above, is used up.
-
-        Raises:
-            BudgetExceededError: nothing is left in some dimension.
-        """
+        """Raise BudgetExceededError where any limit, here or above, is used up."""
         for scope in self.lineage():
             tripped = scope.usage.tripped_by(scope.budget)
             if tripped is not None:
-                scope._refuse(*tripped)
+                raise scope._stop(*tripped)
 
     def limits_of(self, dimension: Dimension) -> bool:
         """Return whether this scope or an ancestor limits a dimension."""
@@ -170,23 +131,12 @@ class Scope:
 
     def remaining_seconds(self) -> float | None:
         """Return the time that is left before a limit of seconds, here or above, interrupts."""
-        return min((left for left, _ in self._times_left()), default=None)
-
-    def out_of_time(self) -> BudgetExceededError:
-        """Return the stop that says whose seconds are used up: the shortest, here or above.
-
-        Raises:
-            ValueError: no limit of seconds holds here.
-        """
-        _, scope = min(self._times_left(), key=lambda rest: rest[0])
-        return scope._stop(Dimension.SECONDS, scope.budget.limits()[Dimension.SECONDS])
+        limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
+        left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
+        return min(left, default=None)
 
     def out_of_own_time(self) -> BudgetExceededError:
-        """Return the stop that says that this scope's own seconds are used up.
-
-        Raises:
-            KeyError: it limits none.
-        """
+        """Return the stop that says that this scope's own limit of seconds is used up."""
         return self._stop(Dimension.SECONDS, self.budget.limits()[Dimension.SECONDS])
 
     def shares_to_warn_of(self) -> tuple[float, ...]:
@@ -199,11 +149,13 @@ class Scope:
             self._warned.add((Dimension.SECONDS, share))
             self._warn(self, Dimension.SECONDS, share)
 
-    def _times_left(self) -> Iterator[tuple[float, "Scope"]]:
-        for scope in self.lineage():
-            limit = scope.budget.max_time_seconds
-            if limit is not None:
-                yield limit - scope.usage.time_elapsed_seconds, scope
+    def _with_room(self, charge: Charge) -> tuple["Scope", ...]:
+        """Return this scope and its ancestors, in all of which there is room for a charge."""
+        lineage = (self, *self._ancestors)
+        for scope in lineage:
+            if scope._limits:
+                scope._require_room(charge)
+        return lineage
 
     def _require_room(self, charge: Charge) -> None:
         used, held, limits = self.usage.amounts, self._held, self._limits
@@ -214,7 +166,7 @@ class Scope:
             if limit is None or not asked:
                 continue
             if used.get(dimension, 0) + held.get(dimension, 0) + asked > limit:
-                self._refuse(dimension, limit)
+                raise self._stop(dimension, limit)
 
     def _refuse_overshot(self) -> None:
         """Refuse where more than a limit was spent, which no charge comes to by itself.
@@ -227,20 +179,13 @@ class Scope:
         for dimension, limit in self._limits.items():
             if used.get(dimension, 0) > limit:
                 usage.checked_by = None
-                self._refuse(dimension, limit)
-
-    def _refuse(self, dimension: Dimension, limit: Amount) -> None:
-        raise self._stop(dimension, limit)
+                raise self._stop(dimension, limit)
 
     def _stop(self, dimension: Dimension, limit: Amount) -> BudgetExceededError:
         reason = f"{self.usage.describe(dimension, limit)} (scope {self.name})"
         return BudgetExceededError(
             self.usage, self.budget, reason, dimension=dimension, scope=self.name
         )
-
-    def _release(self, charge: Charge) -> None:
-        for dimension, amount in charge.items():
-            self._held[dimension] -= amount  # type: ignore[operator]
 
     def _warn_of(self, charge: Charge) -> None:
         if self._warn is None or not self._limits:
@@ -259,23 +204,19 @@ class Scope:
 class Reservation:
     """What one piece of work may still spend; settle it exactly once."""
 
-    __slots__ = ("_charge", "_scope")
+    __slots__ = ("_scopes", "charge")
 
-    def __init__(self, scope: Scope, charge: Charge) -> None:
-        self._scope: Scope | None = scope
-        self._charge = charge
-
-    @property
-    def charge(self) -> Charge:
+    def __init__(self, scopes: tuple[Scope, ...], charge: Charge) -> None:
+        self._scopes = scopes
+        self.charge = charge
         """What is held."""
-        return self._charge
 
     def settle(self, used: Charge = NOTHING) -> None:
         """Give the hold back and count what was really used; a second time changes nothing."""
-        scope, self._scope = self._scope, None
-        while scope is not None:
-            scope._release(self._charge)
+        scopes, self._scopes = self._scopes, ()
+        for scope in scopes:
+            for dimension, amount in self.charge.items():
+                scope._held[dimension] -= amount  # type: ignore[operator]
             if used:
                 scope.usage.add(used)
                 scope._warn_of(used)
-            scope = scope.parent

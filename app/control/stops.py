@@ -1,12 +1,12 @@
 """Reasons to end that no policy may override.
 
 A stop travels as a ``BaseException``: an ``except Exception`` of a node, a tool or a library can
-neither swallow it nor mistake it for a failure that could be retried. Who
-settles the run turns it into a :class:`StopCause`, which is what callers see as ``stop``.
+neither swallow it nor mistake it for a failure that could be retried. What finishes the run turns
+it into a :class:`StopCause`, which is what callers see as ``stop``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -42,29 +42,17 @@ class StopCause:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as JSON values, without what is not known."""
-        values = {
-            "kind": self.kind.value,
-            "dimension": self.dimension,
-            "scope": self.scope,
-            "limit": json_number(self.limit),
-            "used": json_number(self.used),
-            "requested_by": self.requested_by,
-            "reason": self.reason,
-            "at": self.at.isoformat() if self.at else None,
-        }
+        at = self.at.isoformat() if self.at else None
+        values = asdict(self) | {"kind": self.kind.value, "at": at}
+        values |= {"limit": json_number(self.limit), "used": json_number(self.used)}
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StopCause":
         """Return the cause that :meth:`to_dict` has written."""
         at = values.get("at")
-        return cls(
-            **{
-                **values,
-                "kind": StopKind(values["kind"]),
-                "at": None if at is None else datetime.fromisoformat(at),
-            }
-        )
+        read = {"kind": StopKind(values["kind"]), "at": at and datetime.fromisoformat(at)}
+        return cls(**{**values, **read})
 
 
 class Stop(BaseException):

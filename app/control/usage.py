@@ -15,6 +15,19 @@ Charge = Mapping[Dimension, Amount]
 NOTHING: Charge = {}
 
 
+class _Count:
+    """An attribute of a usage that reads and writes a whole amount."""
+
+    def __init__(self, dimension: Dimension) -> None:
+        self._dimension = dimension
+
+    def __get__(self, usage: "ResourceUsage", owner: object = None) -> int:
+        return int(usage.amounts[self._dimension])
+
+    def __set__(self, usage: "ResourceUsage", amount: int) -> None:
+        usage._put(self._dimension, amount)
+
+
 class ResourceUsage:
     """What a scope and everything inside it has spent so far.
 
@@ -22,16 +35,6 @@ class ResourceUsage:
     an attribute of a child's usage counts in those around it as well; a scope, which charges all
     its ancestors itself, uses :meth:`add`.
     """
-
-    __slots__ = (
-        "_before_seconds",
-        "_clock",
-        "_parent",
-        "_start_monotonic",
-        "amounts",
-        "checked_by",
-        "start_time",
-    )
 
     def __init__(
         self,
@@ -63,32 +66,12 @@ class ResourceUsage:
         self._start_monotonic = clock()
         self._before_seconds = before_seconds
 
-    @property
-    def tokens_used(self) -> int:
-        """Input plus output tokens."""
-        return int(self.amounts[Dimension.TOKENS])
-
-    @tokens_used.setter
-    def tokens_used(self, tokens: int) -> None:
-        self._put(Dimension.TOKENS, tokens)
-
-    @property
-    def steps_executed(self) -> int:
-        """Step executions, attempts not counted."""
-        return int(self.amounts[Dimension.STEPS])
-
-    @steps_executed.setter
-    def steps_executed(self, steps: int) -> None:
-        self._put(Dimension.STEPS, steps)
-
-    @property
-    def api_calls(self) -> int:
-        """Provider attempts."""
-        return int(self.amounts[Dimension.API_CALLS])
-
-    @api_calls.setter
-    def api_calls(self, calls: int) -> None:
-        self._put(Dimension.API_CALLS, calls)
+    tokens_used = _Count(Dimension.TOKENS)
+    """Input plus output tokens."""
+    steps_executed = _Count(Dimension.STEPS)
+    """Step executions, attempts not counted."""
+    api_calls = _Count(Dimension.API_CALLS)
+    """Provider attempts."""
 
     @property
     def cost_dollars(self) -> float:

@@ -1,14 +1,24 @@
-"""What is called, what comes back, and how it can fail."""
+"""What is called, what comes back, how it can fail, and how attempts at it are made.
 
+Work that succeeds at once, a call or a step, is one node of the ExecutionGraph. Only when a second
+attempt begins do both become children of that node: the first is added then, with its real times.
+"""
+
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from app.control.retry import RetryPolicy
+from app.control.ledger import Scope
+from app.control.retry import RetryPolicy, verdict
 from app.control.usage import Charge
 from app.engine.step_path import StepPath
+from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import checked_usage
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +126,143 @@ class OutcomeUnknownError(Exception):
 
 
 Attempt = Callable[[], Awaitable[Reply]]
+
+BROKEN = "The call broke."
+"""Said of an error that is none of a call's own: its message could hold anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Makes the attempts of one run: the one place that waits between them."""
+
+    jitter: Callable[[], float]
+    """Draws from [-1, 1]."""
+    deadline_in: Callable[[], float | None] = lambda: None
+    """Returns the seconds until the run's deadline; None if it has none."""
+
+    async def run(
+        self,
+        attempt: Callable[[int], Awaitable[Result]],
+        policy: RetryPolicy,
+        scope: Scope,
+        *,
+        failed: Callable[[Exception, int], bool],
+        before: tuple[int, Exception] | None = None,
+    ) -> Result:
+        """Make attempts until one succeeds or the policy gives up; no wait passes a limit of time.
+
+        ``attempt`` gets its number, from 1. ``failed`` is called with each failure and the number
+        of attempts so far, and returns whether a further one could help. ``before`` is how many
+        attempts were made elsewhere, and the failure of the last one.
+
+        Raises:
+            Exception: the last failure.
+        """
+        made, failure = (0, None) if before is None else before
+        del before
+        try:
+            while True:
+                if failure is None:
+                    made += 1
+                    try:
+                        return await attempt(made)
+                    except Exception as error:
+                        failure = error
+                delay = (
+                    self._verdict(policy, scope, failure, made) if failed(failure, made) else None
+                )
+                if delay is None:
+                    raise failure
+                failure = None
+                await asyncio.sleep(delay)
+        finally:
+            del failure  # its traceback holds this frame, which must not keep it alive
+
+    def _verdict(
+        self, policy: RetryPolicy, scope: Scope, failure: Exception, made: int
+    ) -> float | None:
+        ends = (scope.remaining_seconds(), self.deadline_in())
+        return verdict(
+            policy,
+            failed_attempts=made,
+            jitter=self.jitter(),
+            retry_after_seconds=getattr(failure, "retry_after_seconds", None),
+            seconds_left=min((left for left in ends if left is not None), default=math.inf),
+        )
+
+
+class AttemptLog:
+    """Records the attempts of one call or step; each is made in a ``with`` block of its own."""
+
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        call_node: str,
+        *,
+        failures: type[Exception] = AttemptError,
+        said: Callable[[Exception], str] = str,
+    ) -> None:
+        """Record attempts below ``call_node``.
+
+        ``failures`` are those after which there may be another attempt; ``said`` returns what
+        may be shown of one.
+        """
+        self._graph = graph
+        self._call_node = self._node = call_node
+        self._failures = failures
+        self._said = said
+        self._started_ms = 0
+        self._first: dict[str, Any] | None = None
+        self.made = 0
+        """The attempts so far, those of an earlier execution included."""
+
+    def __enter__(self) -> None:
+        self.made += 1
+        if self.made == 1:
+            self._started_ms = self._graph.now_ms()
+        else:
+            self.add_first()
+            self._node = self._graph.begin_node(
+                self._call_node, "system", "attempt", metadata={"attempt": self.made}
+            )
+        self._graph.mark_running(self._node)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self.made == 1:
+            if isinstance(error, self._failures):
+                self._keep_first(error)
+        elif error is None:
+            self._graph.mark_success(self._node, 0)
+        elif isinstance(error, self._failures):
+            self._graph.mark_failure(self._node, _class_of(error), self._said(error))
+        elif isinstance(error, Exception):
+            self._graph.mark_failure(self._node, type(error).__name__, BROKEN)
+        else:
+            self._graph.mark_halt(self._node, str(error) or type(error).__name__)
+
+    def first_failed(self, failure: Exception) -> None:
+        """Record a first attempt that lasted from the call's begin until now, and failed."""
+        self.made = 1
+        self._started_ms = self._graph.node(self._call_node)["start_ts_ms"]
+        self._keep_first(failure)
+
+    def _keep_first(self, failure: Exception) -> None:
+        self._first = {
+            "start_ts_ms": self._started_ms,
+            "end_ts_ms": self._graph.now_ms(),
+            "error_class": _class_of(failure),
+            "stop_reason": self._said(failure),
+        }
+
+    def add_first(self) -> None:
+        """Add the first attempt, if it failed and is not there yet."""
+        first, self._first = self._first, None
+        if first is not None:
+            about = {"attempt": 1}
+            self._graph.add_ended(
+                self._call_node, "system", "attempt", status="fail", metadata=about, **first
+            )
+
+
+def _class_of(failure: Exception) -> str:
+    return failure.error_class if isinstance(failure, AttemptError) else type(failure).__name__

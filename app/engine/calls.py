@@ -12,21 +12,24 @@ was lost is made again if that does no harm, and counts as the same logical call
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from app.control.budget import Dimension
-from app.control.ledger import Scope
+from app.control.ledger import Reservation, Scope
 from app.control.usage import NOTHING, Charge
-from app.engine.attempts import BROKEN, AttemptLog, Retries
 from app.engine.call import (
+    BROKEN,
     FREE,
     Attempt,
     AttemptError,
+    AttemptLog,
     CallFailedError,
     CallSpec,
     OutcomeUnknownError,
     Reply,
+    Retries,
     Spent,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
@@ -71,29 +74,55 @@ class Calls:
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
             return _replay(before)
-        if before is not None and not call.repeatable:
-            raise OutcomeUnknownError("An earlier try may have taken effect.")
         self.token.check()
         self.detached.check(call.key)
-        performance = _Performance(self, call, parent, scope, once=NOTHING if before else call.once)
-        return await performance.run(attempt)
+        once = call.once if before is None else NOTHING
+        made = _Performance(self, call, attempt, parent, scope, once)
+        try:
+            reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
+            made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
+        except AttemptError as failure:
+            raise made.fail(failure) from None
+        except Exception as error:
+            made.end(made.unknown, self.graph.mark_failure, type(error).__name__, BROKEN)
+            raise
+        except BaseException as stop:
+            reason = str(self.token.stop or stop) or type(stop).__name__
+            made.end(made.unknown, self.graph.mark_halt, reason)
+            raise
+        return reply.value
 
     def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
-        """Return what an earlier execution left of this very request, if it began to make it."""
+        """Return what an earlier execution left of this very request, if it began to make it.
+
+        Raises:
+            OutcomeUnknownError: how it ended is not known, and it must not be made again.
+        """
         before = self.journal.recorded(call.key.text)
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             return None
-        return before if before.request_hash == call.request_hash else None
+        if before.request_hash != call.request_hash:
+            return None
+        if before.outcome is CallOutcome.UNKNOWN and not call.repeatable:
+            raise OutcomeUnknownError("An earlier try may have taken effect.")
+        return before
 
 
 class _Performance:
     """One call on its way through the gateway."""
 
     def __init__(
-        self, calls: Calls, call: CallSpec, parent: str, scope: Scope, *, once: Charge
+        self,
+        calls: Calls,
+        call: CallSpec,
+        attempt: Attempt,
+        parent: str,
+        scope: Scope,
+        once: Charge,
     ) -> None:
         self._calls = calls
         self._call = call
+        self._attempt = attempt
         self._once = once
         self._scope = scope
         self._graph = calls.graph
@@ -101,58 +130,21 @@ class _Performance:
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._attempts = AttemptLog(calls.graph, self._node)
-        self._begun = 0
         self._spent = FREE
         self._charged: dict[Dimension, Any] = {}
 
-    async def run(self, attempt: Attempt) -> Any:
-        try:
-            reply = await self._calls.retries.run(
-                lambda _: self._try(attempt), self._call.retry, self._scope, failed=self._failed
-            )
-            return self._succeed(reply)
-        except AttemptError as failure:
-            self._fail(failure.error_class, str(failure))
-            raise CallFailedError(
-                str(failure),
-                error_class=failure.error_class,
-                attempts=self._begun,
-                retry_after_seconds=failure.retry_after_seconds,
-            ) from None
-        except Exception as error:
-            self._break(error)
-            raise
-        except BaseException as stop:
-            self._halt(stop)
-            raise
-
-    def _failed(self, failure: Exception, _: int) -> bool:
-        """Journal what was spent so far; return whether to try again, if the policy allows it."""
-        if not isinstance(failure, AttemptError):
-            return False
-        self._note(None)
-        return failure.retryable
-
-    async def _try(self, attempt: Attempt) -> Reply:
-        """Reserve, ask the barrier, perform one attempt, settle it."""
+    async def attempt(self, _: int) -> Reply:
+        """Make one attempt that was let through, and settle it."""
         call = self._call
-        counted = _sum(NOTHING if self._begun else self._once, call.per_attempt)
-        hold = _sum(counted, _charge_of(call.estimate))
-        reservation = self._scope.reserve(hold)
-        try:
-            self._note(None, hold)
-            await self._calls.journal.barrier(external=call.external)
-            self._calls.token.check()
-            self._calls.detached.check(call.key)
-        except BaseException:
-            reservation.settle()  # it never began
-            raise
-        if self._begun:
+        counted = _sum(NOTHING if self._attempts.made else self._once, call.per_attempt)
+        reservation = await self._let_through(_sum(counted, _charge_of(call.estimate)))
+        if self._attempts.made:
             self._graph.increment_retries(self._node)
-        self._begun += 1
         spent = call.estimate
         try:
-            reply = await self._attempts.make(lambda: self._within_time(attempt))
+            with self._attempts:
+                async with _within_time(call):
+                    reply = await self._attempt()
             spent = call.estimate if reply.spent is None else reply.spent
             return reply
         except AttemptError as failure:
@@ -164,75 +156,89 @@ class _Performance:
             self._spent += spent
             self._charged = _sum(self._charged, used)
 
-    async def _within_time(self, attempt: Attempt) -> Reply:
-        seconds = self._call.timeout_seconds
+    async def _let_through(self, hold: Charge) -> Reservation:
+        """Reserve what an attempt may cost, and ask whether it may begin."""
+        reservation = self._scope.reserve(hold)
         try:
-            async with asyncio.timeout(seconds) as limit:
-                return await attempt()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            message = f"No answer within {seconds:g} seconds."
-            raise AttemptError(
-                message, error_class="TimeoutError", retryable=self._call.repeatable
-            ) from None
-        except asyncio.CancelledError:
-            if is_being_cancelled():
-                raise
-            message = "It waited for something that was cancelled."
-            raise AttemptError(message, error_class="CancelledError", retryable=False) from None
+            self._note(None, hold)
+            await self._calls.journal.barrier(external=self._call.external)
+            self._calls.token.check()
+            self._calls.detached.check(self._call.key)
+        except BaseException:
+            reservation.settle()  # it never began
+            raise
+        return reservation
 
-    def _succeed(self, reply: Reply) -> Any:
-        self._note(CallOutcome.RESULT, value=reply.value)
-        self._ended(self._graph.mark_success(self._node, **self._usage()))
-        return reply.value
+    def failed(self, failure: Exception, _: int) -> bool:
+        """Journal what was spent so far; return whether to try again, if the policy allows it."""
+        if not isinstance(failure, AttemptError):
+            return False
+        self._note(None)
+        return failure.retryable
 
-    def _fail(self, error_class: str, reason: str) -> None:
-        value = {"error_class": error_class, "message": reason, "attempts": self._begun}
-        self._note(CallOutcome.FAILURE, value=value)
-        self._ended(self._graph.mark_failure(self._node, error_class, reason, **self._usage()))
-
-    def _break(self, error: Exception) -> None:
-        """End with an error that no call should raise; its outcome is unknown."""
-        self._note(None if self._begun else CallOutcome.NOT_MADE)
-        self._ended(
-            self._graph.mark_failure(self._node, type(error).__name__, BROKEN, **self._usage())
+    def fail(self, failure: AttemptError) -> CallFailedError:
+        """End with the failure of the last attempt; return that of the call."""
+        kind, message, attempts = failure.error_class, str(failure), self._attempts.made
+        value = {"error_class": kind, "message": message, "attempts": attempts}
+        self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
+        after = failure.retry_after_seconds
+        return CallFailedError(
+            message, error_class=kind, attempts=attempts, retry_after_seconds=after
         )
 
-    def _halt(self, stop: BaseException) -> None:
-        given = self._calls.token.stop
-        reason = str(given if given is not None else stop) or type(stop).__name__
-        self._note(None if self._begun else CallOutcome.NOT_MADE)
-        self._ended(self._graph.mark_halt(self._node, reason, **self._usage()))
+    @property
+    def unknown(self) -> CallOutcome | None:
+        """The outcome of a call that was cut off: unknown, unless it never began."""
+        return None if self._attempts.made else CallOutcome.NOT_MADE
 
-    def _ended(self, marked: bool) -> None:
-        """Keep what was spent even if the run had ended before: the call was abandoned."""
-        if not marked and self._spent != FREE:
-            self._graph.add_late_usage(self._node, **self._usage())
-
-    def _usage(self) -> dict[str, Any]:
+    def end(
+        self,
+        outcome: CallOutcome | None,
+        mark: Callable[..., bool],
+        *why: str,
+        value: Any = None,
+    ) -> None:
+        """Journal and mark the end; what was spent is kept even if the run had ended before."""
         spent = self._spent
-        return {
+        usage: dict[str, Any] = {
             "cost_usd": spent.cost_usd,
             "tokens_in": spent.tokens_in,
             "tokens_out": spent.tokens_out,
         }
+        self._note(outcome, value=value)
+        if not mark(self._node, *why, **usage) and spent != FREE:  # the call was abandoned
+            self._graph.add_late_usage(self._node, **usage)
 
     def _note(
         self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None
     ) -> None:
         """Journal how the call stands and what it has cost, or may cost while it is in flight."""
-        call = self._call
-        self._calls.journal.note(
-            self._node,
-            Entry(
-                call_key=call.key.text,
-                request_hash=call.request_hash,
-                charge=_sum(self._charged, in_flight),
-                outcome=outcome,
-                value=value,
-            ),
+        entry = Entry(
+            call_key=self._call.key.text,
+            request_hash=self._call.request_hash,
+            charge=_sum(self._charged, in_flight),
+            outcome=outcome,
+            value=value,
         )
+        self._calls.journal.note(self._node, entry)
+
+
+@asynccontextmanager
+async def _within_time(call: CallSpec) -> AsyncIterator[None]:
+    """Limit an attempt to its time; what it waited for in vain is a failure of the attempt."""
+    try:
+        async with asyncio.timeout(call.timeout_seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message, again = f"No answer within {call.timeout_seconds:g} seconds.", call.repeatable
+        raise AttemptError(message, error_class="TimeoutError", retryable=again) from None
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        message = "It waited for something that was cancelled."
+        raise AttemptError(message, error_class="CancelledError", retryable=False) from None
 
 
 def _replay(recorded: Recorded) -> Any:

@@ -28,7 +28,8 @@ class CancellationToken:
     def trip(self, stop: Stop) -> None:
         """End whatever holds this token, for any reason that is a stop."""
         with self._lock:
-            if self.stop is not None and not self._gives_way_to(stop):
+            gives_way = isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
+            if self.stop is not None and not gives_way:
                 return
             self.stop = stop
             for callback in list(self._callbacks.values()):
@@ -40,11 +41,7 @@ class CancellationToken:
         return self.stop is not None
 
     def check(self) -> None:
-        """Raise the stop that was given.
-
-        Raises:
-            Stop: one was given; :class:`CancelledError` if someone asked for it.
-        """
+        """Raise the stop that was given: :class:`CancelledError` if someone asked for it."""
         if self.stop is not None:
             raise self.stop.with_traceback(None)  # or it would grow with every check
 
@@ -77,9 +74,6 @@ class CancellationToken:
         finally:
             with self._lock:
                 del self._callbacks[key]
-
-    def _gives_way_to(self, stop: Stop) -> bool:
-        return isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
 
 
 def is_being_cancelled() -> bool:

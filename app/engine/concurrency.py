@@ -24,11 +24,7 @@ class StepSlots:
     __slots__ = ("_ceiling", "_extra", "_taken", "_waiting")
 
     def __init__(self, ceiling: int = DEFAULT_CEILING) -> None:
-        """Open the pool; ``ceiling`` is how many steps may work at once at the most (from 1 up).
-
-        Raises:
-            ValueError: the ceiling is below 1.
-        """
+        """Open the pool; ``ceiling`` (from 1 up) is how many steps may work at once."""
         if ceiling < 1:
             raise ValueError("A run needs at least one step slot.")
         self._ceiling = ceiling

@@ -22,11 +22,7 @@ class Runtime(Protocol):
     """The graph as one of its steps sees it. Nothing here knows any domain."""
 
     def get_node(self, node_id: str) -> Step:
-        """Return a step.
-
-        Raises:
-            LookupError: the graph has no such step.
-        """
+        """Return a step, or raise LookupError if the graph has none of that id."""
         ...
 
     def incoming_edges(
@@ -51,12 +47,7 @@ class Runtime(Protocol):
         ...
 
     async def materialize_output(self, node_id: str, output_handle: str) -> Any:
-        """Return what a step makes for its links; made once in an execution of the graph.
-
-        Raises:
-            LinkCycleError: something depends on itself; the message names the way.
-            TypeError: the step cannot be materialised.
-        """
+        """Return what a step makes for its links, once; raises as :meth:`resolve_links` does."""
         ...
 
     def cache_get(self, key: str, default: Any = None) -> Any:
@@ -127,11 +118,7 @@ class ExecutionContext:
     """Where the step stands in its run; None outside of one."""
 
     def check_budget(self) -> None:
-        """Ask before a further charge whether anything is left, here and above.
-
-        Raises:
-            BudgetExceededError: a limit is used up.
-        """
+        """Raise BudgetExceededError if nothing is left for a further charge, here or above."""
         if self.scope is not None:
             self.scope.require_something_left()
         elif self.budget is not None:
@@ -141,11 +128,7 @@ class ExecutionContext:
                 raise BudgetExceededError(self.usage, self.budget, reason, dimension=tripped[0])
 
     def check_cancelled(self) -> None:
-        """Ask whether someone wants the run to end.
-
-        Raises:
-            CancelledError: someone does.
-        """
+        """Raise CancelledError if someone wants the run to end."""
         if self.cancellation is not None:
             self.cancellation.check()
 
@@ -246,11 +229,7 @@ class FlowContext:
         return self.view.upstream(self.node_id)
 
     def service(self, kind: type[Service]) -> Service:
-        """Return the service of a type.
-
-        Raises:
-            LookupError: the run has no such service.
-        """
+        """Return the service of a type, or raise LookupError if the run has none."""
         try:
             return self.run.services[kind]  # type: ignore[no-any-return]
         except KeyError:

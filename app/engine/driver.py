@@ -19,8 +19,7 @@ from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepReport, failure_in, stop_in
-from app.engine.routing import Routing
+from app.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
 from app.engine.step_runner import StepRunner
 from app.engine.supervision import detach, until_done
 from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
@@ -46,13 +45,12 @@ class GraphExecution:
         ``around`` is the step that executes the graph; None: it is the outermost one.
         """
         if around is None:
-            step_runner = StepRunner(run, run.root, run.scope, None)
+            self._step_runner = StepRunner(run, run.root, run.scope, None)
         else:
-            step_runner = StepRunner(run, around.trace_parent, around.scope, around.path)
+            self._step_runner = StepRunner(run, around.trace_parent, around.scope, around.path)
         self._prepared, self._steps = prepared, prepared.steps
-        self._routing = Routing(prepared, inputs, step_runner.within)
+        self._routing = Routing(prepared, inputs, self._step_runner.within)
         self._run = run
-        self._step_runner = step_runner
         # A step that is cut off gets less time to end than whatever waits for this graph.
         self._grace_seconds = run.grace_seconds / 2
         self._reports = self._routing.reports
@@ -167,7 +165,8 @@ class GraphExecution:
                 )
                 self._take(self._tell(step_id, report))
                 if clock() >= turn_ends:
-                    await _give_way()
+                    await asyncio.sleep(0)  # timers, cancels and other runs have their turn
+                    await asyncio.sleep(0)  # in which a timer fires
                     turn_ends = clock() + TURN_SECONDS
             else:
                 await self._work_side_by_side()
@@ -315,12 +314,6 @@ class GraphExecution:
                 self._outcome.error = report.error
             return self._scheduler.tell(StepFailed(step_id))
         return self._scheduler.finished(step_id, report.outputs)
-
-
-async def _give_way() -> None:
-    """Let timers, cancels and other runs have their turn; a timer fires in the second one."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
 
 
 def _forget_failure(task: "asyncio.Task[None]") -> None:

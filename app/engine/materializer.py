@@ -7,12 +7,12 @@ cycle is named instead of waited for, also if several steps walk into it at once
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.engine.context import FlowContext
 from app.engine.node import Materializing
 from app.engine.prepared import PreparedGraph
-from app.engine.report import partial_ignored
 from app.kernel.graph import Channel, Edge, Step
 
 Output = tuple[str, str]
@@ -75,7 +75,7 @@ class Materializer:
 
     async def _make(self, output: Output, context: FlowContext, way: tuple[Output, ...]) -> Any:
         step_id, handle = output
-        work = _work_of(self.prepared, step_id)
+        work = self._work_of(step_id)
         made = self._making[output] = asyncio.Event()
         trace, started = context.run.trace, None
         try:
@@ -83,7 +83,15 @@ class Materializer:
                 context.trace_parent, "system", step_id, metadata={"materializes": handle}
             )
             trace.mark_running(started)
-            inner = self._context(step_id, context, started, (*way, output))
+            inner = FlowContext(
+                run=context.run,
+                view=_Linked(self, (*way, output)),
+                node_id=step_id,
+                path=context.path.linked(step_id),
+                trace_parent=started,
+                scope=context.scope,
+                keep=lambda _: None,
+            )
             value = await work.materialize(self.prepared.steps[step_id].work.data, handle, inner)
         except Exception as error:
             if started is not None:
@@ -100,18 +108,13 @@ class Materializer:
         self._made[output] = value
         return value
 
-    def _context(
-        self, step_id: str, consumer: FlowContext, node: str, way: tuple[Output, ...]
-    ) -> FlowContext:
-        return FlowContext(
-            run=consumer.run,
-            view=_Linked(self, consumer, way),
-            node_id=step_id,
-            path=consumer.path.linked(step_id),
-            trace_parent=node,
-            scope=consumer.scope,
-            keep=partial_ignored,
-        )
+    def _work_of(self, step_id: str) -> Materializing:
+        if step_id not in self.prepared.steps:
+            raise LookupError(f"The graph has no step {step_id!r}.")
+        node = self.prepared.steps[step_id].work.node
+        if not isinstance(node, Materializing):
+            raise TypeError(f"Step {step_id!r} cannot be linked: it materialises nothing.")
+        return node
 
     def _refuse_cycle(self, output: Output, way: tuple[Output, ...]) -> None:
         """Follow who waits for whom from ``output``, and refuse a way that leads back."""
@@ -120,41 +123,36 @@ class Materializer:
         while open_ways:
             ahead = open_ways.pop()
             if ahead[-1] in way:
-                raise LinkCycleError(_cycle(way[way.index(ahead[-1]) :] + ahead))
+                outputs = way[way.index(ahead[-1]) :] + ahead
+                cycle = " -> ".join(f"{step_id}.{handle}" for step_id, handle in outputs)
+                raise LinkCycleError(f"Links that depend on themselves: {cycle}.")
             for needed in self._needs.get(ahead[-1], ()):
                 if needed not in seen:
                     seen.add(needed)
                     open_ways.append((*ahead, needed))
 
 
+@dataclass(frozen=True, slots=True)
 class _Linked:
     """What surrounds a step while it is materialised: it has no inputs."""
 
-    def __init__(
-        self, materializer: Materializer, consumer: FlowContext, way: tuple[Output, ...]
-    ) -> None:
-        self._materializer = materializer
-        self._consumer = consumer
-        self._way = way
+    materializer: Materializer
+    way: tuple[Output, ...]
 
     def upstream(self, step_id: str) -> Mapping[str, Mapping[str, Any]]:
         return {}
 
     def runtime(self, context: FlowContext) -> "GraphRuntime":
-        return GraphRuntime(self._materializer, context, self._way)
+        return GraphRuntime(self.materializer, context, self.way)
 
 
+@dataclass(frozen=True, slots=True)
 class GraphRuntime:
     """Implements the runtime for one step, or for one that is being materialised."""
 
-    __slots__ = ("_context", "_materializer", "_way")
-
-    def __init__(
-        self, materializer: Materializer, context: FlowContext, way: tuple[Output, ...] = ()
-    ) -> None:
-        self._materializer = materializer
-        self._context = context
-        self._way = way
+    _materializer: Materializer
+    _context: FlowContext
+    _way: tuple[Output, ...] = ()
 
     def get_node(self, node_id: str) -> Step:
         """Return a step."""
@@ -201,18 +199,3 @@ class GraphRuntime:
     def cache_set(self, key: str, value: Any) -> None:
         """Keep something for the other steps of this execution."""
         self._materializer.cache[key] = value
-
-
-def _work_of(prepared: PreparedGraph, step_id: str) -> Materializing:
-    try:
-        node = prepared.steps[step_id].work.node
-    except KeyError:
-        raise LookupError(f"The graph has no step {step_id!r}.") from None
-    if not isinstance(node, Materializing):
-        raise TypeError(f"Step {step_id!r} cannot be linked: it materialises nothing.")
-    return node
-
-
-def _cycle(outputs: Sequence[Output]) -> str:
-    way = " -> ".join(f"{step_id}.{handle}" for step_id, handle in outputs)
-    return f"Links that depend on themselves: {way}."

@@ -110,9 +110,5 @@ class NullJournal:
         """Store nothing."""
 
     async def barrier(self, *, external: bool) -> None:
-        """Pass unless a stop was given.
-
-        Raises:
-            Stop: one was.
-        """
+        """Pass, or raise the stop that was given."""
         self._token.check()

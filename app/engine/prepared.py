@@ -59,11 +59,7 @@ class PreparedGraph:
     __slots__ = ("graph", "shared_handles", "steps", "topology")
 
     def __init__(self, graph: Graph, steps: Mapping[str, PreparedStep]) -> None:
-        """Join a graph with its steps.
-
-        Raises:
-            GraphError: steps or edges of the graph do not fit together.
-        """
+        """Join a graph with its steps, or raise GraphError: they do not fit together."""
         self.graph = graph
         self.topology = Topology(graph)
         self.steps = steps

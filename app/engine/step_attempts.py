@@ -13,7 +13,7 @@ from typing import Any
 
 from app.control.retry import ErrorPolicy
 from app.control.stops import Stop
-from app.engine.attempts import AttemptLog
+from app.engine.call import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
 from app.engine.events import LATE_RESULT, LIFECYCLE, Event
@@ -29,6 +29,7 @@ from app.engine.report import (
     failure_of,
     message_of_error,
 )
+from app.engine.step_path import StepPath
 from app.engine.supervision import detach, until_done
 from app.kernel.graph import DEFAULT_HANDLE
 
@@ -66,11 +67,7 @@ async def _under_policy(
 
 
 async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
-    """Let a node work once and return what it produced, by handle.
-
-    Raises:
-        StepBrokenError: it did not end as a node must.
-    """
+    """Let a node work once and return what it produced, by handle."""
     if work.lock is not None:
         async with work.lock.held():
             return await _once(BoundNode(work.node, work.data), inputs, context)
@@ -180,7 +177,7 @@ async def _in_time(
     policy: ErrorPolicy,
     inputs: Outputs,
     context: FlowContext,
-    failed: Callable[[Exception], None],
+    failed: Callable[[Exception], object],
 ) -> Outputs:
     """Let a node work once, for as long as the policy allows.
 
@@ -193,82 +190,49 @@ async def _in_time(
         return await _once(work, inputs, context)
     late = StepTimeoutError(f"No result within {policy.timeout_ms} ms.")
     attempt = asyncio.create_task(_once(work, inputs, context), name=f"step {context.path}")
-    return await _TimedAttempt(context, attempt).result(
-        policy.timeout_ms / 1000, late, partial(failed, late)
-    )
+    try:
+        await asyncio.wait({attempt}, timeout=policy.timeout_ms / 1000)
+    except asyncio.CancelledError:
+        await _cut_off(attempt, context)
+        raise
+    if attempt.done():
+        return attempt.result()
+    failed(late)
+    cancelled = await _cut_off(attempt, context)
+    raise late if cancelled is None else cancelled
 
 
-class _TimedAttempt:
-    """An attempt in a task of its own, which is cut off when its time is up.
+async def _cut_off(
+    attempt: "asyncio.Task[Outputs]", context: FlowContext
+) -> asyncio.CancelledError | None:
+    """Cancel an attempt and drop what it comes to; return a cancel that came meanwhile.
 
-    What ignores its cancellation for the grace period is abandoned; what it returns after its time
-    is dropped.
+    What ignores its cancellation for the grace period is abandoned.
+
+    Raises:
+        Stop: the attempt met one, even if its time was up by then.
     """
+    run, inside = context.run, context.path.inside_attempt()
 
-    def __init__(self, context: FlowContext, task: "asyncio.Task[Outputs]") -> None:
-        self._context = context
-        self._task = task
-        self._inside = context.path.inside_attempt()
+    def late(_: object) -> None:
+        if run.events is not None:
+            step_id = context.path.text
+            run.events.emit(Event(type=LATE_RESULT, step_id=step_id, node_id=context.trace_parent))
 
-    async def result(
-        self, seconds: float, late: StepTimeoutError, out_of_time: Callable[[], None]
-    ) -> Outputs:
-        """Return what the attempt produces; ``out_of_time`` is called before it is cut off.
+    def over() -> None:
+        run.calls.detached.end(inside)
+        run.over()
 
-        Raises:
-            StepTimeoutError: ``late``; a TimeoutError of the node's own is another one.
-            Stop: it met one, even if its time was up by then.
-        """
-        loop = asyncio.get_running_loop()
-        over = loop.create_future()
-
-        def end(_: object = None) -> None:
-            if not over.done():
-                over.set_result(None)
-
-        self._task.add_done_callback(end)
-        timer = loop.call_later(seconds, end)
-        try:
-            await over
-        except asyncio.CancelledError:
-            await self._cut_off()
-            raise
-        finally:
-            timer.cancel()
-        if self._task.done():
-            return self._task.result()
-        out_of_time()
-        cancelled = await self._cut_off()
-        raise late if cancelled is None else cancelled
-
-    async def _cut_off(self) -> asyncio.CancelledError | None:
-        """Cancel the task and drop what it comes to; return a cancel that came meanwhile.
-
-        Raises:
-            Stop: the task met one.
-        """
-        task, run = self._task, self._context.run
-        run.calls.detached.begin(self._inside)
-        task.cancel()
-        cancelled = await until_done((task,), run.grace_seconds)
-        if not task.done():
-            detach_inside(run, self._inside)
-        detach(task, self._late, over=self._over)
-        error = None if not task.done() or task.cancelled() else task.exception()
-        if isinstance(error, Stop):
-            raise error
-        return cancelled
-
-    def _late(self, result: object) -> None:
-        context = self._context
-        if context.run.events is not None:
-            context.run.events.emit(
-                Event(type=LATE_RESULT, step_id=context.path.text, node_id=context.trace_parent)
-            )
-
-    def _over(self) -> None:
-        self._context.calls.detached.end(self._inside)
-        self._context.run.over()
+    run.calls.detached.begin(inside)
+    attempt.cancel()
+    cancelled = await until_done((attempt,), run.grace_seconds)
+    if not attempt.done():
+        detach_inside(run, inside)
+    detach(attempt, late, over=over)
+    error = None if not attempt.done() or attempt.cancelled() else attempt.exception()
+    if isinstance(error, Stop):
+        raise error
+    return cancelled
 
 
 class _Recovery:
@@ -288,31 +252,25 @@ class _Recovery:
         self._inputs = inputs
         self._context = context
         self._report = report
-        self._error: Exception | None = error
-        self._number = 1
+        self._first: Exception | None = error
         self._attempts = AttemptLog(
             context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
         )
         if report.failed_before is None:
             self._attempts.first_failed(error)
         else:
-            self._number = report.failed_before["failed_attempts"]
-            self._attempts.went_before(self._number)
+            self._attempts.made = report.failed_before["failed_attempts"]
 
     async def outputs(self) -> Outputs:
-        """Make further attempts, then do what the policy says.
-
-        Raises:
-            Exception: what failed the step in the end.
-        """
-        first, self._error = self._error, None
+        """Make further attempts, then do what the policy says, or raise the last failure."""
+        first, self._first = self._first, None
         try:
             return await self._context.calls.retries.run(
                 self._attempt,
                 self._policy.retry,
                 self._context.scope,
                 failed=self._failed,
-                before=None if first is None else (self._number, first),
+                before=None if first is None else (self._attempts.made, first),
             )
         except Exception as error:
             return await self._recovered(error)
@@ -321,30 +279,23 @@ class _Recovery:
 
     async def _attempt(self, number: int) -> Outputs:
         """Make an attempt after the first."""
-        self._number = number
         self._context.run.trace.increment_retries(self._context.trace_parent)
-        context = replace(self._context, path=self._context.path.attempt(number))
-        return await self._make(self._step.work, context)
+        return await self._make(self._step.work, self._context.path.attempt(number), number)
 
-    async def _make(self, work: BoundNode, context: FlowContext) -> Outputs:
+    async def _make(self, work: BoundNode, path: StepPath, number: int) -> Outputs:
+        context = replace(self._context, path=path)
         context.token.check()
-        return await self._attempts.make(
-            lambda: _in_time(work, self._policy, self._inputs, context, self._note)
-        )
+        with self._attempts:
+            return await _in_time(
+                work, self._policy, self._inputs, context, lambda late: self._failed(late, number)
+            )
 
-    def _note(self, error: Exception) -> None:
-        _note_failed(self._context, self._report, self._number, error)
-
-    def _failed(self, error: Exception, _: int) -> bool:
-        self._note(error)
+    def _failed(self, error: Exception, number: int) -> bool:
+        _note_failed(self._context, self._report, number, error)
         return True
 
     async def _recovered(self, error: Exception) -> Outputs:
-        """Return what takes the place of the output that a failed step owes.
-
-        Raises:
-            Exception: its failure, or that of its fallback.
-        """
+        """Return what takes the place of a failed step's output, or raise its failure."""
         report = self._report
         match self._policy.on_error:
             case "skip":
@@ -352,15 +303,12 @@ class _Recovery:
                 report.recovered_by, report.error = "skip", error
                 return {DEFAULT_HANDLE: self._policy.fallback_value}
             case "fallback" if self._step.fallback is not None:
-                outputs = await self._fall_back(self._step.fallback, error)
+                path, number = self._context.path.fallback(), self._attempts.made
+                try:
+                    outputs = await self._make(self._step.fallback, path, number)
+                except Exception as failed:
+                    raise failed from error
                 report.recovered_by, report.error = "fallback", error
                 return outputs
             case _:
                 raise error
-
-    async def _fall_back(self, fallback: BoundNode, error: Exception) -> Outputs:
-        context = replace(self._context, path=self._context.path.fallback())
-        try:
-            return await self._make(fallback, context)
-        except Exception as failed:
-            raise failed from error

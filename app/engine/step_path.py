@@ -87,10 +87,6 @@ class Area:
 
 
 def check_step_id(step_id: str) -> None:
-    """Refuse an id that would be ambiguous inside a path.
-
-    Raises:
-        ValueError: it is empty or holds a character that joins the parts of a path.
-    """
+    """Raise ValueError for an id that is empty or would be ambiguous inside a path."""
     if not step_id or not _JOINTS.isdisjoint(step_id):
         raise ValueError("The id of a step must have a character and none of / ~ >")

@@ -44,23 +44,10 @@ ONE_STEP: Charge = {Dimension.STEPS: 1}
 class StepRunner:
     """Executes the steps of one graph."""
 
-    # What every step needs is unpacked here: looking it up again would cost a tenth of a step.
-    __slots__ = (
-        "_detached",
-        "_events",
-        "_journal",
-        "_parent",
-        "_readings",
-        "_run",
-        "_scope",
-        "_token",
-        "_trace",
-        "within",
-    )
-
     def __init__(self, run: RunContext, parent: str, scope: Scope, within: StepPath | None) -> None:
         """Execute steps below the CallNode ``parent``; ``within`` is the step around, if any."""
         self._run = run
+        # What every step needs is unpacked: looking it up again would cost a tenth of a step.
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
         self._detached = run.calls.detached

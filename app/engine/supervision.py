@@ -112,11 +112,20 @@ class Supervisor:
             Stop: the work ended by its cancellation, without a result.
             asyncio.CancelledError: this task was cancelled, and with it the work.
         """
+        loop = asyncio.get_running_loop()
+        stopped = loop.create_future()
+
+        def stop(_: object = None) -> None:
+            if not stopped.done():
+                stopped.set_result(None)
+
         task = asyncio.create_task(work, name="run")
+        task.add_done_callback(stop)
         self._tasks.add(task)  # the loop itself would let go of it
         task.add_done_callback(self._tasks.discard)
         try:
-            await _ended_or_stopped(task, token)
+            with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
+                await stopped
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=self.grace_seconds)
@@ -151,25 +160,6 @@ def detach(
         tell(task)
     else:
         task.add_done_callback(tell)
-
-
-async def _ended_or_stopped(task: "asyncio.Task[Any]", token: CancellationToken) -> None:
-    loop = asyncio.get_running_loop()
-    stopped = loop.create_future()
-
-    def stop() -> None:
-        if not stopped.done():
-            stopped.set_result(None)
-
-    def over(_: object) -> None:
-        stop()
-
-    task.add_done_callback(over)
-    try:
-        with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
-            await stopped
-    finally:
-        task.remove_done_callback(over)
 
 
 @contextmanager

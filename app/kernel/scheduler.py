@@ -26,20 +26,6 @@ class UnexpectedFactError(RuntimeError):
 class Scheduler:
     """Orders the steps of one execution of one graph."""
 
-    __slots__ = (
-        "_begun",
-        "_failed",
-        "_left",
-        "_limit",
-        "_live",
-        "_outgoing",
-        "_ready",
-        "_running",
-        "_start",
-        "_topology",
-        "_undecided",
-    )
-
     def __init__(self, topology: Topology, *, max_parallel: int | None = None) -> None:
         """Prepare to order the active steps of ``topology``.
 
@@ -67,11 +53,7 @@ class Scheduler:
         return not self._running and (self._failed or self._left == 0)
 
     def begin(self) -> list[Order]:
-        """Return the first orders.
-
-        Raises:
-            UnexpectedFactError: it was called before.
-        """
+        """Return the first orders; a second time is an UnexpectedFactError."""
         if self._begun:
             raise UnexpectedFactError("The graph was begun before.")
         self._begun = True
@@ -89,17 +71,13 @@ class Scheduler:
         """
         if type(fact) is StepFinished:
             return self.finished(fact.step_id, fact.handles)
-        self._end(fact.step_id)
-        self._failed = True
-        self._ready.clear()
-        return []
+        if fact.step_id in self._running:
+            self._failed = True
+            self._ready.clear()
+        return self.finished(fact.step_id, _NO_HANDLES)
 
     def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
-        """Absorb that a step finished, as :meth:`tell` does, for callers that are in a hurry.
-
-        Raises:
-            UnexpectedFactError: the step was not running.
-        """
+        """Absorb that a step finished, as :meth:`tell` does, without a fact of its own."""
         running = self._running
         if step_id not in running:
             raise UnexpectedFactError(f"Step {step_id!r} was not running.")
@@ -120,12 +98,6 @@ class Scheduler:
             self._left -= 1
             dead += self._decide(self._outgoing.get(skipped, ()), _NO_HANDLES)
         return self._start_ready(orders)
-
-    def _end(self, step_id: str) -> None:
-        if step_id not in self._running:
-            raise UnexpectedFactError(f"Step {step_id!r} was not running.")
-        self._running.remove(step_id)
-        self._left -= 1
 
     def _decide(self, edges: Iterable[Edge], produced: Container[str]) -> list[str]:
         """Decide the edges of a step; their targets become ready, or are returned as dead."""

@@ -21,19 +21,6 @@ from app.kernel.problems import path_of, quoted
 class Topology:
     """What is known of a graph before it is executed; built once, shared by all executions."""
 
-    __slots__ = (
-        "active",
-        "entries",
-        "graph",
-        "incoming",
-        "linked",
-        "links_into",
-        "outgoing",
-        "start",
-        "steps",
-        "undecided",
-    )
-
     graph: Graph
     steps: Mapping[str, Step]
     """By id."""

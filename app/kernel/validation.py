@@ -10,17 +10,20 @@ with it. It is refused here all the same.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
 from app.kernel.components import Successors, components, cycle_in, successors_of
-from app.kernel.graph import Channel, Graph, Step
-from app.kernel.problems import Handles, Problem, Severity, Traits, path_of, quoted
-from app.kernel.shape import shape_problems, sound_part
+from app.kernel.graph import Channel, Edge, Graph, Step
+from app.kernel.problems import Handles, Names, Problem, Severity, Traits, listed, path_of, quoted
 from app.kernel.topology import Topology
 
+Group = TypeVar("Group", bound=Hashable)
+
 __all__ = ["Handles", "Problem", "Severity", "Traits", "problems_of"]
+
+_CHANNELS = frozenset(Channel)
 
 
 def problems_of(
@@ -61,6 +64,142 @@ class _Whole:
     """By step; those of unknown type are absent."""
     at: Mapping[str, int]
     """Where each step stands in the graph."""
+
+
+def shape_problems(
+    graph: Graph, traits: Sequence[Traits | None], types: Collection[str] = ()
+) -> Iterator[Problem]:
+    """Yield what is wrong with steps, edges, entry and limit; ``traits`` are those of the steps.
+
+    Steps of one id have the traits of the first of them. ``types`` are named where a step uses one
+    that does not exist.
+    """
+    known: dict[str, Traits | None] = {}
+    for step, its_traits in zip(graph.steps, traits, strict=True):
+        known.setdefault(step.id, its_traits)
+    yield from _step_problems(graph, traits, types)
+    yield from _repeated_edges(graph.edges)
+    for index, edge in enumerate(graph.edges):
+        yield from _end_problems(index, edge, known)
+    yield from _entry_problems(graph, known)
+    if graph.max_parallel < 1:
+        yield Problem("max_parallel", "max_parallel must be at least 1.")
+
+
+def sound_part(graph: Graph) -> Graph:
+    """Return ``graph`` without what no ``Topology`` can be made of."""
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        steps.setdefault(step.id, step)
+    edges = tuple(
+        edge
+        for edge in graph.edges
+        if edge.source in steps and edge.target in steps and edge.channel in _CHANNELS
+    )
+    entry = None if graph.entry is None else tuple(one for one in graph.entry if one in steps)
+    return replace(graph, steps=tuple(steps.values()), edges=edges, entry=entry)
+
+
+def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield where a value stands again, and where it stood first; None is no value."""
+    first: dict[Hashable, int] = {}
+    for index, value in enumerate(values):
+        if value is not None and (earlier := first.setdefault(value, index)) != index:
+            yield index, earlier
+
+
+def _step_problems(
+    graph: Graph, traits: Sequence[Traits | None], types: Collection[str]
+) -> Iterator[Problem]:
+    there_are = ", ".join(sorted(types)) or "those that are registered"
+    if not graph.steps:
+        yield Problem("steps", "The graph has no steps. Add at least one.")
+    taken = dict(_repeated(step.id for step in graph.steps))
+    for index, step in enumerate(graph.steps):
+        if index in taken:
+            yield Problem(
+                f"steps.{index}.id",
+                f"The id {quoted(step.id)} is taken by steps.{taken[index]}."
+                " Give every step an id of its own.",
+            )
+        if traits[index] is None:
+            yield Problem(
+                f"steps.{index}.type",
+                f"Step {quoted(step.id)} has the unknown type {quoted(step.type)}."
+                f" Use one of these: {there_are}.",
+            )
+
+
+def _repeated_edges(edges: Sequence[Edge]) -> Iterator[Problem]:
+    for index, earlier in _repeated(edge.id for edge in edges):
+        yield Problem(
+            f"edges.{index}.id",
+            f"The id {quoted(edges[index].id)} is taken by edges.{earlier}."
+            " Give every edge an id of its own, or none.",
+        )
+    for index, earlier in _repeated(replace(edge, id=None) for edge in edges):
+        yield Problem(
+            f"edges.{index}",
+            f"This edge from {quoted(edges[index].source)} to {quoted(edges[index].target)} is the"
+            f" same as edges.{earlier}. Remove one of them.",
+        )
+
+
+def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+    """Yield what is wrong with the channel of an edge and with its two ends."""
+    for end, step_id in (("source", edge.source), ("target", edge.target)):
+        if step_id not in known:
+            yield Problem(f"edges.{index}.{end}", _no_step(step_id))
+    if edge.channel not in _CHANNELS:
+        yield Problem(
+            f"edges.{index}.data.channel",
+            f"The channel must be flow or link, not {quoted(edge.channel)}.",
+        )
+        return
+    if (source := known.get(edge.source)) is not None:
+        names = source.handles.outputs(edge.channel)
+        yield from _handle_problems(index, edge, "source", names)
+    if (target := known.get(edge.target)) is not None:
+        names = target.handles.inputs(edge.channel)
+        yield from _handle_problems(index, edge, "target", names)
+
+
+def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator[Problem]:
+    if end == "source":
+        step_id, handle, kind = edge.source, edge.source_handle, "output"
+    else:
+        step_id, handle, kind = edge.target, edge.target_handle, "input"
+    if names is None or handle in names:
+        return
+    if names:
+        place = f"edges.{index}.{end}_handle"
+        lacks, mend = f"{kind} {quoted(handle)}", f"It has {listed(names)}."
+    else:
+        place, lacks = f"edges.{index}.data.channel", kind
+        mend = "Use the other channel, or another step."
+    yield Problem(place, f"Step {quoted(step_id)} has no {lacks} on channel {edge.channel}. {mend}")
+
+
+def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+    if graph.entry is None:
+        return
+    if not graph.entry:
+        yield Problem(
+            "entry",
+            "entry is empty, so nothing would be executed."
+            " Name the steps to begin at, or leave entry out.",
+        )
+    named = dict(_repeated(graph.entry))
+    for index, step_id in enumerate(graph.entry):
+        if index in named:
+            again = f"Step {quoted(step_id)} is named by entry.{named[index]} already."
+            yield Problem(f"entry.{index}", f"{again} Name it once.")
+        elif step_id not in known:
+            yield Problem(f"entry.{index}", _no_step(step_id))
+
+
+def _no_step(step_id: str) -> str:
+    return f"There is no step {quoted(step_id)}. Name a step of this graph, or add it."
 
 
 def _execution_problems(whole: _Whole) -> Iterator[Problem]:
@@ -174,9 +313,6 @@ def _left_out(whole: _Whole) -> Iterator[Problem]:
             )
 
 
-Group = TypeVar("Group", bound=Hashable)
-
-
 def parallel_pairs(
     users: Mapping[Group, Sequence[str]], steps: Sequence[str], successors: Successors
 ) -> list[tuple[str, str, Group]]:
@@ -186,7 +322,8 @@ def parallel_pairs(
     ``users`` are the steps that use a node, by node.
     """
     shared = {node: group for node, group in users.items() if len(group) > 1}
-    bits = _bit_of_each(step for group in shared.values() for step in group)
+    sharing = dict.fromkeys(step for group in shared.values() for step in group)
+    bits = {step: 1 << index for index, step in enumerate(sharing)}
     parts = components(steps, successors)
     part_of = {step: index for index, part in enumerate(parts) for step in part}
     before = _leading_to(parts, part_of, successors, bits)
@@ -196,10 +333,6 @@ def parallel_pairs(
         for earlier, later in pairwise(sorted(group, key=part_of.__getitem__))
         if not before[part_of[later]] & bits[earlier]
     ]
-
-
-def _bit_of_each(steps: Iterable[str]) -> dict[str, int]:
-    return {step: 1 << index for index, step in enumerate(dict.fromkeys(steps))}
 
 
 def _leading_to(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from itertools import count
@@ -19,7 +19,6 @@ from app.llm.forms import StructuredOutput, read_json
 from app.llm.ports import (
     ModelError,
     ModelProvider,
-    ModelReply,
     ModelRequest,
     RequestOrigin,
     TokenUsage,
@@ -104,9 +103,6 @@ class Exchange:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-_TOKENS = ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning")
-
-
 class Exchanges:
     """Performs exchanges through the run's gateway, metered and priced."""
 
@@ -124,69 +120,57 @@ class Exchanges:
                 or ``TimeoutError``.
             Stop: a limit or a cancel request prevented or ended the call.
         """
+        chosen = exchange.model
         estimate, refusal = self._estimate(exchange, context)
-        call = self._call(exchange, once, estimate, refusal)
-
+        call = CallSpec(
+            key=exchange.key,
+            kind="llm",
+            name=exchange.name,
+            model=chosen.model,
+            request_hash=exchange.request_hash,
+            once={} if refusal else once,
+            per_attempt={} if refusal else {Dimension.API_CALLS: 1},
+            estimate=estimate,
+            external=chosen.provider.external and refusal is None,
+            retry=self._retry,
+            timeout_seconds=chosen.timeout_seconds,
+            metadata=exchange.metadata,
+        )
         numbers = count(1)
 
         async def attempt() -> Reply:
             if refusal is not None:
                 raise refusal
-            origin = RequestOrigin(
-                run_id=context.run_id, call=exchange.key.text, attempt=next(numbers)
-            )
-            return await self._attempt(exchange, replace(exchange.request, origin=origin), estimate)
+            run_id, number = context.run_id, next(numbers)
+            origin = RequestOrigin(run_id=run_id, call=exchange.key.text, attempt=number)
+            return await self._attempt(chosen, replace(exchange.request, origin=origin), estimate)
 
         value = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
-        text = value["text"]
-        return Completion(
-            text=read_json(text) if exchange.wants_json else text,
-            provider=exchange.model.provider.name,
-            model=value["model"],
-            cost_usd=Decimal(value["cost_usd"]),
-            **{name: value[name] for name in _TOKENS},
-        )
-
-    def _call(
-        self,
-        exchange: Exchange,
-        once: Mapping[Dimension, Amount],
-        estimate: Spent,
-        refusal: Stop | None,
-    ) -> CallSpec:
-        """Return the call; one that is refused charges nothing and is not sent."""
-        return CallSpec(
-            key=exchange.key,
-            kind="llm",
-            name=exchange.name,
-            model=exchange.model.model,
-            request_hash=exchange.request_hash,
-            once={} if refusal else once,
-            per_attempt={} if refusal else {Dimension.API_CALLS: 1},
-            estimate=estimate,
-            external=exchange.model.provider.external and refusal is None,
-            retry=self._retry,
-            timeout_seconds=exchange.model.timeout_seconds,
-            metadata=exchange.metadata,
-        )
+        text = read_json(value["text"]) if exchange.wants_json else value["text"]
+        cost_usd, provider = Decimal(value["cost_usd"]), chosen.provider.name
+        return Completion(**{**value, "text": text, "cost_usd": cost_usd, "provider": provider})
 
     def _estimate(self, exchange: Exchange, context: FlowContext) -> tuple[Spent, Stop | None]:
         """Estimate an attempt from above; refuse it where a cost limit meets an unknown price."""
         if not exchange.model.provider.external:
             return Spent(), None
         tokens = estimate_tokens(exchange.request)
-        spent = Spent(tokens_in=tokens.tokens_in, tokens_out=tokens.tokens_out)
         try:
-            return replace(spent, cost_usd=self._price(exchange.model, tokens)), None
+            return self._spent(exchange.model, tokens), None
         except PriceUnknownError as unknown:
             if not context.scope.limits_of(Dimension.COST_USD):
-                return spent, None
-            return Spent(), _unpriced(unknown, context)
+                return _unpriced(tokens), None
+            cause = StopCause(
+                kind=StopKind.BUDGET,
+                dimension=Dimension.COST_USD,
+                scope=context.scope.name,
+                reason=f"The run limits its cost, and {unknown}",
+            )
+            return Spent(), Stop(cause)
 
-    async def _attempt(self, exchange: Exchange, request: ModelRequest, estimate: Spent) -> Reply:
-        chosen = exchange.model
+    async def _attempt(self, chosen: TierModel, request: ModelRequest, estimate: Spent) -> Reply:
         try:
             reply = await chosen.provider.complete(chosen.model, request)
         except ModelError as error:
@@ -198,39 +182,27 @@ class Exchanges:
                 retry_after_seconds=error.retry_after_seconds,
                 spent=Spent() if refused else None,
             ) from error
-        spent = self._spent(chosen, reply) or estimate
-        return Reply(_value(reply, spent), spent)
+        usage, spent = reply.usage, estimate
+        if usage is None:
+            usage = TokenUsage(tokens_in=estimate.tokens_in, tokens_out=estimate.tokens_out)
+        else:
+            try:
+                spent = self._spent(chosen, usage)
+            except PriceUnknownError:
+                spent = _unpriced(usage)
+        value = {"text": reply.text, "model": reply.model, "cost_usd": str(spent.cost_usd)}
+        return Reply(value | asdict(usage), spent)
 
-    def _spent(self, chosen: TierModel, reply: ModelReply) -> Spent | None:
-        if reply.usage is None:
-            return None
-        spent = Spent(tokens_in=reply.usage.tokens_in, tokens_out=reply.usage.tokens_out)
+    def _spent(self, chosen: TierModel, usage: TokenUsage) -> Spent:
+        """Return what tokens cost, or raise PriceUnknownError."""
         if not chosen.provider.external:
-            return spent
-        try:
-            return replace(spent, cost_usd=self._price(chosen, reply.usage))
-        except PriceUnknownError:
-            return spent
-
-    def _price(self, chosen: TierModel, usage: TokenUsage) -> Decimal:
+            return _unpriced(usage)
         if chosen.price is not None:
-            return chosen.price.cost_usd(usage)
-        return self._list_price(chosen.provider.name, chosen.model, usage)
+            cost_usd = chosen.price.cost_usd(usage)
+        else:
+            cost_usd = self._list_price(chosen.provider.name, chosen.model, usage)
+        return replace(_unpriced(usage), cost_usd=cost_usd)
 
 
-def _value(reply: ModelReply, spent: Spent) -> dict[str, Any]:
-    """Return a reply as the journal stores it."""
-    usage = reply.usage or TokenUsage(tokens_in=spent.tokens_in, tokens_out=spent.tokens_out)
-    tokens = {name: getattr(usage, name) for name in _TOKENS}
-    return {"text": reply.text, "model": reply.model, "cost_usd": str(spent.cost_usd), **tokens}
-
-
-def _unpriced(unknown: PriceUnknownError, context: FlowContext) -> Stop:
-    return Stop(
-        StopCause(
-            kind=StopKind.BUDGET,
-            dimension=Dimension.COST_USD,
-            scope=context.scope.name,
-            reason=f"The run limits its cost, and {unknown}",
-        )
-    )
+def _unpriced(usage: TokenUsage) -> Spent:
+    return Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)

@@ -128,16 +128,11 @@ def _first_object(text: str) -> str | None:
         try:
             _, end = _DECODER.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            if _breaks_off(text, error):
-                return None
+            if error.msg.startswith("Unterminated string") or not text[error.pos :].strip():
+                return None  # the reply ends inside the value that it began
             start = text.find("{", max(start + 1, error.pos))
         except (ValueError, RecursionError):
             return None
         else:
             return text[start:end]
     return None
-
-
-def _breaks_off(text: str, error: json.JSONDecodeError) -> bool:
-    """Return whether the reply ends inside the value that it began."""
-    return error.msg.startswith("Unterminated string") or not text[error.pos :].strip()

@@ -8,9 +8,9 @@ What the process has learned about an endpoint never contradicts a journal: a ru
 again starts with the form that its own journal holds.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from app.control.budget import Amount, Dimension
@@ -135,52 +135,36 @@ class ModelGateway:
             max_output_tokens=max_output_tokens,
             once={_LOGICAL_CALL[tier]: 1},
         )
-        try:
-            return await self._ask_in_turn(asked)
-        except CallFailedError as failed:
-            raise CallFailedError(
-                str(failed),
-                error_class=failed.error_class,
-                attempts=asked.attempts,
-                retry_after_seconds=failed.retry_after_seconds,
-            ) from None
-
-    async def _ask_in_turn(self, asked: _LogicalCall) -> Completion:
-        """Ask the models of the tier until one of them answers."""
-        *earlier, last = enumerate(self._tiers[asked.tier].chain)
-        for number, chosen in earlier:
+        models = deque(enumerate(self._tiers[tier].chain))
+        while True:
+            number, chosen = models.popleft()
             try:
                 return await self._ask(asked, chosen, number)
             except CallFailedError as failed:
-                if failed.error_class not in _EXHAUSTED:
-                    raise
-        return await self._ask(asked, last[1], last[0])
+                if models and failed.error_class in _EXHAUSTED:
+                    continue
+                failed.attempts = asked.attempts
+                raise
 
     async def _ask(self, asked: _LogicalCall, chosen: TierModel, number: int) -> Completion:
         """Ask one model, in a simpler form where it does not support a better one."""
-        *better, simplest = self._forms_for(asked, chosen, number)
-        for form, simpler in pairwise((*better, simplest)):
+        forms = deque(self._forms_for(asked, chosen, number))
+        while True:
+            form = forms.popleft()
             exchange = asked.exchange(chosen, number, form)
+            once, asked.once = asked.once, {}
             try:
-                completion = await self._perform(asked, exchange)
+                completion = await self._exchanges.perform(exchange, asked.context, once=once)
             except CallFailedError as failed:
-                if failed.error_class not in _SIMPLER_FORM:
+                asked.attempts += failed.attempts
+                if not forms or failed.error_class not in _SIMPLER_FORM:
                     raise
                 if failed.error_class == ModelFault.FORM_UNSUPPORTED:
-                    self._learned[_endpoint(chosen)] = simpler
+                    self._learned[_endpoint(chosen)] = forms[0]
             else:
-                if form is ReplyForm.SCHEMA and is_prose(completion.text):
-                    self._learned[_endpoint(chosen)] = simpler
+                if forms and form is ReplyForm.SCHEMA and is_prose(completion.text):
+                    self._learned[_endpoint(chosen)] = forms[0]
                 return completion
-        return await self._perform(asked, asked.exchange(chosen, number, simplest))
-
-    async def _perform(self, asked: _LogicalCall, exchange: Exchange) -> Completion:
-        once, asked.once = asked.once, {}
-        try:
-            return await self._exchanges.perform(exchange, asked.context, once=once)
-        except CallFailedError as failed:
-            asked.attempts += failed.attempts
-            raise
 
     def _forms_for(
         self, asked: _LogicalCall, chosen: TierModel, number: int
@@ -190,22 +174,15 @@ class ModelGateway:
             return (ReplyForm.SCHEMA,)
         forms = forms_for(chosen.structured_output, asked.json_schema)
         for at in reversed(range(len(forms))):
-            if self._began_before(asked, chosen, number, forms[at]):
+            # An earlier execution of the run may have asked this already.
+            before = asked.context.calls.journal.recorded(asked.key_of(number, forms[at]).text)
+            if before is None or before.outcome is CallOutcome.NOT_MADE:
+                continue
+            if before.request_hash == asked.exchange(chosen, number, forms[at]).request_hash:
                 return forms[at:]
         best = self._learned.get(_endpoint(chosen))
         known = [form for form in forms if best is None or form.simplicity >= best.simplicity]
         return known or forms
-
-    def _began_before(
-        self, asked: _LogicalCall, chosen: TierModel, number: int, form: ReplyForm
-    ) -> bool:
-        """Return whether an earlier execution of the run has asked this already."""
-        before = asked.context.calls.journal.recorded(asked.key_of(number, form).text)
-        return (
-            before is not None
-            and before.outcome is not CallOutcome.NOT_MADE
-            and before.request_hash == asked.exchange(chosen, number, form).request_hash
-        )
 
 
 def _endpoint(chosen: TierModel) -> tuple[int, str]:

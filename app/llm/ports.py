@@ -107,17 +107,12 @@ class ModelError(Exception):
         super().__init__(message)
         self.retryable = retryable
         """True for network errors, timeouts and HTTP 408, 409, 429 and 5xx."""
-        self.fault = fault or _fault(retryable, status)
+        ours = ModelFault.MISCONFIGURED if status in _MISCONFIGURED else ModelFault.REFUSED
+        self.fault = fault or (ModelFault.UNAVAILABLE if retryable else ours)
         self.status = status
         """The HTTP status, where there was one."""
         self.retry_after_seconds = retry_after_seconds
         """The provider's ``Retry-After``."""
-
-
-def _fault(retryable: bool, status: int | None) -> ModelFault:
-    if retryable:
-        return ModelFault.UNAVAILABLE
-    return ModelFault.MISCONFIGURED if status in _MISCONFIGURED else ModelFault.REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +147,7 @@ class ModelProvider(Protocol):
         ...
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Make one attempt.
-
-        Raises:
-            ModelError: the provider refused, failed, was cut off or took too long.
-        """
+        """Make one attempt, or raise ModelError: refused, failed, cut off or too late."""
         ...
 
     async def aclose(self) -> None:

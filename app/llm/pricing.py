@@ -29,11 +29,7 @@ class PriceUnknownError(LookupError):
 
 
 def no_list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
-    """Return nothing, for a process without a list of prices.
-
-    Raises:
-        PriceUnknownError: always.
-    """
+    """Raise PriceUnknownError, in a process without a list of prices."""
     raise PriceUnknownError(provider, model)
 
 

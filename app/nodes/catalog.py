@@ -34,11 +34,7 @@ class NodeCatalog:
     """The types of step of a process; built once and never changed."""
 
     def __init__(self, types: Iterable[NodeType]) -> None:
-        """Take the types.
-
-        Raises:
-            DuplicateTypeError: two have the same name.
-        """
+        """Take the types, or raise DuplicateTypeError for two of one name."""
         self._types: dict[str, NodeType] = {}
         for kind in types:
             if kind.name in self._types:
@@ -57,11 +53,7 @@ class NodeCatalog:
         return None if found is None else found.prepared, problems
 
     def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
-        """Return a graph ready to be executed, as often as one likes.
-
-        Raises:
-            GraphProblemsError: it has errors.
-        """
+        """Return a graph ready to be executed, or raise GraphProblemsError."""
         found, problems = read(self._types, graph, graph_id)
         if found is None:
             raise GraphProblemsError(problems)

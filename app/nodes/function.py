@@ -3,9 +3,8 @@
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +12,6 @@ from app.engine.concurrency import NodeLock
 from app.engine.context import ExecutionContext, FlowContext, Outputs
 from app.engine.node import Execution, ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
-from app.trace.execution_trace import ExecutionTrace
 
 Result = TypeVar("Result")
 
@@ -113,18 +111,6 @@ class FunctionNode:
         return pool.run(self.fn, context)
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who executes a graph from Python, and what the contexts of its nodes share: a service."""
-
-    session: Any = None
-    trace: ExecutionTrace | None = None
-    upstream: Mapping[str, Any] | None = None
-    """Results that every step sees beside those that lead to it."""
-    input: Any = None
-    """What steps without an input of their own get."""
-
-
 class ContextNode:
     """Executes a contextual node as a node of the engine: the one adapter between the two.
 
@@ -150,9 +136,13 @@ class ContextNode:
 
 
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
-    """Return the context of a step for a contextual node."""
-    caller = context.run.services.get(Caller, _NOBODY)
-    upstream = dict(caller.upstream) if caller.upstream else {}
+    """Return the context of a step for a contextual node.
+
+    Where a graph is executed from Python, the context of its caller is a service of the run: its
+    session, trace, results and, for steps without an input of their own, its input are shared.
+    """
+    caller = context.run.services.get(ExecutionContext, _NOBODY)
+    upstream = dict(caller.upstream)
     for step_id, outputs in context.view.upstream(context.node_id).items():
         if DEFAULT_HANDLE in outputs:
             upstream[step_id] = outputs[DEFAULT_HANDLE]
@@ -182,5 +172,5 @@ def is_awaitable(value: Any) -> bool:
     return kind is CoroutineType or hasattr(kind, "__await__")
 
 
-_NOBODY = Caller()
+_NOBODY = ExecutionContext()
 _VALUES = frozenset({int, float, str, bool, list, dict, type(None)})

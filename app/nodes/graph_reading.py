@@ -28,6 +28,7 @@ Part = TypeVar("Part", bound=StepData)
 _ANYTHING = Traits()
 _NOBODY, _NOWHERE = "?source", "?target"
 """Stand-in steps between which unreadable edges lead; no step can have such an id."""
+_UNREADABLE = Edge(source=_NOBODY, target=_NOWHERE, channel=Channel.LINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,10 @@ def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
     graph = Graph(
         id=reader.graph_id,
         steps=tuple(one.step for one in steps),
-        edges=tuple(edge or _edge_to_nowhere(index) for index, edge in enumerate(edges)),
+        edges=tuple(
+            edge or replace(_UNREADABLE, source_handle=str(index))
+            for index, edge in enumerate(edges)
+        ),
         entry=_entry(raw.get("entry")),
         max_parallel=1 if frame is None else frame.max_parallel,
     )
@@ -214,18 +218,8 @@ def _edge(reader: _Reader, value: Any) -> Edge | None:
     spec = reader.part(EdgeSpec, value)
     if spec is None:
         return None
-    return Edge(
-        id=spec.id,
-        source=spec.source,
-        source_handle=spec.source_handle,
-        target=spec.target,
-        target_handle=spec.target_handle,
-        channel=Channel(spec.data.channel),
-    )
-
-
-def _edge_to_nowhere(index: int) -> Edge:
-    return Edge(source=_NOBODY, target=_NOWHERE, source_handle=str(index), channel=Channel.LINK)
+    given = dict(spec)
+    return Edge(channel=Channel(given.pop("data").channel), **given)
 
 
 def _entry(value: Any) -> tuple[str, ...] | None:

@@ -62,15 +62,8 @@ class PolicySpec(StepData):
             ValueError: a value is out of its range, or two contradict each other; the message
                 begins with the name of the field.
         """
-        return ErrorPolicy(
-            on_error=self.on_error,
-            retry_count=self.retry_count,
-            retry_delay_ms=self.retry_delay_ms,
-            retry_backoff=self.retry_backoff,
-            timeout_ms=self.timeout_ms,
-            fallback_value=self.fallback_value,
-            fallback_node=self.fallback,
-        )
+        given = dict(self)
+        return ErrorPolicy(fallback_node=given.pop("fallback"), **given)
 
 
 class StepSpec(StepData):

@@ -9,13 +9,11 @@ from app.control.budget import MAX_LIMIT
 from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
-from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.ports import Message
-from app.nodes.node_type import NONE, NodeType
+from app.nodes.node_type import NodeType, RunFacts
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
-from app.nodes.run_facts import RunFacts
 from app.nodes.templates import compact
 
 _ANSWER, _REPROMPT = "answer", "reprompt"
@@ -38,12 +36,7 @@ class LlmData(StepData):
     """Makes sampling repeatable where the provider supports it; left out, the run's own."""
 
     def messages(self, inputs: Outputs) -> list[Message]:
-        """Return the messages with the values of the inputs.
-
-        Raises:
-            MissingValueError: there is no value for a place.
-            TooMuchTextError: the values are too large.
-        """
+        """Return the messages with the values of the inputs; raises as templates do."""
         asked = [Message(role="user", content=self.prompt.render(inputs))]
         if self.system is None:
             return asked
@@ -105,7 +98,4 @@ def llm_type() -> NodeType:
         " if there is an output_schema.",
         node=LlmNode(),
         data=LlmData,
-        handles=Handles(
-            flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE
-        ),
     )

@@ -1,12 +1,15 @@
-"""What a graph may be made of."""
+"""What a graph may be made of, and what the steps of a run must know of it."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
+from app.engine.concurrency import NodeLock
 from app.engine.node import Node
 from app.engine.prepared import BoundNode
-from app.kernel.graph import Channel
+from app.kernel.graph import DEFAULT_HANDLE, Channel
+from app.kernel.problems import Names
 from app.kernel.validation import Handles, Traits
 from app.nodes.reading import StepData
 
@@ -16,9 +19,20 @@ Fault = tuple[str, str]
 NONE: frozenset[str] = frozenset()
 """No handle at all."""
 
+ONE_OUTPUT = Handles(flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE)
+"""Any inputs, the output ``default``, and no links."""
 
-def _no_faults(_: Any) -> Iterable[Fault]:
-    return ()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A service of every run: the same whenever the run is executed again."""
+
+    now: datetime
+    """The aware time from which relative dates start: when the run was accepted."""
+    timezone: str | None = None
+    """IANA name of the zone that its caller asked for; None: the configured one."""
+    seed: int | None = None
+    """What its caller wants sampling to start from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +44,17 @@ class NodeType:
     """For people: what it does with its inputs, and what it produces."""
     node: Node
     data: type[StepData]
-    handles: Handles
+    handles: Handles = ONE_OUTPUT
     executes: bool = True
     """False: its steps can only be linked."""
-    faults: Callable[[Any], Iterable[Fault]] = _no_faults
+    faults: Callable[[Any], Iterable[Fault]] = lambda _: ()
     """Finds in data that was read what its model cannot know, such as names that do not exist."""
-    traits: Callable[[Any], Traits] | None = None
-    """Where they depend on the data of the step; None: what stands here holds for all."""
-    work: Callable[[Any], BoundNode] | None = None
-    """Where it takes more than the node and the data of the step."""
+    flow_outputs: Callable[[Any], Names] | None = None
+    """Finds the output handles of a step in its data; None: they are those of ``handles``."""
+    holds: Callable[[Any], frozenset[Hashable]] = lambda _: frozenset()
+    """Finds the persistent nodes that a step uses."""
+    lock: Callable[[Any], NodeLock | None] = lambda _: None
+    """Finds the lock that a step holds while it works."""
 
     @property
     def usual_traits(self) -> Traits:
@@ -47,11 +63,14 @@ class NodeType:
 
     def traits_of(self, data: Any) -> Traits:
         """Return what holds for a step with this data."""
-        return self.usual_traits if self.traits is None else self.traits(data)
+        handles = self.handles
+        if self.flow_outputs is not None:
+            handles = replace(handles, flow_outputs=self.flow_outputs(data))
+        return Traits(handles=handles, holds=self.holds(data), executes=self.executes)
 
     def bound(self, data: Any) -> BoundNode:
         """Return the node with the data of a step."""
-        return BoundNode(self.node, data) if self.work is None else self.work(data)
+        return BoundNode(self.node, data, self.lock(data))
 
     def describe(self) -> dict[str, Any]:
         """Return what its users must know, as JSON."""

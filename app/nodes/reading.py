@@ -21,15 +21,22 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Problem
-from app.nodes.paths import DEFAULT_PATH, HANDLE, Path, PathError
-from app.nodes.templates import JsonTemplate, TemplateError, TextTemplate
+from app.nodes.templates import (
+    DEFAULT_PATH,
+    HANDLE,
+    JsonTemplate,
+    Path,
+    PathError,
+    TemplateError,
+    TextTemplate,
+)
 
 OWN: Final = "caseworker"
 """The type of errors whose messages are ours."""
 REPORTED: Final = "caseworker_reported"
 """The type of errors that only say that a problem was reported elsewhere."""
 
-_MESSAGES: Mapping[str, str] = {
+MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
     "extra_forbidden": "This field is not known here; leave it out.",
     "unexpected_keyword_argument": "This field is not known here; leave it out.",
@@ -41,19 +48,24 @@ _MESSAGES: Mapping[str, str] = {
     "too_long": "This must have at most {max_length} items.",
     "int_type": "This must be a whole number.",
     "int_from_float": "This must be a whole number.",
+    "int_parsing": "This must be a whole number.",
+    "int_parsing_size": "This must be a whole number.",
     "float_type": "This must be a number.",
     "finite_number": "This must be a finite number.",
     "bool_type": "This must be true or false.",
     "greater_than_equal": "This must be at least {ge}.",
     "less_than_equal": "This must be at most {le}.",
     "literal_error": "This must be one of: {expected}.",
+    "enum": "This must be one of: {expected}.",
     "dict_type": "This must be a JSON object.",
     "dataclass_type": "This must be a JSON object.",
     "model_type": "This must be a JSON object.",
+    "model_attributes_type": "This must be a JSON object.",
     "list_type": "This must be a JSON array.",
     "recursion_loop": "This is nested too deeply.",
 }
-_OTHER = "This value is not accepted here."
+"""What the kinds of error of the validation library are called here."""
+OTHER = "This value is not accepted here."
 
 _WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
 _PLAIN_NAME = re.compile(f"{_WORD}(?:_{_WORD}){{0,4}}", re.ASCII)
@@ -92,10 +104,10 @@ def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
     """Yield what is wrong with something that stands at ``place``."""
     for one in error.errors(include_url=False, include_input=False):
         if one["type"] != REPORTED:
-            yield Problem(joined(place, shown(one["loc"])), _message(one))
+            yield Problem(joined(place, field_of(one["loc"])), message_of(one))
 
 
-def shown(names: Iterable[str | int]) -> str:
+def field_of(names: Iterable[str | int]) -> str:
     """Return a dotted place.
 
     A key that somebody made up is shown only if it looks like a name, so that nothing that was sent
@@ -111,42 +123,25 @@ def joined(*places: str) -> str:
     return ".".join(place for place in places if place)
 
 
-def _message(error: Mapping[str, Any]) -> str:
-    kind, context = error["type"], error.get("ctx") or {}
-    if kind == OWN:
-        return str(context["message"])
-    return _MESSAGES.get(kind, _OTHER).format_map(context)
+def message_of(error: Mapping[str, Any]) -> str:
+    """Return what the validation library found, in our words."""
+    if error["type"] == OWN:
+        return str(error["msg"])
+    return MESSAGES.get(error["type"], OTHER).format_map(error.get("ctx") or {})
 
 
-def _text_template(value: Any) -> TextTemplate:
-    if not isinstance(value, str):
-        raise refusal("This must be a string.")
-    try:
-        return TextTemplate.parse(value)
-    except TemplateError as error:
-        raise refusal(str(error)) from None
+def _parsed(kind: type | None, wanted: str, parse: Callable[[Any], Any]) -> GetPydanticSchema:
+    """Return what reads a value of a ``kind`` by ``parse``, whose refusals are shown."""
 
+    def read(value: Any) -> Any:
+        if kind is not None and not isinstance(value, kind):
+            raise refusal(f"This must be a {wanted}.")
+        try:
+            return parse(value)
+        except (TemplateError, PathError) as error:
+            raise refusal(str(error)) from None
 
-def _json_template(value: Any) -> JsonTemplate:
-    try:
-        return JsonTemplate(value)
-    except TemplateError as error:
-        raise refusal(str(error)) from None
-
-
-def _object_template(value: Any) -> JsonTemplate:
-    if not isinstance(value, dict):
-        raise refusal("This must be a JSON object.")
-    return _json_template(value)
-
-
-def _path(value: Any) -> Path:
-    if not isinstance(value, str):
-        raise refusal("This must be a string.")
-    try:
-        return Path.parse(value)
-    except PathError as error:
-        raise refusal(str(error)) from None
+    return read_by(read)
 
 
 def _handle(value: str) -> str:
@@ -157,21 +152,21 @@ def _handle(value: str) -> str:
 
 TextField = Annotated[
     TextTemplate,
-    read_by(_text_template),
+    _parsed(str, "string", TextTemplate.parse),
     WithJsonSchema({"type": "string", "description": "Text; ${path} puts a value into it."}),
 ]
 """A text with places for values."""
 
 JsonField = Annotated[
     JsonTemplate,
-    read_by(_json_template),
+    _parsed(None, "", JsonTemplate),
     WithJsonSchema({"description": "Any JSON; ${path} in its strings puts a value there."}),
 ]
 """JSON with places for values."""
 
 ObjectField = Annotated[
     JsonTemplate,
-    read_by(_object_template),
+    _parsed(dict, "JSON object", JsonTemplate),
     WithJsonSchema(
         {"type": "object", "description": "An object; ${path} in its strings puts a value there."}
     ),
@@ -180,7 +175,7 @@ ObjectField = Annotated[
 
 PathField = Annotated[
     Path,
-    read_by(_path),
+    _parsed(str, "string", Path.parse),
     WithJsonSchema({"type": "string", "examples": ["default.items.0"]}),
 ]
 """A dotted path into the inputs of a step."""

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from app.engine.concurrency import NodeLock
 from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
-from app.engine.prepared import BoundNode
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.problems import quoted
-from app.kernel.validation import Handles, Traits
 from app.nodes.function import FunctionNode, execution_context
-from app.nodes.node_type import NONE, Fault, NodeType
+from app.nodes.node_type import Fault, NodeType
 from app.nodes.reading import JsonField, StepData
 
 
@@ -54,9 +53,9 @@ class RegisteredFunctions:
             return []
         return [("name", f"No function {quoted(data.name)} is registered here.")]
 
-    def bound(self, data: FunctionData) -> BoundNode:
-        """Return the work of a step; a persistent function is locked meanwhile."""
-        return BoundNode(self, data, self._functions[data.name].lock)
+    def lock(self, data: FunctionData) -> NodeLock | None:
+        """Return the lock of a persistent function."""
+        return self._functions[data.name].lock
 
     def holds(self, data: FunctionData) -> frozenset[Any]:
         """Return the persistent functions that a step uses."""
@@ -67,15 +66,13 @@ class RegisteredFunctions:
 def function_type(functions: Iterable[FunctionNode]) -> NodeType:
     """Return the type of steps that call one of these functions."""
     registered = RegisteredFunctions(functions)
-    handles = Handles(flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE)
     return NodeType(
         name="function",
         description="Calls a function that is registered in this process."
         " What it returns leaves on default.",
         node=registered,
         data=FunctionData,
-        handles=handles,
         faults=registered.faults,
-        traits=lambda data: Traits(handles=handles, holds=registered.holds(data)),
-        work=registered.bound,
+        holds=registered.holds,
+        lock=registered.lock,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from pydantic import WithJsonSchema
 
-from app.nodes.reading import read_by, refusal, shown
+from app.nodes.reading import field_of, read_by, refusal
 
 MAX_REPLY_CHARS = 1_000_000
 MAX_DEPTH = 64
@@ -24,11 +24,7 @@ class ReplySchema:
     """A JSON Schema (draft 2020-12) that refers to nothing outside itself."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile a schema.
-
-        Raises:
-            ValueError: it is no JSON Schema, or refers elsewhere.
-        """
+        """Compile a schema, or raise ValueError: it is none, or refers elsewhere."""
         self.schema = schema
         try:
             self._validator = Draft202012Validator(
@@ -41,11 +37,7 @@ class ReplySchema:
             ) from None
 
     def read(self, reply: str) -> Any:
-        """Return the JSON of a reply.
-
-        Raises:
-            UnfitReplyError: it is none, or does not follow the schema.
-        """
+        """Return the JSON of a reply, or raise UnfitReplyError."""
         value = _json_in(reply)
         faults = [_shown(error) for error in self._validator.iter_errors(value)]
         if faults:
@@ -58,7 +50,7 @@ class ReplySchema:
 
 
 def _shown(error: ValidationError) -> str:
-    place = shown(error.instance_path) or "the whole"
+    place = field_of(error.instance_path) or "the whole"
     return f"{error.kind.name} at {place}"
 
 
@@ -66,7 +58,7 @@ def _json_in(reply: str) -> Any:
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
-        value = json.loads(reply, parse_constant=_refuse_constant)
+        value = json.loads(reply, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise UnfitReplyError("The reply is not JSON alone.") from None
     level = [value]
@@ -89,12 +81,8 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number")
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError(f"references to other documents are refused ({uri})")
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(f"no number of JSON, or a reference to another document ({what})")
 
 
 def _read_schema(value: Any) -> ReplySchema:

@@ -1,21 +1,22 @@
-"""A step that is a graph."""
+"""Steps that execute graphs: one graph on its inputs, or the same for every item of a list."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
-from app.engine.context import FlowContext
+from pydantic import Field, model_validator
+
+from app.engine.context import FlowContext, Outputs
 from app.engine.driver import GraphExecution
-from app.engine.node import ExecutionResult
-from app.engine.prepared import BoundNode
-from app.kernel.problems import listed, quoted
-from app.kernel.validation import Handles, Traits
-from app.nodes.graph_spec import StepId
-from app.nodes.nesting import GraphField, InnerGraph
+from app.engine.node import Execution, ExecutionResult
+from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
+from app.kernel.problems import Names, listed, quoted
+from app.kernel.validation import Handles
+from app.nodes.graph_spec import MAX_PARALLEL, StepId
+from app.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from app.nodes.node_type import NONE, Fault, NodeType
-from app.nodes.reading import HandleName, StepData
-
-Outputs = Mapping[str, Any]
+from app.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
 
 
 class OutputSpec(StepData):
@@ -27,25 +28,15 @@ class OutputSpec(StepData):
     """One of its output handles."""
 
 
-class SubgraphData(StepData):
-    """A graph and what it gives."""
+class GivenOutputs(StepData):
+    """Which values of an inner graph leave the step; the base of data with such a graph."""
 
-    graph: GraphField
-    """Its first steps get the inputs of this step, by handle."""
     outputs: dict[HandleName, OutputSpec] | None = None
-    """What leaves this step, by handle; left out, whatever the one last step of the graph gives."""
+    """What leaves the graph, by handle; left out, whatever its one last step gives."""
 
-
-@dataclass(frozen=True, slots=True)
-class GraphWork:
-    """A graph to execute, and which of its values are its outputs."""
-
-    graph: InnerGraph
-    outputs: Mapping[str, OutputSpec] | None
-
-    def faults(self) -> Iterator[Fault]:
+    def faults_of(self, graph: InnerGraph) -> Iterator[Fault]:
         """Yield what is wrong with the outputs."""
-        ends, active = self.graph.ends, frozenset(self.graph.prepared.topology.active)
+        ends, active = graph.ends, frozenset(graph.prepared.topology.active)
         if self.outputs is None:
             if len(ends) != 1:
                 yield "outputs", f"Several steps end the graph ({listed(ends)}). Name its outputs."
@@ -54,25 +45,28 @@ class GraphWork:
             if source.step not in active:
                 yield f"outputs.{name}.step", f"The graph executes no step {quoted(source.step)}."
                 continue
-            handles = self.graph.traits[source.step].handles.flow_outputs
+            handles = graph.traits[source.step].handles.flow_outputs
             if handles is not None and source.handle not in handles:
                 message = f"Step {quoted(source.step)} has no output {quoted(source.handle)}."
                 yield f"outputs.{name}.handle", message
 
-    @property
-    def handles(self) -> frozenset[str] | None:
-        """The handles on which something may leave; None: any."""
-        if self.outputs is not None:
-            return frozenset(self.outputs)
-        return self.graph.traits[self.graph.ends[0]].handles.flow_outputs
+    async def executed(
+        self, graph: InnerGraph, inputs: Outputs, context: FlowContext
+    ) -> ExecutionResult:
+        """Execute the graph within the limits of the step: calls and slots are the run's.
 
-    def given(self, produced: Mapping[str, Outputs]) -> dict[str, Any]:
-        """Return the outputs from what the steps of the graph have produced.
-
-        One that a dead path leads to is absent.
+        Raises:
+            Exception: what made one of its steps fail.
+            Stop: a limit or a cancel request ended it. What was produced until then is kept.
         """
+        execution = GraphExecution.inside(context, graph.prepared, inputs)
+        context.keep(lambda: self._given(graph, execution.outputs()))
+        return ExecutionResult(self._given(graph, await execution.result()))
+
+    def _given(self, graph: InnerGraph, produced: Mapping[str, Outputs]) -> dict[str, Any]:
+        """Return the outputs; one that a dead path leads to is absent."""
         if self.outputs is None:
-            return dict(produced.get(self.graph.ends[0], {}))
+            return dict(produced.get(graph.ends[0], {}))
         return {
             handle: produced[source.step][source.handle]
             for handle, source in self.outputs.items()
@@ -80,45 +74,179 @@ class GraphWork:
         }
 
 
+class SubgraphData(GivenOutputs):
+    """A graph and what it gives."""
+
+    graph: GraphField
+    """Its first steps get the inputs of this step, by handle."""
+
+    @property
+    def flow_outputs(self) -> Names:
+        """The handles on which something may leave."""
+        if self.outputs is not None:
+            return frozenset(self.outputs)
+        return self.graph.traits[self.graph.ends[0]].handles.flow_outputs
+
+
 class SubgraphNode:
-    """Executes the graph of its step, within its limits: steps, calls and slots are the run's."""
+    """Executes the graph of its step."""
 
     async def execute(
-        self, data: GraphWork, inputs: Outputs, context: FlowContext
+        self, data: SubgraphData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Execute the graph.
-
-        Raises:
-            Exception: what made one of its steps fail.
-            Stop: a limit or a cancel request ended it. What was produced until then is kept.
-        """
-        execution = GraphExecution.inside(context, data.graph.prepared, inputs)
-        context.keep(lambda: data.given(execution.outputs()))
-        return ExecutionResult(data.given(await execution.result()))
-
-
-def work_of(data: SubgraphData) -> GraphWork:
-    """Return what the node of a subgraph works on."""
-    return GraphWork(data.graph, data.outputs)
+        """Execute the graph."""
+        return await data.executed(data.graph, inputs, context)
 
 
 def subgraph_type() -> NodeType:
     """Return the type of steps that are graphs."""
-    node = SubgraphNode()
-    handles = Handles(link_inputs=NONE, link_outputs=NONE)
-
-    def traits(data: SubgraphData) -> Traits:
-        flow_outputs = work_of(data).handles
-        return Traits(handles=replace(handles, flow_outputs=flow_outputs), holds=data.graph.holds)
-
     return NodeType(
         name="subgraph",
         description="Executes a graph on its inputs, within the limits of the run."
         " What leaves it is named in outputs.",
-        node=node,
+        node=SubgraphNode(),
         data=SubgraphData,
-        handles=handles,
-        faults=lambda data: work_of(data).faults(),
-        traits=traits,
-        work=lambda data: BoundNode(node, work_of(data)),
+        handles=Handles(link_inputs=NONE, link_outputs=NONE),
+        faults=lambda data: data.faults_of(data.graph),
+        flow_outputs=lambda data: data.flow_outputs,
+        holds=lambda data: data.graph.holds,
+    )
+
+
+INDEX = "index"
+"""The input handle on which the number of an item comes, from 0."""
+
+DEFAULT_MAX_ITEMS = 1000
+HIGHEST_MAX_ITEMS = 10_000
+
+
+class UnfitListError(ValueError):
+    """What should be a list of items is none, or is too long."""
+
+
+class MapData(GivenOutputs):
+    """What is done, and for which items: either a graph or a step."""
+
+    over: PathField = usual_path()
+    """Where the list of items is."""
+    graph: GraphField | None = None
+    """Executed for each item, which it gets as default beside its number as index. The result of
+    an item are the outputs of the graph, by handle."""
+    step: StepField | None = None
+    """Executed for each item in the same way; its output default is the result of the item."""
+    max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 1
+    """How many items may be worked on at once."""
+    max_items: Annotated[int, Field(ge=0, le=HIGHEST_MAX_ITEMS)] = DEFAULT_MAX_ITEMS
+    """A longer list is a failure of the step."""
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> "MapData":
+        if (self.graph is None) == (self.step is None):
+            raise refusal("A map has either a graph or a step.")
+        if self.graph is None and self.outputs is not None:
+            raise refusal("Only a map with a graph has outputs.")
+        return self
+
+    @property
+    def holds(self) -> frozenset[Hashable]:
+        """The persistent nodes that the items use."""
+        if self.graph is not None:
+            return self.graph.holds
+        return frozenset() if self.step is None else self.step.traits.holds
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what is wrong with the outputs, and with items that keep each other waiting."""
+        if self.graph is not None:
+            yield from self.faults_of(self.graph)
+        if self.holds and self.max_parallel > 1:
+            names = listed(map(str, self.holds))
+            message = f"The items use persistent nodes ({names}) one at a time: use 1."
+            yield "max_parallel", message
+
+    def items_in(self, inputs: Outputs) -> list[Any]:
+        """Return the items, or raise UnfitListError: they are no list or too many."""
+        items = self.over.value_in(inputs)
+        if not isinstance(items, list):
+            raise UnfitListError(f"The value at {self.over.text} is no list.")
+        if len(items) > self.max_items:
+            raise UnfitListError(
+                f"The list at {self.over.text} has {len(items)} items; at most"
+                f" {self.max_items} are allowed (max_items)."
+            )
+        return items
+
+    def graph_for(self, items: list[Any], inputs: Outputs, graph_id: str) -> PreparedGraph:
+        """Return a graph of one step for each item, named by its number."""
+        kind = "subgraph" if self.step is None else self.step.type
+        lock = None if self.step is None else self.step.work.lock
+        prepared = {}
+        for index, item in enumerate(items):
+            step = Step(id=str(index), type=kind)
+            inside = {**inputs, DEFAULT_HANDLE: item, INDEX: index}
+            work = BoundNode(_ITEM, _Item(self, inside), lock)
+            prepared[step.id] = PreparedStep(step=step, work=work)
+        steps = tuple(each.step for each in prepared.values())
+        graph = Graph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
+        return PreparedGraph(graph, prepared)
+
+    def results(self, produced: Mapping[str, Outputs], count: int) -> list[Any]:
+        """Return the results in the order of the items; null where there is none."""
+        found = (produced.get(str(index)) for index in range(count))
+        if self.graph is None:
+            return [None if one is None else one.get(DEFAULT_HANDLE) for one in found]
+        return [None if one is None else dict(one) for one in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    map: MapData
+    inputs: Outputs
+
+
+class _ItemNode:
+    """Works on one item of a list."""
+
+    def execute(self, data: _Item, inputs: Outputs, context: FlowContext) -> Execution:
+        if data.map.graph is not None:
+            return data.map.executed(data.map.graph, data.inputs, context)
+        work = cast(InnerStep, data.map.step).work
+        return work.node.execute(work.data, data.inputs, context)
+
+
+_ITEM = _ItemNode()
+
+
+class MapNode:
+    """Executes one graph with a step for each item: slots, siblings and limits are the engine's."""
+
+    async def execute(
+        self, data: MapData, inputs: Outputs, context: FlowContext
+    ) -> ExecutionResult:
+        """Work on all items; their results, in the order of the items, are the output ``default``.
+
+        Raises:
+            MissingValueError: there is no list of items.
+            UnfitListError: it is no list, or too long.
+            Exception: what made the work on one of them fail; the others are cancelled.
+        """
+        items = data.items_in(inputs)
+        if not items:
+            return ExecutionResult({DEFAULT_HANDLE: []})
+        graph = data.graph_for(items, inputs, context.node_id)
+        execution = GraphExecution.inside(context, graph, {})
+        context.keep(lambda: {DEFAULT_HANDLE: data.results(execution.outputs(), len(items))})
+        produced = await execution.result()
+        return ExecutionResult({DEFAULT_HANDLE: data.results(produced, len(items))})
+
+
+def map_type() -> NodeType:
+    """Return the type of steps that do the same for every item of a list."""
+    return NodeType(
+        name="map",
+        description="Executes a graph or a step for each item of a list, in parallel if"
+        " max_parallel allows it. The results leave on default, in the order of the items.",
+        node=MapNode(),
+        data=MapData,
+        faults=lambda data: data.faults(),
+        holds=lambda data: data.holds,
     )

@@ -3,14 +3,25 @@
 A template is read once, when its graph is checked. Rendering puts values into its places and looks
 at nothing twice: what a value holds is never read as a template, and nothing is ever evaluated.
 ``$${`` stands for ``${`` itself.
+
+A path such as ``default.items.0.price`` leads into the inputs of a step. The first name is an input
+handle; the others are keys of objects and indexes of lists. It finds JSON values and nothing else:
+no attribute is read and nothing is called, whatever a name looks like.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, final
 
-from app.nodes.paths import Path, PathError
+from app.kernel.graph import DEFAULT_HANDLE
+
+MAX_PATH_CHARS = 256
+MAX_PATH_NAMES = 32
+
+HANDLE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 MAX_RENDERED_CHARS = 1_000_000
 """How much text, or JSON written as text, the values of one template may come to."""
@@ -18,6 +29,75 @@ MAX_RENDERED_CHARS = 1_000_000
 MAX_DEPTH = 64
 
 _PLACE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+
+
+@final
+class _Missing:
+    """The type of ``MISSING``."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+"""What a path finds where there is nothing; null is something."""
+
+
+class PathError(ValueError):
+    """A text that is no path; the message says what one looks like."""
+
+
+class MissingValueError(LookupError):
+    """The inputs of a step hold nothing where a path leads."""
+
+    def __init__(self, path: "Path") -> None:
+        super().__init__(f"There is no value at {path.text}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way into the inputs of a step."""
+
+    text: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Path":
+        """Read a path, or raise PathError."""
+        names = tuple(text.split("."))
+        if len(text) > MAX_PATH_CHARS or len(names) > MAX_PATH_NAMES:
+            raise PathError(
+                f"A path has at most {MAX_PATH_CHARS} characters and {MAX_PATH_NAMES} names."
+            )
+        if not HANDLE.fullmatch(names[0]) or not all(names):
+            raise PathError(
+                "A path is an input handle, and behind it, each after a dot, keys and indexes,"
+                " such as default.items.0."
+            )
+        return cls(text, names)
+
+    def find(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value that the path leads to, or ``MISSING``."""
+        value: Any = inputs
+        for name in self.names:
+            if isinstance(value, Mapping):
+                value = value.get(name, MISSING)
+            elif isinstance(value, list | tuple) and _INDEX.fullmatch(name):
+                index = int(name)
+                value = value[index] if index < len(value) else MISSING
+            else:
+                return MISSING
+        return value
+
+    def value_in(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value that the path leads to, or raise MissingValueError."""
+        value = self.find(inputs)
+        if value is MISSING:
+            raise MissingValueError(self)
+        return value
+
+
+DEFAULT_PATH = Path(DEFAULT_HANDLE, (DEFAULT_HANDLE,))
 
 
 class TemplateError(ValueError):
@@ -53,11 +133,7 @@ class TextTemplate:
 
     @classmethod
     def parse(cls, text: str) -> "TextTemplate":
-        """Read a template.
-
-        Raises:
-            TemplateError: a place is not closed, or holds no path.
-        """
+        """Read a template, or raise TemplateError."""
         return cls(_parts(text))
 
     def render(self, inputs: Mapping[str, Any]) -> str:
@@ -80,22 +156,12 @@ class JsonTemplate:
     __slots__ = ("_render", "constant")
 
     def __init__(self, value: Any) -> None:
-        """Read a template.
-
-        Raises:
-            TemplateError: a place is not closed or holds no path, or the value is nested too
-                deeply.
-        """
+        """Read a template, or raise TemplateError."""
         self._render, self.constant = _read(value, 0)
         """True if it has no places."""
 
     def render(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value with the values of ``inputs``; its objects and lists are new.
-
-        Raises:
-            MissingValueError: there is no value for a place; the message names it.
-            TooMuchTextError: the values are too large.
-        """
+        """Return a new value with those of ``inputs``; raises as :class:`TextTemplate` does."""
         return self._render(_Rendering(inputs))
 
 

@@ -31,7 +31,7 @@ from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
-from app.nodes.run_facts import RunFacts
+from app.nodes.node_type import RunFacts
 from app.runs.execution import Execution
 from app.runs.journal import LostRunError
 from app.runs.outcome import RunOutcome, failed, outcome_of, stopped

@@ -9,7 +9,7 @@ from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, message_of_error
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
-from app.nodes.run_facts import RunFacts
+from app.nodes.node_type import RunFacts
 from app.runs.run import Run, RunKind, RunRequest
 
 CASE_STEP = "case"

@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from app.control.stops import Stop, StopKind
@@ -14,12 +15,11 @@ from app.engine.context import ExecutionContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, message_of_error
-from app.engine.routing import StepRecords
+from app.engine.report import GraphOutcome, StepRecords, message_of_error
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
-from app.nodes.function import BlockingPool, Caller
+from app.nodes.function import BlockingPool
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.step_trace import RecordedSteps
 
@@ -98,16 +98,6 @@ async def execute(
     return ran
 
 
-def caller_of(context: ExecutionContext) -> Caller:
-    """Return what the caller of a graph hands to its nodes."""
-    return Caller(
-        session=context.session,
-        input=context.input,
-        upstream=context.upstream,
-        trace=context.trace,
-    )
-
-
 def _run_context(
     prepared: PreparedGraph,
     context: ExecutionContext,
@@ -125,16 +115,17 @@ def _run_context(
         trace=calls,
         scope=context.own_scope(),
         token=token,
-        calls=Calls(graph=calls, journal=NullJournal(token), token=token, jitter=_jitter),
-        services={Caller: caller_of(context), BlockingPool: pool},
+        calls=Calls(
+            graph=calls,
+            journal=NullJournal(token),
+            token=token,
+            jitter=partial(random.uniform, -1, 1),
+        ),
+        services={ExecutionContext: context, BlockingPool: pool},
         slots=StepSlots(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
         grace_seconds=grace_seconds,
         traced=None if records is None else records.executions,
     )
-
-
-def _jitter() -> float:
-    return random.uniform(-1, 1)
 
 
 async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcome:

@@ -17,8 +17,8 @@ from app.kernel.graph import Graph as Shape
 from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
-from app.nodes.function import Caller, ContextNode, ContextualNode
-from app.runtime_api.executing import GraphRun, caller_of, ended, execute, results_of
+from app.nodes.function import ContextNode, ContextualNode
+from app.runtime_api.executing import GraphRun, ended, execute, results_of
 from app.trace.execution_graph import ExecutionGraph
 
 
@@ -60,11 +60,7 @@ def type_of(node: ContextualNode | BoundNode) -> str:
 
 
 def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
-    """Return the lock that a node takes while it works.
-
-    Raises:
-        TypeError: it is persistent and has none.
-    """
+    """Return the lock of a persistent node, or raise TypeError if it has none."""
     if isinstance(node, BoundNode):
         return node.lock
     if not getattr(node, "persistent", False):
@@ -183,11 +179,7 @@ class Graph:
         return [problem.message for problem in problems]
 
     def execution_order(self) -> list[str]:
-        """Return the ids of the steps so that each comes after what it depends on.
-
-        Raises:
-            GraphError: the graph is not valid.
-        """
+        """Return the ids of the steps, each after what it depends on, or raise GraphError."""
         return list(self._ready().topology.order()) if self._steps else []
 
     async def execute(self, context: ExecutionContext | None = None) -> dict[str, Any]:
@@ -231,7 +223,7 @@ class Graph:
         """Execute as a step of another graph, within the limits of that step."""
         if not self._steps:
             return {}
-        services = {**flow.run.services, Caller: caller_of(context)}
+        services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
         inner = replace(flow, run=run, scope=context.scope or flow.scope)
         nested = GraphExecution.inside(inner, self._ready(), {})
@@ -239,11 +231,7 @@ class Graph:
         return results_of(await nested.result())
 
     def _ready(self) -> PreparedGraph:
-        """Return the graph checked and prepared.
-
-        Raises:
-            GraphError: it is not valid; the message holds everything that is wrong.
-        """
+        """Return the graph prepared, or raise GraphError with everything that is wrong."""
         if self._prepared is None:
             problems = self.validate()
             if problems:

@@ -8,12 +8,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from app.control.budget import Dimension
 from app.control.retry import RetryPolicy
 from app.engine.call import (
-    Attempt,
     AttemptError,
     CallFailedError,
     CallSpec,
@@ -24,7 +24,7 @@ from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
 from app.observability.redaction import redact_text, redact_value
 from app.tools.arguments import ArgumentChecks
-from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, CallSink, with_references
+from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolPolicy, ToolRegistry
 
@@ -84,12 +84,19 @@ class ToolDispatch:
             return failure(problem, "invalid_arguments")
         call = self._call(tool.spec, args, context.path.call(key))
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
-
-        async def attempt() -> Reply:
-            sink = None if keeper is None else keeper.sink_of(call.key.text)
-            return await _attempt(tool, args, tool_context, sink)
-
-        return await _performed(context, call, attempt)
+        attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text)
+        try:
+            result: ToolResult = await context.calls.perform(
+                call, attempt, parent=context.trace_parent, scope=context.scope
+            )
+        except OutcomeUnknownError:
+            return failure(
+                "Outcome unknown: the tool had begun when its worker was lost.", "outcome_unknown"
+            )
+        except CallFailedError as failed:
+            timeout = failed.error_class == "TimeoutError"
+            return failure(str(failed), "timeout" if timeout else failed.error_class)
+        return result
 
     def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
@@ -112,33 +119,18 @@ class ToolDispatch:
         return {"args": dict(args) if self._payloads == "full" else redact_value(dict(args))}
 
 
-async def _performed(context: FlowContext, call: CallSpec, attempt: Attempt) -> ToolResult:
-    try:
-        result: ToolResult = await context.calls.perform(
-            call, attempt, parent=context.trace_parent, scope=context.scope
-        )
-    except OutcomeUnknownError:
-        lost = "Outcome unknown: the tool had begun when its worker was lost."
-        return failure(lost, "outcome_unknown")
-    except CallFailedError as failed:
-        timed_out = failed.error_class == "TimeoutError"
-        return failure(str(failed), "timeout" if timed_out else failed.error_class)
-    return result
-
-
 async def _attempt(
-    tool: Tool, args: Mapping[str, Any], context: ToolContext, sink: CallSink | None
+    tool: Tool,
+    args: Mapping[str, Any],
+    context: ToolContext,
+    keeper: ArtifactKeeper | None,
+    call_key: str,
 ) -> Reply:
-    if sink is None:
-        return Reply(await _result_of(tool, args, context))
-    result = await _result_of(tool, args, replace(context, artifacts=sink))
-    return Reply(with_references(result, sink.saved, context.run_id))
-
-
-async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
     """Run the tool; a result with an error is a failed attempt, so that the trace shows it."""
+    sink = None if keeper is None else keeper.sink_of(call_key)
     try:
-        result = dict(await tool.run(args, context))
+        given = context if sink is None else replace(context, artifacts=sink)
+        result = dict(await tool.run(args, given))
     except ArtifactTooLargeError as refusal:
         raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
     except Exception as error:
@@ -155,7 +147,9 @@ async def _result_of(tool: Tool, args: Mapping[str, Any], context: ToolContext) 
             retryable=code in tool.spec.transient,
             retry_after_seconds=_seconds(result.get("retry_after_seconds")),
         )
-    return result
+    if sink is None:
+        return Reply(result)
+    return Reply(with_references(result, sink.saved, context.run_id))
 
 
 def _seconds(asked: object) -> float | None:

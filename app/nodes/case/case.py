@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from app.engine.context import Outputs
+from app.nodes.node_type import RunFacts
 from app.nodes.reading import StepData, TextField, refusal
-from app.nodes.run_facts import RunFacts
 from app.nodes.templates import TextTemplate
 from app.nodes.toolset import ToolName
 

@@ -144,7 +144,11 @@ def _answer_in(basis: Sequence[Evidence]) -> str | None:
     responses = [found.result.get("answer") for found in succeeded if found.tool == RESPOND]
     if responses:
         return _answer_text(responses[-1])
-    answering = [found for found in succeeded if not _only_describes(found.result)]
+    answering = [  # not those whose text describes their other contents, such as a picture
+        found
+        for found in succeeded
+        if found.result.get("value") is not None or _DESCRIBED.isdisjoint(found.result)
+    ]
     has_value = any(found.result.get("value") is not None for found in answering)
     findings = {
         (found.tool, json.dumps(dict(found.args), sort_keys=True), text): text
@@ -152,11 +156,6 @@ def _answer_in(basis: Sequence[Evidence]) -> str | None:
         if (text := finding(found.result)) is not None
     }  # the same action with the same finding appears once
     return "; ".join(findings.values()) or None
-
-
-def _only_describes(result: ToolResult) -> bool:
-    """Return whether the text of a result describes its other contents, such as a picture."""
-    return result.get("value") is None and not _DESCRIBED.isdisjoint(result)
 
 
 def _answer_text(value: Any) -> str | None:

@@ -95,12 +95,6 @@ _LIMITS = {
     Reason.STEPS_USED: ACT_STEPS,
 }
 
-_FAILURES = {
-    PlanFailureKind.UNUSABLE_PLAN: Reason.UNUSABLE_PLAN,
-    PlanFailureKind.CANNOT: Reason.CANNOT,
-    PlanFailureKind.PROVIDER_FAILED: Reason.PROVIDER_FAILED,
-}
-
 
 def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
     """Decide what happens next."""
@@ -123,8 +117,8 @@ def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
 
 def _failure(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
     """Return how the small tier has failed."""
-    if state.plan_failure in _FAILURES:
-        return _FAILURES[state.plan_failure]
+    if state.plan_failure not in (None, PlanFailureKind.CALLS_USED):
+        return Reason(state.plan_failure)
     if state.stalled_rounds > act.no_progress_patience:
         return Reason.NO_PROGRESS
     only_verified = mode is Mode.FALLBACK_ONLY and act.max_steps_in(mode) == 0

@@ -1,22 +1,49 @@
-"""The loop of a case: gate, planner, executor and verifier in turn."""
+"""The loop of a case: gate, planner, executor and verifier in turn, and the answer where it halts.
 
+The answer of a case is composed from the evidence, and that needs no model: a case that halts with
+a finding shows it. Only where tools have found something that is no answer by itself, such as rows
+of data, is one more call of the small tier made, which puts it into words. Planning leaves
+``wrap_up_reserve`` calls for it where using them up would halt the case. The model may invent
+nothing: an answer with a number that neither the evidence nor the question holds is discarded.
+Nothing is verified by it, and the case still halts.
+"""
+
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from app.control.budget import Dimension
-from app.control.ledger import Scope
 from app.control.usage import BudgetExceededError
+from app.engine.call import CallFailedError
 from app.llm.gateway import Tier
 from app.nodes.case.evidence import UNKNOWN_TOOL
 from app.nodes.case.gate import Decision, GateDecision, GateInput, Reason, decide
-from app.nodes.case.plan import MISSING_RESULT, Action, Plan, UnfilledPlaceError, fill
+from app.nodes.case.plan import MISSING_RESULT, Action, UnfilledPlaceError, fill
 from app.nodes.case.planner import Planner
-from app.nodes.case.state import PlanFailure
+from app.nodes.case.prompt import wrap_up_prompt
 from app.nodes.case.verifier import Verification
-from app.nodes.case.work import CaseWork, summary
-from app.nodes.case.wrap_up import WrapUp
+from app.nodes.case.work import CaseWork, PlanFailure, summary
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolResult, failure
+
+MAX_ANSWER_CHARS = 2000
+
+ANSWER_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "minProperties": 1,
+    "maxProperties": 1,
+    "properties": {
+        "answer": {"type": "string", "minLength": 1, "maxLength": MAX_ANSWER_CHARS},
+        "cannot": {"type": "string", "minLength": 1},
+    },
+}
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*", re.ASCII)
+_WRAP_UP = "wrap_up"
 
 _NOT_RUN = frozenset({UNKNOWN_TOOL, "invalid_arguments"})
 """Codes of refusals by the dispatch, after which no tool was called."""
@@ -25,78 +52,14 @@ _NO_HALT = frozenset({Reason.PASSED, Reason.BIG_FAILED})
 """Reasons for which a case ends without halting."""
 
 
-class Executor:
-    """Executes plans; what a tool returns, errors included, becomes evidence."""
-
-    def __init__(self, work: CaseWork, tools: ToolDispatch) -> None:
-        self._work = work
-        self._tools = tools
-        self._known = work.tools.names
-
-    async def execute(self, plan: Plan) -> None:
-        """Run the actions in their order; unknown tools are skipped.
-
-        Raises:
-            Stop: a limit or a cancel request ends the run; the evidence so far is kept.
-        """
-        results: dict[int, ToolResult] = {}
-        for number, planned in enumerate(plan.actions, start=1):
-            if planned.tool not in self._known:
-                continue  # refused by the planner, which has put a warning into the evidence
-            action, result = await self._act(planned, number, results)
-            results[number] = result
-            self._work.state.add_evidence(action, result)
-            self._work.log.add(
-                "tool",
-                tool=action.tool,
-                args=dict(action.args),
-                output_summary=summary(result),
-                failed="error" in result,
-            )
-
-    async def _act(
-        self, planned: Action, number: int, results: Mapping[int, ToolResult]
-    ) -> tuple[Action, ToolResult]:
-        """Run an action with ``results`` in its places; it fails where one is missing."""
-        try:
-            action = Action(planned.tool, fill(planned.args, results))
-        except UnfilledPlaceError as problem:
-            return planned, failure(str(problem), MISSING_RESULT)
-        return action, await self._run(action, number)
-
-    async def _run(self, action: Action, number: int) -> ToolResult:
-        """Run an action and count its attempts, in a scope of its own."""
-        work = self._work
-        state, scope = work.state, work.context.scope.child(f"act/{number}", None)
-        try:
-            result = await self._tools.run(
-                replace(work.context, scope=scope),
-                name=action.tool,
-                args=action.args,
-                key=f"{state.path}/act/{number}",
-                tool_context=work.tool_context,
-            )
-        except BaseException:
-            state.tool_calls += _attempts(scope)
-            raise
-        # A call that is replayed is not charged again.
-        state.tool_calls += _attempts(scope) or result.get("code") not in _NOT_RUN
-        return result
-
-
-def _attempts(scope: Scope) -> int:
-    return int(scope.usage.of(Dimension.TOOL_CALLS))
-
-
 class CaseLoop:
     """Works on one case until the gate says stop."""
 
     def __init__(self, work: CaseWork, tools: ToolDispatch, verification: Verification) -> None:
         self._work = work
+        self._tools = tools
         self._planner = Planner(work)
-        self._executor = Executor(work, tools)
         self._verification = verification
-        self._wrap_up = WrapUp(work)
 
     async def run(self) -> GateDecision:
         """Return the decision that ended the work.
@@ -105,36 +68,69 @@ class CaseLoop:
             Stop: a limit or a cancel request ended it before. If there are no tool calls left, what
                 was found is put into words first.
         """
+        state = self._work.state
         try:
-            decided = await self._run()
+            while (decided := self._decide()).decision is not Decision.STOP:
+                if decided.decision is Decision.CONTINUE:
+                    await self._pass()
+                else:
+                    state.escalate()
+                    reason = decided.reason.value
+                    self._work.log.add("gate", event="escalate_to_big", reason=reason)
         except BudgetExceededError as stop:
             if stop.cause.dimension is Dimension.TOOL_CALLS:
-                await self._wrap_up.run()
+                await _wrap_up(self._work)
             raise
         if decided.reason not in _NO_HALT:
-            await self._wrap_up.run()
-        return decided
-
-    async def _run(self) -> GateDecision:
-        work = self._work
-        while (decided := self._decide()).decision is not Decision.STOP:
-            if decided.decision is Decision.CONTINUE:
-                await self._pass()
-            else:
-                work.state.escalate()
-                work.log.add("gate", event="escalate_to_big", reason=decided.reason.value)
+            await _wrap_up(self._work)
         return decided
 
     async def _pass(self) -> None:
-        state, case = self._work.state, self._work.case
-        state.begin_pass(gated=case.act.max_steps_in(case.mode) > 0)
+        """Plan, run the actions in their order, and verify what they brought.
+
+        What a tool returns, errors included, becomes evidence; unknown tools are skipped.
+        """
+        work, state = self._work, self._work.state
+        state.begin_pass(gated=work.case.act.max_steps_in(work.case.mode) > 0)
         plan = await self._planner.plan()
         if isinstance(plan, PlanFailure):
             state.plan_failure, state.failure = plan, plan.message or state.failure
             return
         state.previous_plan = plan
-        await self._executor.execute(plan)
+        results: dict[int, ToolResult] = {}
+        for number, planned in enumerate(plan.actions, start=1):
+            if planned.tool not in work.tools.names:
+                continue  # refused by the planner, which has put a warning into the evidence
+            try:
+                action = Action(planned.tool, fill(planned.args, results))
+            except UnfilledPlaceError as problem:
+                action, result = planned, failure(str(problem), MISSING_RESULT)
+            else:
+                result = await self._act(action, number)
+            results[number] = result
+            state.add_evidence(action, result)
+            shown = {"output_summary": summary(result), "failed": "error" in result}
+            work.log.add("tool", tool=action.tool, args=dict(action.args), **shown)
         await self._verification.measure()
+
+    async def _act(self, action: Action, number: int) -> ToolResult:
+        """Run an action and count its attempts, in a scope of its own."""
+        context, state = self._work.context, self._work.state
+        scope = context.scope.child(f"act/{number}", None)
+        ran = False
+        try:
+            result = await self._tools.run(
+                replace(context, scope=scope),
+                name=action.tool,
+                args=action.args,
+                key=f"{state.path}/act/{number}",
+                tool_context=self._work.tool_context,
+            )
+            ran = result.get("code") not in _NOT_RUN
+        finally:
+            # A call that is replayed is not charged again.
+            state.tool_calls += int(scope.usage.of(Dimension.TOOL_CALLS)) or ran
+        return result
 
     def _decide(self) -> GateDecision:
         case, state = self._work.case, self._work.state
@@ -159,3 +155,60 @@ class CaseLoop:
             act_steps=state.act_steps,
         )
         return decided
+
+
+async def _wrap_up(work: CaseWork) -> None:
+    """Ask the small tier for an answer, if one is missing and a call is left for it.
+
+    A failure leaves the case as it was.
+
+    Raises:
+        Stop: a cancel request or the run's time ends it.
+    """
+    if not work.wants_wrap_up or work.calls_left(Tier.SMALL) == 0:
+        return
+    log = partial(work.log.add, _WRAP_UP)
+    try:
+        completion = await work.ask(
+            Tier.SMALL,
+            name=_WRAP_UP,
+            key=_WRAP_UP,
+            messages=wrap_up_prompt(work.case, work.state.evidence),
+            json_schema=ANSWER_SCHEMA,
+        )
+    except CallFailedError as failed:
+        log(event="provider_error", error_class=failed.error_class, attempts=failed.attempts)
+    except BudgetExceededError as refused:
+        if refused.cause.dimension is Dimension.SECONDS:
+            raise
+        log(event="wrap_up_refused", reason=str(refused.cause.dimension))
+    else:
+        answer = _answer_in(completion.text)
+        if answer is not None and not _is_grounded(answer, work):
+            answer = None
+            log(event="wrap_up_invented", model=completion.model)
+        work.state.wrapped_up = answer
+        log(event="wrap_up", model=completion.model, output_summary=summary(completion.text))
+
+
+def _is_grounded(answer: str, work: CaseWork) -> bool:
+    """Return whether every number of an answer stands in the evidence or in the question."""
+    known = [work.case.question, *(json.dumps(dict(f.result)) for f in work.state.evidence)]
+    return _numbers(answer) <= {number for text in known for number in _numbers(text)}
+
+
+def _answer_in(reply: str) -> str | None:
+    try:
+        value = json.loads(reply)
+    except (ValueError, RecursionError):
+        return None
+    answer = value.get("answer") if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(answer, str) or not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
+        return None
+    return answer if answer.isprintable() else None
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the numbers in a text, without thousands separators and superfluous zeros."""
+    found = (number.replace(",", "") for number in _NUMBER.findall(text))
+    return {(n.rstrip("0").rstrip(".") if "." in n else n).lstrip("0") or "0" for n in found}

@@ -14,11 +14,17 @@ from app.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
 from app.nodes.case.gate import ACT_STEPS, GateDecision, Reason
 from app.nodes.case.loop import CaseLoop
 from app.nodes.case.prompt import ToolOffer
-from app.nodes.case.state import CaseState, ModelName, result_of
 from app.nodes.case.verifier import Comparison, DeterministicTools, Verification
-from app.nodes.case.work import CaseLog, CaseWork, Clock, tightest_limits
-from app.nodes.node_type import NONE, NodeType
-from app.nodes.run_facts import RunFacts
+from app.nodes.case.work import (
+    CaseLog,
+    CaseState,
+    CaseWork,
+    Clock,
+    ModelName,
+    result_of,
+    tightest_limits,
+)
+from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
 from app.observability.redaction import redact_text
 from app.tools.dates.reader import DateReader
@@ -78,8 +84,11 @@ class CaseNode:
         case = data.case(inputs, context.service(RunFacts), self._defaults)
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
+        verification = Verification(
+            work, self._recomputation, Comparison(self._dates, work.case.zone)
+        )
         try:
-            _finish(await self._loop(work).run(), work)
+            _finish(await CaseLoop(work, self._tools, verification).run(), work)
         except BaseException as ended:
             work.state.finish_reason = _finish_reason(ended, context.token.stop)
             raise
@@ -107,11 +116,6 @@ class CaseNode:
         return ToolOffer(
             spec for spec in self._tools.usable() if linked is None or spec.name in linked
         )
-
-    def _loop(self, work: CaseWork) -> CaseLoop:
-        comparison = Comparison(self._dates, work.case.zone)
-        verification = Verification(work, self._recomputation, comparison)
-        return CaseLoop(work, self._tools, verification)
 
     def _named(self, tier: Tier) -> ModelName:
         chosen = self._models.model_of(tier)

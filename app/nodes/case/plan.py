@@ -97,11 +97,7 @@ class Cannot:
 
 
 def parse_plan(reply: str) -> Plan | Cannot:
-    """Read a planner's reply.
-
-    Raises:
-        PlanSchemaError: it is neither a plan nor a refusal to make one.
-    """
+    """Read a planner's reply, or raise PlanSchemaError."""
     value = _json_in(reply)
     if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"actions", "cannot"}:
         raise PlanSchemaError("Reply with an object that has one key, either actions or cannot.")
@@ -141,7 +137,7 @@ def _json_in(reply: str) -> Any:
         value = json.loads(
             reply,
             object_pairs_hook=_without_duplicates,
-            parse_constant=_refuse_constant,
+            parse_constant=_finite,
             parse_float=_finite,
         )
     except PlanSchemaError:
@@ -164,14 +160,11 @@ def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(constant: str) -> Any:
-    raise PlanSchemaError(f"{constant} is not a JSON number.")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
+def _finite(written: str) -> float:
+    number = float(written)
     if not math.isfinite(number):
-        raise PlanSchemaError("A number is too large.")
+        constant = f"{written} is not a JSON number."
+        raise PlanSchemaError("A number is too large." if written[-1].isdigit() else constant)
     return number
 
 
@@ -191,11 +184,7 @@ def _require_storable(values: Iterable[Any], depth: int) -> None:
 
 
 def require_earlier(args: Mapping[str, Any], number: int) -> None:
-    """Check that the places in the arguments of the ``number``-th action lead to earlier ones.
-
-    Raises:
-        UnfilledPlaceError: one does not, or is not written as a place is.
-    """
+    """Raise UnfilledPlaceError unless all places of an action lead to earlier ones."""
     for text in _texts(args):
         places = [int(place[1]) for place in _PLACE.finditer(text)]
         if len(places) != len(_INTENDED.findall(text)):

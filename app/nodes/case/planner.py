@@ -4,13 +4,11 @@ from typing import Any
 
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
-from app.llm.gateway import Completion
 from app.nodes.case.evidence import UNKNOWN_TOOL
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import PLAN_SCHEMA, Action, Cannot, Plan, PlanSchemaError, parse_plan
 from app.nodes.case.prompt import prompt
-from app.nodes.case.state import ModelName, PlanFailure, token_usage
-from app.nodes.case.work import CALLS_OF, CaseWork, summary
+from app.nodes.case.work import CALLS_OF, CaseWork, ModelName, PlanFailure, summary, token_usage
 from app.observability.redaction import redact_text
 from app.tools.ports import failure
 
@@ -77,10 +75,7 @@ class Planner:
             json_schema=PLAN_SCHEMA,
         )
         state.models[state.tier] = ModelName(completion.provider, completion.model)
-        return self._draft(purpose, completion)
-
-    def _draft(self, purpose: str, completion: Completion) -> _Draft:
-        self._work.log.add(
+        work.log.add(
             "plan",
             purpose=purpose,
             model=completion.model,

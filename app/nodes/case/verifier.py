@@ -105,24 +105,19 @@ def _recomputed(
     written = number_in(answer.text)
     if written is None:
         return True
-    worked = [found for found in evidence if _worked(found)]
-    numbers = {number for found in worked for number in _numbers(_latest(found, recompute))}
+    numbers = {number for found in evidence for number in _numbers(found, recompute)}
     return not numbers or written in numbers
 
 
-def _worked(found: Evidence) -> bool:
-    """Return whether an action found something; writing an answer down does not."""
-    return not found.failed and not found.refused and found.tool != RESPOND
+def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
+    """Return the number that an action finds when it is repeated, or found if that fails.
 
-
-def _latest(found: Evidence, recompute: Recompute) -> ToolResult:
-    """Return what an action finds when it is repeated, or what it found if that fails."""
+    If there is none, they are all numbers in its result; writing an answer down finds nothing.
+    """
+    if found.failed or found.refused or found.tool == RESPOND:
+        return ()
     again = recompute(found)
-    return found.result if again is None or "error" in again else again
-
-
-def _numbers(result: ToolResult) -> Iterable[Decimal]:
-    """Return the number that a tool found; if it found none, all numbers in its result."""
+    result = found.result if again is None or "error" in again else again
     number = number_in(finding(result) or "")
     return numbers_among(result) if number is None else (number,)
 
@@ -150,20 +145,13 @@ def _complaints(
         Check.TOOLS_USED: f"These tools must be used and were not: {', '.join(missing)}.",
         Check.GOLD: "The answer is not the right one.",
     }
-    errors = [] if checks[Check.NO_ERROR] else _errors(evidence)
-    return [messages[check] for check in broken] + errors
-
-
-def _errors(evidence: Sequence[Evidence]) -> list[str]:
-    """Return the errors of the last pass."""
-    if not evidence:
-        return []
-    last = (evidence[-1].tier, evidence[-1].act_step)
-    return [
+    last = None if checks[Check.NO_ERROR] or not evidence else evidence[-1]
+    errors = [
         f"{found.tool}: {found.result['error']}"
         for found in evidence
-        if found.failed and (found.tier, found.act_step) == last
+        if last and found.failed and (found.tier, found.act_step) == (last.tier, last.act_step)
     ]
+    return [messages[check] for check in broken] + errors
 
 
 class Comparison:
@@ -235,9 +223,14 @@ class Verification:
         self._again: dict[int, ToolResult | None] = {}
 
     async def measure(self) -> None:
-        """Verify the evidence and update the state."""
-        await self._repeat()
+        """Verify the evidence and update the state; actions that made files are not repeated."""
         state, case = self._work.state, self._work.case
+        for found in state.evidence:
+            if found.number in self._again or found.refused or found.failed or found.files:
+                continue
+            self._again[found.number] = await self._recomputation.again(
+                found.tool, found.args, self._work.tool_context
+            )
         verdict = verify(
             case,
             state.evidence,
@@ -254,12 +247,3 @@ class Verification:
             checks={check.value: holds for check, holds in verdict.checks.items()},
             stalled_rounds=state.stalled_rounds,
         )
-
-    async def _repeat(self) -> None:
-        """Repeat the actions that were not repeated yet, unless they made files."""
-        for found in self._work.state.evidence:
-            if found.number in self._again or found.refused or found.failed or found.files:
-                continue
-            self._again[found.number] = await self._recomputation.again(
-                found.tool, found.args, self._work.tool_context
-            )

@@ -1,10 +1,12 @@
-"""One case at work: its state, its limits, its log, and the calls of its models."""
+"""One case at work: its state, its limits, its log, the calls of its models, and its result."""
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from app.control.budget import Amount, Dimension
@@ -13,11 +15,14 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.llm.gateway import Completion, ModelGateway, Tier
 from app.llm.ports import Message
-from app.nodes.case.case import Case, EscalateWhen
+from app.nodes.case.case import Case, EscalateWhen, FinishReason
+from app.nodes.case.evidence import Evidence, compose
+from app.nodes.case.gate import PlanFailureKind
+from app.nodes.case.plan import Action, Plan
 from app.nodes.case.prompt import ToolOffer
-from app.nodes.case.state import CaseState
 from app.observability.redaction import redact_value
-from app.tools.ports import ToolContext
+from app.tools.artifacts import ARTIFACTS, references_in
+from app.tools.ports import ToolContext, ToolResult
 
 Clock = Callable[[], datetime]
 """Returns the time for logs, with an offset."""
@@ -34,6 +39,178 @@ _OURS = frozenset(
 """Details that never hold text from outside; all others are redacted."""
 
 CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A model and its provider."""
+
+    provider: str
+    model: str
+
+
+@dataclass(slots=True)
+class TierUsage:
+    """What one tier has used; money in US dollars."""
+
+    calls: int = 0
+    """Logical calls, reprompts and failed ones included."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    """The part of ``tokens_in`` that came from a provider's cache."""
+    tokens_reasoning: int = 0
+    """The part of ``tokens_out`` that went into reasoning."""
+    cost_usd: Decimal = Decimal(0)
+    answers: Counter[ModelName] = field(default_factory=Counter)
+    """How often each model has answered, in the order of their first answers."""
+
+    def add(self, completion: Completion) -> None:
+        """Count an answer, its tokens and its cost."""
+        self.calls += 1
+        for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning", "cost_usd"):
+            setattr(self, name, getattr(self, name) + getattr(completion, name))
+        self.answers[ModelName(completion.provider, completion.model)] += 1
+
+    @property
+    def tokens(self) -> int:
+        """Input plus output tokens."""
+        return self.tokens_in + self.tokens_out
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailure:
+    """Why a pass has no plan to execute."""
+
+    kind: PlanFailureKind
+    message: str = ""
+    """For the next planner; empty if it cannot learn anything from the failure."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CaseState:
+    """Everything that changes while a case is worked on."""
+
+    models: dict[Tier, ModelName]
+    tier: Tier = Tier.SMALL
+    evidence: list[Evidence] = field(default_factory=list)
+    artifacts: list[dict[str, Any]] = field(default_factory=list)
+    """The files that tools have made: objects with a name, a URL and more."""
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    usage: dict[Tier, TierUsage] = field(
+        default_factory=lambda: {tier: TierUsage() for tier in Tier}
+    )
+    tool_calls: int = 0
+    passes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
+    """How often each tier has planned and acted."""
+    act_steps: int = 0
+    """Passes of the small tier that the gate decides on."""
+    stalled_rounds: int = 0
+    best_metric: float = 0.0
+    plan_failure: PlanFailure | None = None
+    """Of the current pass."""
+    previous_plan: Plan | None = None
+    failure: str | None = None
+    """What was wrong with the last pass, for the next planner."""
+    verified: bool = False
+    finish_reason: FinishReason | None = None
+    wrapped_up: str | None = None
+    """A model's summary of the evidence, where that is no answer by itself."""
+
+    @property
+    def answer(self) -> str | None:
+        """The best answer that the evidence holds so far."""
+        answer = compose(self.evidence)
+        return self.wrapped_up if answer is None else answer.text
+
+    @property
+    def path(self) -> str:
+        """The current pass in call keys, such as ``small/1``."""
+        return f"{self.tier.value}/{self.passes[self.tier]}"
+
+    def begin_pass(self, *, gated: bool) -> None:
+        """Begin to plan and act once more; ``gated`` passes of the small tier are ACT steps."""
+        self.passes[self.tier] += 1
+        if gated and self.tier is Tier.SMALL:
+            self.act_steps += 1
+        self.plan_failure = None
+
+    def add_evidence(
+        self, action: Action, result: ToolResult, *, warning: str | None = None
+    ) -> Evidence:
+        """Append an action and its result; files are named there and described in ``artifacts``."""
+        made = references_in(result)
+        self.artifacts.extend(made)
+        files = tuple(file["name"] for file in made)
+        found = Evidence(
+            number=len(self.evidence) + 1,
+            tier=self.tier,
+            act_step=self.passes[self.tier],
+            tool=action.tool,
+            args=action.args,
+            result={**result, ARTIFACTS: list(files)} if files else result,
+            warning=warning,
+            files=files,
+        )
+        self.evidence.append(found)
+        return found
+
+    def measure(self, metric: float, *, min_improvement: float) -> None:
+        """Record a new metric; too little improvement is a stalled round."""
+        improved = metric - self.best_metric >= min_improvement
+        self.best_metric = max(self.best_metric, metric)
+        self.stalled_rounds = 0 if improved else self.stalled_rounds + 1
+
+    def escalate(self) -> None:
+        """Hand the case to the big tier, evidence included."""
+        self.tier = Tier.BIG
+        self.plan_failure = None
+
+
+def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
+    """Return the result so far; ``answer`` is the state's, which is not computed twice."""
+    result: dict[str, Any] = {
+        "verified": state.verified,
+        "finish_reason": state.finish_reason.value if state.finish_reason else None,
+        "logs": list(state.logs),
+        "evidence": [found.to_dict() for found in state.evidence],
+        "artifacts": list(state.artifacts),
+        "counters": _counters(state),
+        "models": {
+            tier.value: {
+                **asdict(named),
+                "used": [
+                    {**asdict(model), "calls": calls}
+                    for model, calls in state.usage[tier].answers.items()
+                ],
+            }
+            for tier, named in state.models.items()
+        },
+    }
+    return result if answer is None else {"answer": answer, **result}
+
+
+def _counters(state: CaseState) -> dict[str, Any]:
+    usage = state.usage
+    tokens = {tier.value: token_usage(usage[tier]) for tier in Tier}
+    return {
+        "llm_calls_small": usage[Tier.SMALL].calls,
+        "llm_calls_big": usage[Tier.BIG].calls,
+        "tool_calls": state.tool_calls,
+        "act_steps": state.act_steps,
+        "tokens": {**tokens, "total": token_usage(*usage.values())},
+    }
+
+
+def token_usage(*used: TierUsage | Completion) -> dict[str, int | float]:
+    """Return the sums of tokens and cost, as results and logs show them."""
+    return {
+        "input": sum(each.tokens_in for each in used),
+        "output": sum(each.tokens_out for each in used),
+        "cached_input": sum(each.tokens_cached for each in used),
+        "reasoning": sum(each.tokens_reasoning for each in used),
+        "cost_usd": float(sum(each.cost_usd for each in used)),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,28 +327,23 @@ def tightest_limits(scope: Scope) -> dict[Dimension, Amount]:
     return tightest
 
 
+@dataclass(frozen=True, slots=True)
 class CaseLog:
     """The log of a case: one JSON object a step, redacted."""
 
-    def __init__(self, run_id: str, state: CaseState, clock: Clock) -> None:
-        self._run_id = run_id
-        self._state = state
-        self._clock = clock
+    run_id: str
+    state: CaseState
+    clock: Clock
 
     def add(self, step_type: str, **details: Any) -> None:
         """Log one step of the current tier; ``details`` are JSON values."""
-        self._state.logs.append(
-            {
-                "ts": self._clock().isoformat(),
-                "run_id": self._run_id,
-                "tier": self._state.tier.value,
-                "step_type": step_type,
-                **{
-                    name: value if name in _OURS else redact_value(value, name=name)
-                    for name, value in details.items()
-                },
-            }
-        )
+        shown = {
+            name: value if name in _OURS else redact_value(value, name=name)
+            for name, value in details.items()
+        }
+        about = {"ts": self.clock().isoformat(), "run_id": self.run_id}
+        tier = self.state.tier.value
+        self.state.logs.append({**about, "tier": tier, "step_type": step_type, **shown})
 
 
 def summary(value: Any) -> str:

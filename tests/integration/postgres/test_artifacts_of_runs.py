@@ -14,8 +14,7 @@ import pytest
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.engine.supervision import Supervisor
 from app.nodes.catalog import NodeCatalog
-from app.nodes.tool import tool_type
-from app.nodes.toolset import ToolNames
+from app.nodes.toolset import ToolNames, tool_type
 from app.runs.artifacts import RunArtifacts
 from app.runs.executor import RunExecutor
 from app.runs.journal import LostRunError

@@ -7,17 +7,17 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from pydantic_core.core_schema import ErrorType
 
-from app.api import violations
 from app.api.run_body import CaseBody
 from app.api.violations import (
     MAX_VIOLATIONS,
     Violation,
-    field_of,
     graph_violations,
     violations_of,
     words_of,
 )
 from app.kernel.validation import Problem
+from app.nodes import reading
+from app.nodes.reading import field_of
 
 CANARY = "canary-5e1f"
 
@@ -83,7 +83,7 @@ def test_every_known_kind_of_error_is_one_of_the_librarys() -> None:
     """A message for a kind that does not exist would never be shown."""
     kinds = set(typing.get_args(ErrorType))
 
-    assert set(violations._MESSAGES) <= kinds
+    assert set(reading.MESSAGES) <= kinds
 
 
 def test_an_unknown_kind_of_error_is_said_plainly() -> None:

@@ -11,11 +11,10 @@ from app.kernel.validation import Severity
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
 from app.nodes.llm import llm_type
-from app.nodes.mapping import map_type
 from app.nodes.nesting import GraphReference
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
-from app.nodes.subgraph import subgraph_type
+from app.nodes.subgraph import map_type, subgraph_type
 from app.nodes.toolset import ToolNames, toolset_type
 from tests.unit.nodes.world import World, flow, function, graph, link, step
 

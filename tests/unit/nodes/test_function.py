@@ -15,7 +15,7 @@ from app.engine.driver import GraphExecution
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.report import GraphOutcome
 from app.kernel.graph import Channel, Edge, Graph, Step
-from app.nodes.function import BlockingPool, Caller, ContextNode, FunctionNode
+from app.nodes.function import BlockingPool, ContextNode, FunctionNode
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 
 
@@ -64,13 +64,13 @@ async def test_a_function_sees_its_run_as_seed_000_has_it() -> None:
     """The caller's session and results, the limits, the stop, and where it stands."""
     seen: list[ExecutionContext] = []
     session, budget = object(), Budget(max_steps=5)
-    caller = Caller(session=session, upstream={"earlier": 1, "a": "overruled"})
+    caller = ExecutionContext(session=session, upstream={"earlier": 1, "a": "overruled"})
 
     await run_python(
         {"a": node(lambda c: "A"), "b": node(lambda c: "B"), "c": node(seen.append, "in")},
         ("a", "c"),
         ("b", "c"),
-        services={Caller: caller},
+        services={ExecutionContext: caller},
         budget=budget,
     )
 

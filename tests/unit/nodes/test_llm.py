@@ -7,9 +7,9 @@ import pytest
 
 from app.control.budget import Budget
 from app.engine.call import CallFailedError
-from app.nodes.paths import MissingValueError
+from app.nodes.node_type import RunFacts
 from app.nodes.reply_schema import UnfitReplyError
-from app.nodes.run_facts import RunFacts
+from app.nodes.templates import MissingValueError
 from tests.unit.nodes.case.world import ScriptedModel, provider_down
 from tests.unit.nodes.world import NOW, World, flow, graph, step
 

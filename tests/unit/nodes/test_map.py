@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget
-from app.nodes.mapping import UnfitListError
-from app.nodes.paths import MissingValueError
+from app.nodes.subgraph import UnfitListError
+from app.nodes.templates import MissingValueError
 from tests.unit.nodes.case.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.nodes.paths import MISSING, MissingValueError, Path, PathError
 from app.nodes.templates import (
     MAX_RENDERED_CHARS,
+    MISSING,
     JsonTemplate,
+    MissingValueError,
+    Path,
+    PathError,
     TemplateError,
     TextTemplate,
     TooMuchTextError,

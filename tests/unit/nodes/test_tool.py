@@ -6,9 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from app.control.budget import Budget
-from app.nodes.run_facts import RunFacts
-from app.nodes.tool import ToolFailedError
-from app.nodes.toolset import Toolset
+from app.nodes.node_type import RunFacts
+from app.nodes.toolset import ToolFailedError, Toolset
 from tests.unit.nodes.case.world import ScriptedModel, calculate, plan, respond
 from tests.unit.nodes.world import NOW, World, flow, graph, link, step
 

@@ -21,13 +21,11 @@ from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.function import BlockingPool, Function, FunctionNode
 from app.nodes.llm import llm_type
-from app.nodes.mapping import map_type
+from app.nodes.node_type import RunFacts
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
-from app.nodes.run_facts import RunFacts
-from app.nodes.subgraph import subgraph_type
-from app.nodes.tool import tool_type
-from app.nodes.toolset import ToolNames, toolset_type
+from app.nodes.subgraph import map_type, subgraph_type
+from app.nodes.toolset import ToolNames, tool_type, toolset_type
 from app.tools.arguments import ArgumentChecks
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.engine import routing
+from app.engine import report
 from app.runtime_api import (
     Budget,
     BudgetExceededError,
@@ -141,7 +141,7 @@ async def test_tracing_makes_nothing_and_reads_no_clock_while_steps_work(
         read.append(1)
         return 1
 
-    monkeypatch.setattr(routing, "StepRecord", CountedRecord)
+    monkeypatch.setattr(report, "StepRecord", CountedRecord)
     monkeypatch.setattr(time, "monotonic_ns", counted_ns)
     reads = []
     for context in (ExecutionContext(), ExecutionContext(trace=trace())):

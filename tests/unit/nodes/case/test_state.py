@@ -4,7 +4,7 @@ import pytest
 
 from app.llm.gateway import Tier
 from app.nodes.case.plan import Action
-from app.nodes.case.state import CaseState
+from app.nodes.case.work import CaseState
 
 
 @pytest.mark.req("002/6.4", "002/11.1")

@@ -26,7 +26,7 @@ from app.nodes.case.case import CaseDefaults
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
-from app.nodes.run_facts import RunFacts
+from app.nodes.node_type import RunFacts
 from app.nodes.templates import escaped
 from app.nodes.toolset import ToolNames, toolset_type
 from app.tools.calculator import Calculator
