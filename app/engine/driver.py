@@ -146,7 +146,7 @@ class GraphExecution:
         """Keep what steps had produced before the run was stopped, and then not got to again."""
         for step_id, report in self._reports.items():
             recorded = self._step_runner.recorded(step_id)
-            if report.status is StepStatus.PENDING and recorded is not None:
+            if report.status is StepStatus.NOT_STARTED and recorded is not None:
                 report.recall(recorded)
 
     async def _work(self) -> None:

@@ -48,7 +48,7 @@ class StepTimeoutError(TimeoutError):
 class StepReport:
     """How a step stands."""
 
-    status: StepStatus = StepStatus.PENDING
+    status: StepStatus = StepStatus.NOT_STARTED
     outputs: Outputs = field(default_factory=dict)
     """What it produced; of a step that was cut off or failed, what it had so far."""
     error: Exception | None = None

@@ -50,7 +50,7 @@ Order = StartStep | SkipStep
 class StepStatus(StrEnum):
     """How a step stands."""
 
-    PENDING = "pending"
+    NOT_STARTED = "not_started"
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -67,7 +67,7 @@ FAILED: Final = StepStatus.FAILED
 
 NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
     {
-        StepStatus.PENDING: frozenset(
+        StepStatus.NOT_STARTED: frozenset(
             {
                 StepStatus.RUNNING,
                 StepStatus.COMPLETED,

@@ -207,7 +207,7 @@ async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
     assert run["result"]["steps"] == {
         **{f"hang-{number}": {"status": "cancelled"} for number in range(4)},
         "quick": {"status": "cancelled"},
-        "after": {"status": "pending"},
+        "after": {"status": "not_started"},
     }
     assert violations(snapshot) == []
     assert {node["status"] for node in snapshot["nodes"].values()} == {"success", "halt"}

@@ -42,7 +42,7 @@ def test_every_field_at_fault_is_named_with_what_to_do() -> None:
 
     assert found(body) == {
         "input": "The input must not be blank.",
-        "mode": "This must be one of: 'hrm_small_then_escalate' or 'fallback_only'.",
+        "mode": "This must be one of: 'hrm_small_then_escalate', 'escalate' or 'fallback_only'.",
         "budget.max_tokens": "This must be at least 0.",
         "budget.max_steps": "This must be a whole number.",
         "budget.max_seconds": "This must be a number.",

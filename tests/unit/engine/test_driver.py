@@ -84,7 +84,7 @@ def test_a_failed_step_fails_the_graph() -> None:
 
     assert isinstance(outcome.error, OurError)
     assert outcome.stop is None
-    assert statuses(outcome) == {"A": "completed", "B": "failed", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "failed", "C": "not_started"}
     assert outcome.steps["B"].outputs == {"so": "far"}
     assert world.nodes()["B"] == ("fail", "The big tier found nothing.")
 

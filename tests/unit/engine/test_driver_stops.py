@@ -51,7 +51,7 @@ def test_a_step_that_a_limit_stops_keeps_what_it_had_so_far() -> None:
     assert isinstance(outcome.stop, BudgetExceededError)
     assert outcome.steps["A"].outputs == {"default": "A"}
     assert outcome.steps["B"].outputs == {"found": ["first", "second"]}
-    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "not_started"}
 
 
 def test_an_overshoot_halts_the_next_step_and_keeps_the_finished_one() -> None:
@@ -63,7 +63,7 @@ def test_an_overshoot_halts_the_next_step_and_keeps_the_finished_one() -> None:
 
     outcome, _ = drive(CHAIN, Scripted(A=greedy), budget=Budget(max_tokens=100))
 
-    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "not_started"}
     assert outcome.stop is not None
     assert outcome.stop.cause.dimension == "tokens"
 
@@ -74,7 +74,7 @@ def test_a_stop_is_heard_before_a_step() -> None:
     outcome, world = drive(CHAIN, before=lambda world: world.gateway.token.cancel("early"))
 
     assert isinstance(outcome.stop, stops.CancelledError)
-    assert set(statuses(outcome).values()) == {"pending"}
+    assert set(statuses(outcome).values()) == {"not_started"}
     assert world.node.seen == []
 
 
@@ -107,7 +107,7 @@ def test_a_stop_is_heard_after_a_step_whose_result_is_kept() -> None:
     outcome, world = drive(CHAIN, Scripted(A=last_words))
 
     assert str(outcome.stop) == "enough"
-    assert statuses(outcome) == {"A": "completed", "B": "pending", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "not_started", "C": "not_started"}
     assert outcome.steps["A"].outputs == {"default": "said"}
     assert world.gateway.entry().outcome is CallOutcome.RESULT
 
@@ -130,7 +130,7 @@ def test_a_stop_reaches_a_step_in_flight(seed: int) -> None:
     assert str(outcome.stop) == "enough"
     assert outcome.steps["B"].outputs == {"so": "far"}
     assert world.nodes()["B"] == ("halt", "enough")
-    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "not_started"}
 
 
 def test_what_a_step_kept_may_break_without_breaking_its_end() -> None:
@@ -176,6 +176,6 @@ def test_work_that_was_abandoned_changes_nothing_any_more() -> None:
     outcome, world = drive(CHAIN, Scripted(B=stubborn), before=in_a_while)
 
     assert str(outcome.stop) == "enough"
-    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "not_started"}
     assert outcome.steps["B"].outputs == {"so": "far"}
     assert [step for step, _ in world.node.seen] == ["A", "B"]

@@ -81,7 +81,7 @@ def test_what_a_recorded_step_produced_is_kept_if_the_run_is_stopped_at_once(see
     outcome, world = drive(graph("ABC", max_parallel=3), before=before, seed=seed)
 
     assert str(outcome.stop) == "too late"
-    assert statuses(outcome) == {"A": "completed", "B": "completed", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "completed", "C": "not_started"}
     assert outcome.steps["B"].outputs == {"default": "from B"}
     assert world.node.seen == []
 

@@ -295,7 +295,7 @@ def test_a_graph_that_had_failed_is_not_taken_up_again() -> None:
     assert node.seen == []
     assert isinstance(outcome.error, RecordedFailureError)
     assert (str(outcome.error), class_of(outcome.error)) == ("No.", "ValueError")
-    assert statuses(outcome) == {"A": "completed", "B": "failed", "C": "pending"}
+    assert statuses(outcome) == {"A": "completed", "B": "failed", "C": "not_started"}
     assert outcome.steps["A"].outputs == {"default": "from A"}
     assert outcome.steps["B"].outputs == {"so": "far"}
     assert world.told == []

@@ -92,7 +92,7 @@ def test_the_first_failure_cancels_the_others_and_waits_for_them() -> None:
         "A": "failed",
         "B": "cancelled",
         "C": "cancelled",
-        "D": "pending",
+        "D": "not_started",
     }
     assert outcome.steps["B"].outputs == {"so": "far"}
     assert world.nodes()["B"] == ("halt", "Another step failed.")
@@ -141,7 +141,7 @@ def test_a_wish_to_stop_reaches_every_lane() -> None:
     outcome, world = drive(WIDE, before=before)
 
     assert isinstance(outcome.stop, stops.CancelledError)
-    assert list(statuses(outcome).values()) == ["cancelled"] * 4 + ["pending"] * 4
+    assert list(statuses(outcome).values()) == ["cancelled"] * 4 + ["not_started"] * 4
     assert world.ended_at == pytest.approx(0.5)
 
 
@@ -172,7 +172,7 @@ def test_a_limit_ends_the_run_and_lets_those_finish_that_it_had_let_begin() -> N
         "A": "completed",
         "B": "completed",
         "C": "cancelled",
-        "D": "pending",
+        "D": "not_started",
     }
     assert outcome.steps["B"].outputs == {"default": "B"}
     assert world.ended_at == pytest.approx(50)

@@ -102,7 +102,7 @@ def test_a_step_whose_attempts_are_used_up_fails_with_its_last_error(on_error: s
 
     assert outcome.error is node.error
     assert node.began == [0, 2, 5]
-    assert statuses(outcome) == {"A": "failed", "B": "pending", "C": "pending"}
+    assert statuses(outcome) == {"A": "failed", "B": "not_started", "C": "not_started"}
     assert [status for status, _, _ in attempts(world)] == ["fail"] * 3
 
 
@@ -260,7 +260,7 @@ def test_no_policy_touches_a_stop(on_error: str) -> None:
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"A": "cancelled", "B": "pending", "C": "pending"}
+    assert statuses(outcome) == {"A": "cancelled", "B": "not_started", "C": "not_started"}
     assert len(world.node.seen) == 1
     assert fallback.seen == []
 
@@ -366,4 +366,4 @@ def test_a_stop_that_a_node_meets_at_once_goes_past_its_policy() -> None:
 
     assert isinstance(outcome.stop, stops.CancelledError)
     assert node.attempts == 1
-    assert statuses(outcome) == {"A": "cancelled", "B": "pending", "C": "pending"}
+    assert statuses(outcome) == {"A": "cancelled", "B": "not_started", "C": "not_started"}

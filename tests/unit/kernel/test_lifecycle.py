@@ -18,9 +18,9 @@ def test_a_terminal_status_leads_nowhere() -> None:
 def test_a_step_fails_before_its_end_and_is_skipped_before_its_start() -> None:
     """A start may break as well; what began is never reported as skipped."""
     assert {status for status, then in NEXT.items() if StepStatus.FAILED in then} == {
-        StepStatus.PENDING,
+        StepStatus.NOT_STARTED,
         StepStatus.RUNNING,
     }
     assert {status for status, then in NEXT.items() if StepStatus.SKIPPED in then} == {
-        StepStatus.PENDING
+        StepStatus.NOT_STARTED
     }

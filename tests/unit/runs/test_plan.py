@@ -136,7 +136,7 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
             },
             "route": {"status": "completed"},
             "dead": {"status": "skipped"},
-            "never": {"status": "pending"},
+            "never": {"status": "not_started"},
         },
     }
     assert failed["status"] == "failed"

@@ -56,7 +56,7 @@ async def test_run_tells_how_a_graph_ended_and_never_raises() -> None:
 
     assert (ran.status, ran.results, ran.stop) == ("failed", {"a": 1}, None)
     assert isinstance(ran.error, ValueError)
-    assert ran.steps == {"a": "completed", "b": "failed", "c": "pending"}
+    assert ran.steps == {"a": "completed", "b": "failed", "c": "not_started"}
     assert ran.calls.snapshot()["aggregates"]["max_depth"] == 1
     with pytest.raises(ValueError, match="no"):
         await graph.execute()
