@@ -26,7 +26,7 @@ from tests.support.seeded_loop import interrupted_everywhere
 from tests.support.virtual_cluster import Cluster, Work
 from tests.support.virtual_database import Database, Line
 
-SEEDS = 3_000
+SEEDS = 2_000
 """Each takes a few milliseconds."""
 SHARDS = 8
 

@@ -1,6 +1,6 @@
 """What every picture has: words above and below, axes between, and one quiet style."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from types import MappingProxyType
@@ -8,10 +8,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.dates import AutoDateLocator
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 
+from app.tools.dates.calculation import MONTHS
 from app.tools.plotting.picture import PIXELS_PER_INCH, Format, Picture
 
 INK = "#1f2933"
@@ -71,10 +72,6 @@ AXIS_LABELS = 60
 PIXELS_A_NUMBER = 55
 PIXELS_A_DATE = 60
 LEAST_DATES = 4
-DATE_FORMATS = ["%Y", "%b", *4 * ["%d %b"]]
-"""By the distance of the ticks: years, months, days; the last three never come up."""
-DATE_ZEROS = ["", "%Y", *4 * ["%d %b"]]
-"""The same for the first tick of a larger unit, such as January."""
 EPOCH = date(1970, 1, 1).toordinal()
 """What is taken from an ordinal to get a place on the axis of days."""
 
@@ -100,11 +97,7 @@ class Frame:
             minticks=max(1, min(LEAST_DATES, span)), maxticks=max(2, int(room // PIXELS_A_DATE))
         )
         axes.xaxis.set_major_locator(dates)
-        axes.xaxis.set_major_formatter(
-            ConciseDateFormatter(  # type: ignore[no-untyped-call]
-                dates, formats=DATE_FORMATS, zero_formats=DATE_ZEROS, show_offset=False
-            )
-        )
+        axes.xaxis.set_major_formatter(_DateLabels())
         rows = max(2, (picture.height - ABOVE - BELOW) // PIXELS_A_NUMBER)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=rows, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(
@@ -127,6 +120,27 @@ class Frame:
         widths = [label.get_window_extent().width for label in self.axes.get_yticklabels()]
         left = MARGIN + max(widths, default=0) + 8
         self.figure.subplots_adjust(left=left / picture.width)
+
+
+class _DateLabels(Formatter):
+    """Names the ticks of days in English, whatever the locale of the process: 2012, Feb, 8 Feb."""
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        """Return the year for a first of January, the month for another first, or the day."""
+        days = [date.fromordinal(EPOCH + round(value)) for value in values]
+        monthly = all(day.day == 1 for day in days)
+        return [_label(day, monthly) for day in days]
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        """Return the label of a single tick."""
+        return self.format_ticks([value])[0]
+
+
+def _label(day: date, monthly: bool) -> str:
+    month = MONTHS[day.month - 1][:3]
+    if not monthly:
+        return f"{day.day} {month}"
+    return str(day.year) if day.month == 1 else month
 
 
 def framed(picture: Picture) -> Frame:
