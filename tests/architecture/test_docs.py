@@ -1,0 +1,47 @@
+"""The documents name files and definitions; what they name exists."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+FILE = re.compile(r"`((?:app/)?(?:[a-z_]+/)+[a-z_]+\.py)`")
+HOP = re.compile(r"`([a-z_/]+\.py)` `([A-Za-z_.]+)`")
+
+
+def definitions_of(source: Path) -> set[str]:
+    """Return the functions and methods of a file, methods also behind their class and a dot."""
+    found: set[str] = set()
+    for node in ast.parse(source.read_text()).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else []
+        for each in (node, *inner):
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+                found |= {each.name, owner + each.name}
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_that_a_document_names_exists(document: Path) -> None:
+    """Below the root, or below the package."""
+    named = FILE.findall(document.read_text())
+
+    missing = [
+        name for name in named if not any((ROOT / top / name).is_file() for top in ("", "app"))
+    ]
+
+    assert missing == []
+
+
+def test_every_hop_of_a_run_is_a_definition_of_its_file() -> None:
+    """The way of a run is a list of about thirty lines that a newcomer can follow in the code."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    hops = HOP.findall(text.partition("## The way of a run")[2].partition("\n## ")[0])
+
+    missing = [hop for hop in hops if hop[1] not in definitions_of(ROOT / "app" / hop[0])]
+
+    assert 25 <= len(hops) <= 35
+    assert missing == []
