@@ -41,7 +41,7 @@ serve: $(SYNC_STAMP)
 	LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
 
 test: check
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 check: $(SYNC_STAMP)
 	$(BIN)/ruff format --check .

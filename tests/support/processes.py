@@ -19,6 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import psutil
+
+from tests.support.preloaded import ForkedProcess, preloaded
 
 _POLL_SECONDS = 0.01
 _OUTPUT_TAIL_CHARS = 4000
@@ -55,8 +58,9 @@ class ChildProcess:
         assert directory is not None
         self.stdout_path = directory / f"{name}.stdout"
         self.stderr_path = directory / f"{name}.stderr"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._started_at_byte = 0
+        self._forked = False
 
     @classmethod
     def python(
@@ -71,6 +75,13 @@ class ChildProcess:
         return cls(
             [sys.executable, "-u", *arguments], env=env, cwd=cwd, output_dir=output_dir, name=name
         )
+
+    @classmethod
+    def service(cls, *arguments: str, env: Mapping[str, str], name: str) -> Self:
+        """``caseworker`` with arguments, forked from a process that has imported it already."""
+        child = cls(arguments, env=env, name=name)
+        child._forked = True
+        return child
 
     def __enter__(self) -> Self:
         return self.start()
@@ -88,15 +99,24 @@ class ChildProcess:
         self._end()
         with self.stdout_path.open("ab") as out, self.stderr_path.open("ab") as err:
             self._started_at_byte = out.tell()
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=err,
-                env=self._env,
-                cwd=self._cwd,
-                start_new_session=True,
-            )
+            if not self._forked:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=err,
+                    env=self._env,
+                    cwd=self._cwd,
+                    start_new_session=True,
+                )
+                return self
+        self._process = preloaded().start(
+            self._command,
+            env=self._env,
+            cwd=self._cwd or Path.cwd(),
+            out=self.stdout_path,
+            err=self.stderr_path,
+        )
         return self
 
     @property
@@ -180,7 +200,11 @@ class ChildProcess:
     def freeze(self) -> None:
         """SIGSTOP: the child keeps its sockets and does nothing; returns when it stands still."""
         self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        while psutil.Process(self.pid).status() not in (
+            psutil.STATUS_STOPPED,
+            psutil.STATUS_ZOMBIE,
+        ):
+            time.sleep(_POLL_SECONDS)
 
     def thaw(self) -> None:
         """SIGCONT after :meth:`freeze`."""
@@ -203,7 +227,7 @@ class ChildProcess:
             if self._process.stdin is not None:
                 self._process.stdin.close()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | ForkedProcess:
         if self._process is None:
             raise ChildFailedError(f"{self._name} was never started")
         return self._process

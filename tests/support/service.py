@@ -49,7 +49,7 @@ class ServiceProcess:
     ) -> None:
         self._serves = command == "serve"
         env = {**QUICK, **(settings or {}), "DATABASE_URL": database_url}
-        self.child = ChildProcess.python("-m", "app", command, *options, env=env, name=name)
+        self.child = ChildProcess.service(command, *options, env=env, name=name)
         self.url = ""
 
     async def __aenter__(self) -> Self:

@@ -1,0 +1,185 @@
+"""Starts processes of the service in a tenth of a second: forks of one that has imported it.
+
+A start imports for seconds, and the acceptance tests make some hundred of them. What is forked is a
+process like any other, with its own pid, session, environment and output, to be killed and frozen.
+The parent reads requests from stdin and answers on stdout, JSON lines both ways; it ends, and with
+it every fork, when its stdin closes.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_POLL_SECONDS = 0.005
+
+
+class ForkedProcess:
+    """One fork, with what the tests need of ``subprocess.Popen``."""
+
+    stdin = None
+
+    def __init__(self, parent: "Preloaded", pid: int) -> None:
+        self.pid = pid
+        self._parent = parent
+
+    def poll(self) -> int | None:
+        """Return the exit code (negative: the signal), or None while it runs."""
+        return self._parent.exit_code_of(self.pid)
+
+    def wait(self) -> int:
+        """Wait for its end and return the exit code."""
+        while (code := self.poll()) is None:
+            time.sleep(_POLL_SECONDS)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Preloaded:
+    """The process that has imported the service, as the tests see it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "tests.support.preloaded"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._lines = b""
+        self._pids: list[int] = []
+        self._codes: dict[int, int] = {}
+
+    def start(
+        self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, err: Path
+    ) -> ForkedProcess:
+        """Fork a process that runs ``caseworker`` with arguments."""
+        request = {"argv": list(arguments), "env": dict(env), "cwd": str(cwd)}
+        line = json.dumps({**request, "out": str(out), "err": str(err)})
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+        while not self._pids:
+            self._read(seconds=60)
+        return ForkedProcess(self, self._pids.pop())
+
+    def exit_code_of(self, pid: int) -> int | None:
+        """Return how a fork ended, None while it runs."""
+        self._read(seconds=0)
+        return self._codes.get(pid)
+
+    def close(self) -> None:
+        """End it and every fork."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _read(self, *, seconds: float) -> None:
+        """Take in what it has said; wait for that at the most this long."""
+        assert self._process.stdout is not None
+        source = self._process.stdout.fileno()
+        while select.select([source], [], [], seconds)[0]:
+            piece = os.read(source, 65536)
+            if not piece:
+                raise RuntimeError("The preloaded process has ended.")
+            *lines, self._lines = (self._lines + piece).split(b"\n")
+            for said in map(json.loads, lines):
+                if "code" in said:
+                    self._codes[said["ended"]] = said["code"]
+                else:
+                    self._pids.append(said["began"])
+            seconds = 0
+
+
+@cache
+def preloaded() -> Preloaded:
+    """Return the one of this process, started the first time."""
+    started = Preloaded()
+    atexit.register(started.close)
+    return started
+
+
+def _fork(request: Mapping[str, Any]) -> int:
+    """Fork; return the pid, and 0 in the child, which then is the process that was asked for."""
+    apart, ready = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(ready)
+        os.read(apart, 1)
+        os.close(apart)
+        _say({"began": pid})
+        return pid
+    os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    for target, path, mode in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, request["out"], flags),
+        (2, request["err"], flags),
+    ):
+        opened = os.open(path, mode)
+        os.dup2(opened, target)
+        os.close(opened)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - what stood in the buffer was the parent's
+    sys.argv = ["caseworker", *request["argv"]]
+    os.close(apart)
+    os.close(ready)
+    return 0
+
+
+def _say(what: Mapping[str, int]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _reap(forks: set[int]) -> None:
+    while forks and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+        forks.discard(ended[0])
+        code = os.waitstatus_to_exitcode(ended[1])
+        _say({"ended": ended[0], "code": code})
+
+
+def _is_the_fork() -> bool:
+    """Serve requests until stdin closes; return True in a fork, which goes on as the service."""
+    forks: set[int] = set()
+    waiting = b""
+    while True:
+        _reap(forks)
+        if not select.select([0], [], [], _POLL_SECONDS if forks else None)[0]:
+            continue
+        piece = os.read(0, 65536)
+        if not piece:
+            break
+        *lines, waiting = (waiting + piece).split(b"\n")
+        for line in lines:
+            if (pid := _fork(json.loads(line))) == 0:
+                return True
+            forks.add(pid)
+    for pid in forks:
+        os.killpg(pid, signal.SIGKILL)
+    return False
+
+
+if __name__ == "__main__":
+    import app.adapters.providers.offline.provider
+    import app.adapters.providers.pydantic_ai.openai
+    import app.bootstrap.server  # noqa: F401
+    from app.cli import main
+
+    if _is_the_fork():
+        main()
