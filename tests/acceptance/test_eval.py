@@ -6,8 +6,6 @@ With ``EVALUATION_DIR`` in the environment, metrics and traces are kept there.
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ import pytest_asyncio
 from app.client import CaseworkerClient
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.processes import ChildProcess
+from tests.support.processes import ChildProcess, run_caseworker
 from tests.support.service import QUICK, ServiceProcess, finished, model_settings
 
 ROOT = Path(__file__).parents[2]
@@ -55,14 +53,9 @@ class Evaluator:
     def evaluate(self, dataset: Path, *options: str, name: str) -> Evaluated:
         """Evaluate a file of cases: in process, unless ``options`` hold a ``--url``."""
         folder = self.folder / name
-        ended = subprocess.run(
-            [sys.executable, "-m", "app", "eval", str(dataset), "--out", folder, *options],
-            env={**os.environ, **OFFLINE, "DATABASE_URL": self.database_url},
-            cwd=ROOT,
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=150,
+        ended = run_caseworker(
+            *("eval", str(dataset), "--out", str(folder), *options),
+            env={**OFFLINE, "DATABASE_URL": self.database_url},
         )
         return Evaluated(ended.returncode, ended.stderr, folder)
 
@@ -211,7 +204,7 @@ async def test_ctrl_c_cancels_the_runs_under_way_and_keeps_what_had_ended(
     arguments += ["--concurrency", "2"]
     env = {**QUICK, **model_settings(provider.openai_url), "DATABASE_URL": module_database_url}
 
-    with ChildProcess.python("-m", "app", *arguments, env=env, name="eval") as command:
+    with ChildProcess.service(*arguments, env=env, name="eval") as command:
         await provider.wait_for_arrivals(2, "forever")  # the second took the lane of the quick one
         os.killpg(command.pid, signal.SIGINT)
         assert await command.wait(timeout_seconds=8) == 130

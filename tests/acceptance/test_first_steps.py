@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ChildProcess
+from tests.support.processes import ChildProcess, run_caseworker
 from tests.support.service import ServiceProcess
 
 ROOT = Path(__file__).parents[2]
@@ -25,15 +23,7 @@ def _first_session() -> str:
 
 
 def _caseworker(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app", *arguments],
-        env={**os.environ, **variables},
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    return run_caseworker(*arguments, env=variables)
 
 
 async def test_the_readmes_first_session_works_as_pasted(database_url: str) -> None:

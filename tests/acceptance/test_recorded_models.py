@@ -1,9 +1,6 @@
 """What an evaluation recorded of a real endpoint is replayed without one, and nothing else is."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest_asyncio
 from tests.support.configured_cases import calculation
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.processes import run_caseworker
 from tests.support.service import model_settings
 
 KEY = "sk-not-a-real-key-0123456789"
@@ -58,13 +56,9 @@ def evaluate(
     folder.mkdir(exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(cases))
     options = ("--seed", "3", *options)
-    ended = subprocess.run(
-        [sys.executable, "-m", "app", "eval", folder / "cases.json", "--out", folder, *options],
-        env={**os.environ, **QUICK_RETRIES, **settings},
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=100,
+    ended = run_caseworker(
+        *("eval", str(folder / "cases.json"), "--out", str(folder), *options),
+        env={**QUICK_RETRIES, **settings},
     )
     return Ended(ended.returncode, ended.stderr, folder)
 

@@ -122,6 +122,7 @@ def _fork(request: Mapping[str, Any]) -> int:
         _say({"began": pid})
         return pid
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

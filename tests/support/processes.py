@@ -241,6 +241,23 @@ class ChildProcess:
         await asyncio.sleep(_POLL_SECONDS)
 
 
+def run_caseworker(
+    *arguments: str, env: Mapping[str, str], timeout_seconds: float = 150
+) -> "subprocess.CompletedProcess[str]":
+    """Run ``caseworker`` with arguments, forked like the services, until it ends.
+
+    Raises:
+        ChildFailedError: it did not end in time.
+    """
+    with ChildProcess.service(*arguments, env=env, name="caseworker") as child:
+        until = time.monotonic() + timeout_seconds
+        while (code := child.exit_code) is None:
+            if time.monotonic() > until:
+                raise ChildFailedError(child.stdout + child.stderr)
+            time.sleep(_POLL_SECONDS)
+        return subprocess.CompletedProcess(arguments, code, child.stdout, child.stderr)
+
+
 def _json_object(line: str) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
