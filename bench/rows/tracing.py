@@ -1,4 +1,4 @@
-"""What tracing costs, by the protocol of document 000 (9.3)."""
+"""What tracing costs: the same graph with and without a trace, in pairs."""
 
 from collections.abc import Sequence
 from statistics import quantiles

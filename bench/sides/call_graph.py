@@ -1,4 +1,4 @@
-"""An ExecutionGraph as document 001 names it: this project's, or a peer's with the same interface.
+"""An ExecutionGraph: this project's, or a peer's with the same interface.
 
 Usage: ``call_graph.py MODULE``, with the module that has the class.
 """

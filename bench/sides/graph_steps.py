@@ -46,7 +46,7 @@ def fan_out(width: int, times: int) -> float:
 
 
 def protocol(*, traced: bool = False, read: bool = False) -> float:
-    """Return the mean time of ten executions of 100 steps, as document 000 (9.3) has it.
+    """Return the mean time of ten executions of 100 steps, as the requirement on tracing has it.
 
     ``read`` also reads the trace once, which is when it is made.
     """
@@ -95,7 +95,7 @@ def _fan(width: int) -> Graph:
 
 @lru_cache
 def _independent(steps: int) -> Graph:
-    """Return a graph whose steps only follow one another, as in document 000."""
+    """Return a graph whose steps only follow one another."""
     graph = Graph("perf-test")
     for number in range(steps):
         node = FunctionNode("increment", lambda context: context.input + 1)
