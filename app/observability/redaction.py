@@ -1,8 +1,7 @@
 """Takes secrets and personal data out of what is logged, or stored for people to read.
 
-Names decide first: a value whose name says that it is secret or personal is never shown, and of a
-value whose name is on the allowlist only what has the form of a key is taken out. All other texts
-pass through the rules for secrets and personal data, and are cut to a length.
+Names decide first: a value with a secret or personal name is never shown, and of one on the
+allowlist only keys are taken out. Other texts pass through the rules, and are cut to a length.
 """
 
 import dataclasses
@@ -15,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from app.observability.field_names import SAFE_NAMES, mark_of
 from app.observability.personal_data import PERSONAL_DATA
 from app.observability.rules import RuleSet
 from app.observability.secrets import CREDENTIALS, KEYS
@@ -45,13 +43,44 @@ _MAX_ESCAPE_LAYERS = 3
 """How often one escape is looked for inside another: ``%2540`` is an at sign in the end."""
 _DASHES = dict.fromkeys(range(0x2010, 0x2016), "-")
 
+SAFE_NAMES = frozenset(
+    {
+        *("ts", "level", "logger", "type", "kind", "status", "version", "code", "at"),
+        *("run_id", "tenant", "tenant_id", "node_id", "step_id", "parent_id", "call_key"),
+        *("request_id", "trace_id", "span_id", "worker_id", "process_id", "sha256"),
+        *("tier", "step_type", "mode", "decision", "finish_reason", "terminate_reason"),
+        *("dimension", "error_class", "media_type", "method", "status_code"),
+    }
+)
+"""Names of log fields whose values the service makes itself, or that callers name runs with."""
+
+_WORD = re.compile(r"[A-Z]?[^\W\dA-Z_]+|[A-Z]+(?![^\W\dA-Z_])|\d+")
+_SECRET = re.compile(
+    r"passw|passphrase|passcode|secret|apikey|privatekey|accesskey|credential|authorization|cookie"
+    r"|(?:signing|encryption|master|ssh|auth|client|license|account|session|shared)key$"
+    r"|goldanswer|^cvv|^cvc|^auth$|^bearer$|connectionstring|mnemonic|seedphrase|kennwort"
+    r"|motdepasse|contrase[n\u00f1]|^senha$|\u043f\u0430\u0440\u043e\u043b\u044c"
+    r"|(?<!per)(?<!first)(?<!last)token$"
+)
+_SECRET_WORDS = frozenset({"pass", "pw", "pwd", "pin", "otp", "sid", "session", "jwt", "dsn"})
+"""Too short to be searched for inside other words: the last word of a secret's name."""
+_PERSONAL_ENDINGS = (
+    *("mail", "emailaddress", "phone", "mobile", "fax", "phonenumber", "mobilenumber", "dob"),
+    *("telephonenumber", "firstname", "lastname", "fullname", "surname", "givenname", "familyname"),
+    *("middlename", "maidenname", "customername", "patientname", "cardholder", "cardholdername"),
+    *("birthday", "birthdate", "dateofbirth", "ssn", "socialsecuritynumber", "nationalid", "taxid"),
+    *("passport", "passportnumber", "driverslicense", "iban", "accountnumber", "creditcard"),
+    *("cardnumber", "street", "streetaddress", "homeaddress", "postaladdress", "postalcode"),
+    "zipcode",
+)
+"""How the names of personal data end: ``customer_email``, ``workPhone``."""
+
 
 def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS) -> Any:
     """Return a copy of ``value`` that may be shown; ``name`` is what it is called.
 
-    Mappings, sequences and dataclasses are walked to a depth and length; what is neither text nor
-    number is shown as text. The allowlist is for ``name`` alone: what a mapping calls its parts may
-    come from anybody.
+    Mappings, sequences and dataclasses are walked to a depth and length; other objects are shown as
+    text. The allowlist is for ``name`` alone: callers may name the parts of a mapping.
     """
     if name in SAFE_NAMES and isinstance(value, str):
         is_identifier = len(value) <= _MAX_NAME_CHARS and value.isprintable()
@@ -186,7 +215,14 @@ def _redact_number(value: float | None) -> Any:
 
 @lru_cache(maxsize=4096)
 def _mark_of(name: str) -> str | None:
-    return mark_of(normalize(name))
+    """Return what is shown instead of any value with this name; None if the value decides."""
+    words = _WORD.findall(normalize(name))
+    plain = "".join(words).lower()
+    if not plain:
+        return None
+    if words[-1].lower() in _SECRET_WORDS or _SECRET.search(plain):
+        return "[secret]"
+    return "[personal data]" if plain.endswith(_PERSONAL_ENDINGS) else None
 
 
 @lru_cache(maxsize=4096)
