@@ -2,6 +2,7 @@
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -147,7 +148,7 @@ class ArgumentChecks:
         return self._checks[name].problem(args)
 
 
-class CheckedTool:
+class CheckedTool(ABC):
     """What the built-in tools share: arguments that fit the schema, and refusals as results."""
 
     spec: ToolSpec
@@ -166,13 +167,13 @@ class CheckedTool:
         except ToolRefusedError as refusal:
             return refusal.result()
 
+    @abstractmethod
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return the result for arguments that follow the schema.
 
         Raises:
             ToolRefusedError: there is none.
         """
-        raise NotImplementedError
 
 
 def _is_storable(args: Mapping[str, Any]) -> bool:
