@@ -1,10 +1,8 @@
 """Patterns for what must not be shown, and the engine that applies many of them quickly.
 
-Every rule takes linear time. A repetition without an upper bound is possessive and begins at the
-edge of a word, so that each word is read once; all other repetitions are bounded.
-
-Most texts match nothing, and few rules concern any one text. So each rule names a cheap condition
-without which it cannot match, and a `RuleSet` checks each condition once per text.
+Every rule takes linear time: a repetition without an upper bound is possessive and begins at the
+edge of a word. Most texts match nothing, so each rule names a cheap condition without which it
+cannot match, and a `RuleSet` checks each condition once per text.
 """
 
 import re
@@ -80,7 +78,14 @@ class RuleSet:
 
     def apply(self, text: str) -> str:
         """Return ``text`` after all rules, each applied to what those before it have left."""
-        lowered = text.lower()
+        if chosen := self._chosen(text.lower()):
+            for bit, rule in self._rules:
+                if bit & chosen and (after := rule.apply(text)) != text:
+                    text = after
+                    chosen |= self._chosen(text.lower())  # a mark may be another rule's hint
+        return text
+
+    def _chosen(self, lowered: str) -> int:
         chosen = self._always
         for hint, bits in self._hints:
             if hint in lowered:
@@ -88,9 +93,4 @@ class RuleSet:
         for search, bits in self._shapes:
             if search(lowered) is not None:
                 chosen |= bits
-        if not chosen:
-            return text
-        for bit, rule in self._rules:
-            if bit & chosen:
-                text = rule.apply(text)
-        return text
+        return chosen

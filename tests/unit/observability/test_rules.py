@@ -49,6 +49,7 @@ def test_no_rule_is_left_out_that_finds_something(text: str) -> None:
 @pytest.mark.req("002/19.3")
 @given(st.lists(FRAGMENTS | st.text(max_size=3), max_size=8))
 @example(["Bearer abcdefgh1", ":", "ada@example.org"])
+@example(["Bearer abcdefgh1", ": ", "ada@example.org", "ada@example.org"])
 def test_no_rule_is_left_out_of_any_text(fragments: list[str]) -> None:
     """Whatever stands beside whatever."""
     text = "".join(fragments)
