@@ -221,6 +221,8 @@ def test_the_shortest_time_counts_and_is_named() -> None:
 
     long = run.child("long", Budget(max_time_seconds=60))
     assert long.remaining_seconds() == 3
+    cause = run.out_of_own_time().cause
+    assert (cause.scope, cause.dimension, cause.limit) == ("run", "seconds", 10)
     assert Scope("free").remaining_seconds() is None
 
 
