@@ -22,6 +22,7 @@ from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.function import BlockingPool
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.explain import explain
 from app.trace.step_trace import RecordedSteps
 
 Status = Literal["completed", "failed", "halted", "cancelled"]
@@ -46,6 +47,10 @@ class GraphRun:
     """The limit, or the cancel request, that ended it."""
     calls: ExecutionGraph
     """Everything that was executed and called."""
+
+    def explain(self) -> str:
+        """Return what happened as a text for people: the tree of steps and calls, times, costs."""
+        return explain(self.calls.snapshot(), cancelled=self.status == "cancelled")
 
 
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

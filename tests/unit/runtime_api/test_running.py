@@ -15,6 +15,7 @@ from app.runtime_api import (
     GraphRun,
     StepTimeoutError,
 )
+from tests.typing import public_api
 from tests.unit.runtime_api.functions import constant
 
 
@@ -188,3 +189,8 @@ async def test_seconds_are_counted_from_the_first_execution() -> None:
 
     assert before == 0
     assert within > 0
+
+
+async def test_the_program_that_type_checkers_read_works() -> None:
+    """Types that hold in a program that fails would prove nothing."""
+    assert await public_api.main() == {"one": 1, "two": 2}
