@@ -2,10 +2,11 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Self, cast
+from typing import Annotated, Any, Self, cast
 
-from app.api.field_types import View
+from app.api.field_types import DocumentedAs, View
 from app.api.run_views import Links
+from app.api.snapshot_views import TraceSnapshot
 from app.engine.step_path import StepPath
 from app.runs.service import Trace
 from app.trace.analysis import (
@@ -185,7 +186,7 @@ class TraceView(View):
     """What a run did, call by call."""
 
     run_id: str
-    snapshot: dict[str, Any]
+    snapshot: Annotated[dict[str, Any], DocumentedAs(TraceSnapshot)]
     """The ExecutionGraph: chain_id, root_id, nodes by id, aggregates, snapshot_ts_ms."""
     steps: list[StepView]
     """In the order in which they began."""
