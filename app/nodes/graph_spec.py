@@ -81,7 +81,7 @@ class StepSpec(StepData):
 
 
 class EdgeData(StepData):
-    """What an edge must say; there is no default."""
+    """What travels on an edge; there is no default."""
 
     channel: Literal["flow", "link"]
     """``flow`` routes values, ``link`` materialises dependencies."""
@@ -114,7 +114,7 @@ class GraphFrame(StepData):
 
 
 class GraphSpec(GraphFrame):
-    """A whole graph, for those who describe its form."""
+    """A graph: steps, and the edges that join them."""
 
     steps: list[StepSpec]
     edges: list[EdgeSpec]
