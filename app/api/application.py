@@ -22,7 +22,8 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 _DESCRIPTION = (
     "Runs agents for other services inside hard budgets, cancellable at any moment, with a trace "
     "of every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
-    "refused; every response carries X-Request-ID."
+    "refused; every response carries X-Request-ID.\n\n"
+    "How to add tools, functions and providers of models: [extending](docs/extending.md)."
 )
 
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from app.adapters.providers.recorded import Recorder
 from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices
+from app.bootstrap.configuration import url_of
 from app.bootstrap.process import Process, collect_garbage_seldom
 from app.client import CaseworkerClient
 from app.settings.schema import Settings
@@ -112,8 +113,7 @@ class _Server(uvicorn.Server):
 
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
-        return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        return url_of(host, port)
 
 
 def _limits(settings: Settings) -> ApiLimits:
