@@ -1,7 +1,7 @@
 """What the HTTP layer is built from; the composition root hands it over."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from app.control.budget import Budget
@@ -81,9 +81,9 @@ class ApiLimits:
     default_mode: str
     default_timezone: str
     default_seed: int | None = None
-    default_budget: Budget = field(default_factory=Budget)
+    default_budget: Budget
     """The limits of a case run, replaced one by one by those that its caller gives."""
-    budget_ceiling: Budget = field(default_factory=Budget)
+    budget_ceiling: Budget
     """What no run may pass, whatever its caller gives."""
 
     @property

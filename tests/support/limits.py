@@ -7,6 +7,7 @@ from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.engines import PoolSizes
 from app.api.services import ApiLimits
+from app.control.budget import Budget
 from app.control.retry import RetryPolicy
 from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
@@ -33,6 +34,8 @@ def api_limits(**changes: Any) -> ApiLimits:
         anonymous="loopback",
         default_mode="hrm_small_then_escalate",
         default_timezone="UTC",
+        default_budget=Budget(),
+        budget_ceiling=Budget(),
     )
     return replace(limits, **changes)
 
