@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
+from app.llm.ports import MAX_REPLY_BYTES
 from app.settings import cases
 from app.settings.values import Count, Positive, Seconds, Section, Text, key
 
@@ -114,7 +115,9 @@ class AuthSettings(Section):
 class LimitsSettings(Section):
     """How large what the service meets may be."""
 
-    max_reply_kb: Positive = key(1024, "Longest reply of a model, unfolded; in KiB.")
+    max_reply_kb: Positive = key(
+        MAX_REPLY_BYTES // 1024, "Longest reply of a model, unfolded if it is compressed; in KiB."
+    )
 
 
 class ShutdownSettings(Section):
