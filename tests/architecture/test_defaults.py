@@ -19,8 +19,8 @@ def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, A
     for call in ast.walk(ast.parse(source)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
-        callee = getattr(module, call.func.id, None)
-        if not str(getattr(callee, "__module__", "")).startswith("app."):
+        callee: Any = getattr(module, call.func.id, None)
+        if callee is None or not str(callee.__module__).startswith("app."):
             continue
         for argument in call.keywords:
             if argument.arg is not None and _is_configured(argument.value):
