@@ -15,6 +15,7 @@ from app.control.ledger import Scope
 from app.control.retry import RetryPolicy, verdict
 from app.control.usage import Charge
 from app.engine.step_path import StepPath
+from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import checked_usage
 
@@ -72,6 +73,8 @@ class CallSpec:
     timeout_seconds: float | None = None
     """Per attempt."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    request: Mapping[str, Any] | None = None
+    """What is asked, as a trace may show it; None keeps nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,6 @@ class OutcomeUnknownError(Exception):
 
 
 Attempt = Callable[[], Awaitable[Reply]]
-
-BROKEN = "The call broke."
-"""Said of an error that is none of a call's own: its message could hold anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class AttemptLog:
         elif isinstance(error, self._failures):
             self._graph.mark_failure(self._node, _class_of(error), self._said(error))
         elif isinstance(error, Exception):
-            self._graph.mark_failure(self._node, type(error).__name__, BROKEN)
+            self._graph.mark_failure(self._node, type(error).__name__, message_of_error(error))
         else:
             self._graph.mark_halt(self._node, str(error) or type(error).__name__)
 

@@ -16,10 +16,9 @@ from app.engine.prepared import PreparedGraph
 from app.engine.step_path import Area, StepPath
 from app.kernel.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
-from app.observability.redaction import redact_text
+from app.observability.errors import message_of_error
+from app.trace.call_tree import ABANDONED
 from app.trace.step_trace import StepRecord
-
-MAX_REASON_CHARS = 500
 
 
 class StepBrokenError(Exception):
@@ -144,17 +143,6 @@ class GraphOutcome:
                 left += error.exceptions
 
 
-def message_of_error(error: Exception) -> str:
-    """Return what may be said of a failure.
-
-    The messages of our own errors are made to be shown; others could hold anything.
-    """
-    ours = type(error).__module__.startswith("app.")
-    if not ours:
-        return f"It broke with {type(error).__name__}."
-    return redact_text(str(error), max_chars=MAX_REASON_CHARS)
-
-
 def stop_in(recorded: Recorded) -> Stop | None:
     """Return the stop that had cut a step off, and with it the run; None if there was none."""
     if recorded.outcome is not CallOutcome.UNKNOWN or "stop" not in (recorded.value or ()):
@@ -177,9 +165,6 @@ def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
 def class_of(error: Exception) -> str:
     """Return the name of the class of a failure, also of one that is only recorded."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
-
-
-ABANDONED = "The step ignored its cancellation and was abandoned."
 
 
 def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:

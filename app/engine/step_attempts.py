@@ -16,7 +16,7 @@ from app.control.stops import Stop
 from app.engine.call import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
-from app.engine.events import LATE_RESULT, LIFECYCLE, Event
+from app.engine.events import LATE_RESULT, RESERVED, Event
 from app.engine.node import Execution, ExecutionResult, NodeEvent
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
@@ -27,11 +27,11 @@ from app.engine.report import (
     StepTimeoutError,
     detach_inside,
     failure_of,
-    message_of_error,
 )
 from app.engine.step_path import StepPath
 from app.engine.supervision import detach, until_done
 from app.kernel.graph import DEFAULT_HANDLE
+from app.observability.errors import message_of_error
 
 
 def outputs_of(
@@ -121,7 +121,7 @@ def _meant_by(error: BaseException) -> BaseException:
     if stop is not None:
         stop.__suppress_context__ = True
         return stop
-    broken = StepBrokenError(f"The step's node ended with {type(error).__name__}.")
+    broken = StepBrokenError(f"The step's node ended with {message_of_error(error)}.")
     broken.__cause__ = error
     return broken
 
@@ -151,7 +151,7 @@ async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
 def _pass_on(item: Any, context: FlowContext) -> None:
     if not isinstance(item, NodeEvent):
         raise StepBrokenError("The step's node told something that is no NodeEvent.")
-    if item.type in LIFECYCLE:
+    if item.type in RESERVED:
         raise StepBrokenError(f"{item.type} is for the engine to tell.")
     if context.run.events is not None:
         context.run.events.emit(

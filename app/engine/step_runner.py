@@ -24,21 +24,24 @@ from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
 from app.engine.report import (
-    ABANDONED,
     StepReport,
     class_of,
     detach_inside,
     emit_cut_off,
     emit_end,
     failure_of,
-    message_of_error,
 )
 from app.engine.step_attempts import begin, end_of, outputs_of
 from app.engine.step_path import StepPath
 from app.engine.supervision import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
+from app.observability.errors import message_of_error
+from app.trace.call_tree import ABANDONED
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
+
+CANCELLED = "The task that executes it was cancelled."
+"""The reason of what ended although neither a stop nor a failure is known."""
 
 
 class StepRunner:
@@ -206,7 +209,7 @@ class StepRunner:
         if isinstance(stop, HandOver):
             self._token.trip(stop)
         final = self._token.stop or stop
-        reason, outputs = str(final) or "Another step failed.", report.so_far()
+        reason, outputs = str(final) or CANCELLED, report.so_far()
         node = self._node_of(step, report, path)
         if isinstance(final, Stop) and not isinstance(final, HandOver):
             self._note_stop(node, report, path, final)

@@ -27,6 +27,7 @@ from app.control.stops import (
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.driver import GraphExecution
+from app.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
@@ -277,6 +278,8 @@ class RunExecutor:
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
             return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
+        begun = RUN_RESUMED if run.last_seq else RUN_STARTED
+        execution.journal.emit(Event(type=begun, data={"attempt": run.attempts}))
         try:
             with seconds_of(execution.scope, active.token), _deadline_of(active, execution):
                 return await self._supervisor.run(

@@ -7,8 +7,9 @@ from typing import Any
 
 from app.control.stops import CancelledError, Stop, StopCause, StopKind
 from app.control.usage import ResourceUsage
-from app.engine.report import GraphOutcome, StepReport, class_of, message_of_error
+from app.engine.report import GraphOutcome, StepReport, class_of
 from app.kernel.facts import StepStatus
+from app.observability.errors import message_of_error
 from app.runs.event_log import EventLog, run_ended
 from app.runs.plan import CASE_STEP, result_of
 from app.runs.replay import graph_of, spent_before, tries_of

@@ -6,10 +6,11 @@ from typing import Any
 
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepReport, message_of_error
+from app.engine.report import GraphOutcome, StepReport
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
+from app.observability.errors import message_of_error
 from app.runs.run import Run, RunKind, RunRequest
 
 CASE_STEP = "case"

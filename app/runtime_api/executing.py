@@ -1,5 +1,6 @@
 """Executes a prepared graph for a caller in Python: its limits, its stop and its trace joined."""
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from app.control.stops import Stop, StopKind
+from app.control.stops import CancelledError, Stop, StopKind
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import DEFAULT_CEILING, StepSlots
@@ -15,11 +16,13 @@ from app.engine.context import ExecutionContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepRecords, message_of_error
+from app.engine.report import GraphOutcome, StepRecords
+from app.engine.step_runner import CANCELLED
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.function import BlockingPool
+from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.step_trace import RecordedSteps
 
@@ -87,8 +90,13 @@ async def execute(
     if context.trace is not None and records is not None:
         started_ns = run.trace.readings[0]
         context.trace.follow(RecordedSteps(run.trace, records, datetime.now(UTC), started_ns))
+    execution = GraphExecution(prepared, {}, run)
     try:
-        outcome = await _supervised(GraphExecution(prepared, {}, run), run)
+        outcome = await _supervised(execution, run)
+    except asyncio.CancelledError as cancelled:
+        stop = CancelledError(str(cancelled) or CANCELLED)
+        _close(run, ended(execution.abandoned(stop), run.trace), context)
+        raise
     finally:
         pool.close()
         if records is not None:

@@ -10,7 +10,6 @@ from app.engine.concurrency import NodeLock
 from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.report import GraphOutcome
 from app.engine.step_path import check_step_id
 from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
 from app.kernel.graph import Graph as Shape
@@ -18,8 +17,7 @@ from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
 from app.nodes.function import ContextNode, ContextualNode
-from app.runtime_api.executing import GraphRun, ended, execute, results_of
-from app.trace.execution_graph import ExecutionGraph
+from app.runtime_api.executing import GraphRun, execute, results_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +209,6 @@ class Graph:
         Raises:
             GraphError: the graph is not valid; nothing was executed.
         """
-        if not self._steps:
-            calls = ExecutionGraph()
-            calls.mark_success(calls.create_root(self.id), 0)
-            return ended(GraphOutcome({}), calls)
         return await execute(
             self._ready(), context or ExecutionContext(), grace_seconds=self._grace_seconds
         )

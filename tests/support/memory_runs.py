@@ -7,10 +7,12 @@ JSON, as it would on its way into a database, so nobody shares objects with the 
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
 from app.runs.errors import (
@@ -198,6 +200,24 @@ class MemoryRuns:
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         async with _transaction():
             return journal_of(self.rows.get(key, Row()))
+
+    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
+        async with _transaction():
+            return [
+                each
+                for each in journal_of(self.rows.get(key, Row()))
+                if each.node_id in ("n000001", node_id)
+                or (each.node["parent_id"], each.node["name"]) == (node_id, "attempt")
+            ]
+
+    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+        async with _transaction():
+            noted = [each for each in journal_of(self.rows.get(key, Row())) if each.call_key]
+            sizes = accumulate(
+                len(json.dumps(part)) for each in noted for part in (each.request, each.value)
+            )
+            upto = list(sizes)[1::2]
+            return [each for each, size in zip(noted, upto, strict=True) if size <= max_bytes]
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         async with _transaction():

@@ -14,13 +14,11 @@ import pytest
 import structlog
 
 from app.engine.report import StepTimeoutError
+from app.observability.errors import MAX_MESSAGE_CHARS, format_error, message_of
 from app.observability.logs import (
     LOG_FIELDS,
-    MAX_MESSAGE_CHARS,
     NOT_LISTED,
     configure_logging,
-    format_error,
-    message_of,
     run_logging,
 )
 
