@@ -215,6 +215,8 @@ class AttemptLog:
         self._first: dict[str, Any] | None = None
         self.made = 0
         """The attempts so far, those of an earlier execution included."""
+        self.of_fallback = False
+        """Whether the next attempt is that of what works in place of a step."""
 
     def __enter__(self) -> None:
         self.made += 1
@@ -222,8 +224,11 @@ class AttemptLog:
             self._started_ms = self._graph.now_ms()
         else:
             self.add_first()
+            about: dict[str, object] = {"attempt": self.made}
+            if self.of_fallback:
+                about["fallback"] = True
             self._node = self._graph.begin_node(
-                self._call_node, "system", "attempt", metadata={"attempt": self.made}
+                self._call_node, "system", "attempt", metadata=about
             )
         self._graph.mark_running(self._node)
 

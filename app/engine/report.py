@@ -20,6 +20,9 @@ from app.observability.errors import message_of_error
 from app.trace.call_tree import ABANDONED
 from app.trace.step_trace import StepRecord
 
+HALTED = "halted"
+"""How a step stands that a limit has cut off."""
+
 
 class StepBrokenError(Exception):
     """A step that neither returned nor failed as a step does."""
@@ -66,6 +69,8 @@ class StepReport:
     """How many attempts an earlier execution has made in vain, and what the last one came to."""
     node: str = ""
     """Its CallNode, once it has one."""
+    attempts: int = 1
+    """How often it was tried, a fallback included, if it has failed."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
         """Remember what gives the step's partial outputs."""
@@ -103,6 +108,7 @@ class StepReport:
             )
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
+        self.node, self.attempts = recorded.node_id, recorded.value.get("attempts", 1)
         ended = StepStatus.FAILED if self.recovered_by is None else StepStatus.COMPLETED
         return self.become(ended, outputs, error)
 
@@ -141,6 +147,13 @@ class GraphOutcome:
             left += (error.__cause__, error.__context__)
             if isinstance(error, BaseExceptionGroup):
                 left += error.exceptions
+
+
+def standing_of(report: StepReport, stop: Stop | None) -> str:
+    """Return how a step stands, in the words of a run's status: a limit halts it, too."""
+    if report.status is StepStatus.CANCELLED and stop is not None and stop.is_limit:
+        return HALTED
+    return report.status.value
 
 
 def stop_in(recorded: Recorded) -> Stop | None:

@@ -6,6 +6,8 @@ from the journal. One that was cut off is executed again and counts as the same 
 
 from dataclasses import replace
 
+import structlog
+
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
 from app.control.stops import HandOver, Stop
@@ -35,8 +37,10 @@ from app.engine.step_attempts import begin, end_of, outputs_of
 from app.engine.step_path import StepPath
 from app.engine.supervision import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
-from app.observability.errors import message_of_error
+from app.observability.errors import is_ours, message_of_error
 from app.trace.call_tree import ABANDONED
+
+log = structlog.get_logger(__name__)
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
 
@@ -168,7 +172,10 @@ class StepRunner:
             self._journal.note(node, _ended_well(report, path, outputs))
         self._trace.end_step(node)
         if self._events is not None:
-            data = {"recovered_by": report.recovered_by} if report.recovered_by else {}
+            data: dict[str, str] = {}
+            if report.recovered_by is not None and report.error is not None:
+                error = message_of_error(report.error)
+                data = {"recovered_by": report.recovered_by, "error": error}
             emit_end(self._run, STEP_COMPLETED, path, data)
         report.complete(outputs, self._readings[0])
         if self._journal is not None:
@@ -192,9 +199,19 @@ class StepRunner:
         said, kind = message_of_error(error), class_of(error)
         node, outputs = self._node_of(step, report, path), report.so_far()
         if self._journal is not None and report.status is StepStatus.RUNNING:
-            value = failure_of(error, outputs=dict(outputs))
+            value = failure_of(error, outputs=dict(outputs), attempts=report.attempts)
             failure = step_entry(path, report.charge, CallOutcome.FAILURE, value)
             _note(self._journal, node, failure)
+        if self._journal is not None:
+            log.warning(
+                "step.failed",
+                step_id=path.text,
+                node_id=node,
+                attempts=report.attempts,
+                error_class=kind,
+                error=said,
+                exc_info=None if is_ours(error) or step.policy is not None else error,
+            )
         self._trace.mark_failure(node, kind, said)
         self._end_badly(report, StepStatus.FAILED, outputs, error)
         emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
@@ -255,7 +272,12 @@ def _ended_well(report: StepReport, path: StepPath, outputs: Outputs) -> Entry:
     """Return what is journaled of a step that has outputs; its policy may have seen to that."""
     if report.recovered_by is None or report.error is None:
         return step_entry(path, report.charge, CallOutcome.RESULT, dict(outputs))
-    made_good = failure_of(report.error, outputs=dict(outputs), recovered_by=report.recovered_by)
+    made_good = failure_of(
+        report.error,
+        outputs=dict(outputs),
+        recovered_by=report.recovered_by,
+        attempts=report.attempts,
+    )
     return step_entry(path, report.charge, CallOutcome.FAILURE, made_good)
 
 

@@ -1,14 +1,15 @@
 """What may be shown of an error: its message in one line, or all of it with its traceback.
 
 The messages of our own errors are made of safe parts, to be shown as they are: redacting them as
-prose could turn what they say into its opposite. Those of others may quote anything, such as the
-row that a database refused: of them the first line is shown, redacted.
+prose could turn what they say into its opposite. Only what has the form of a key is taken out of
+them. Those of others may quote anything, such as the row that a database refused: of them the first
+line is shown, redacted.
 """
 
 import traceback
 from collections.abc import Iterator
 
-from app.observability.redaction import redact_text
+from app.observability.redaction import redact_text, without_keys
 
 MAX_MESSAGE_CHARS = 300
 """Of the message of an error that is not ours."""
@@ -34,7 +35,7 @@ def message_of(error: BaseException) -> str:
     except Exception:  # it is code of others
         return "(its message cannot be read)"
     if is_ours(error):
-        return message
+        return without_keys(message)
     return redact_text(message.partition("\n")[0], max_chars=MAX_MESSAGE_CHARS)
 
 

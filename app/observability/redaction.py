@@ -127,9 +127,14 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     return _fitted(shown[:-_LOOKAHEAD_CHARS] if is_cut else shown, len(text), max_chars)
 
 
+def without_keys(text: str) -> str:
+    """Return a text of our own without what has the form of a key; its words stay as they are."""
+    return _KEYS.apply(text)
+
+
 def holds_key(text: str) -> bool:
     """Tell whether a short text contains what has the form of a key."""
-    return _KEYS.apply(text) != text
+    return without_keys(text) != text
 
 
 def normalize(text: str) -> str:

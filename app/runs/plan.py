@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from app.control.stops import Stop
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepReport
+from app.engine.report import GraphOutcome, StepReport, class_of, standing_of
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
@@ -75,24 +76,28 @@ def facts_of(run: Run) -> RunFacts:
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
     """Return what a run came to, or had come to when it was ended."""
     if run.request.kind is RunKind.GRAPH:
-        return _graph_result(outcome.steps)
+        return _graph_result(outcome)
     case: Mapping[str, Any] | None = outcome.steps[CASE_STEP].outputs.get(RESULT)
     return None if case is None else dict(case)
 
 
-def _graph_result(steps: Mapping[str, StepReport]) -> dict[str, Any]:
+def _graph_result(outcome: GraphOutcome) -> dict[str, Any]:
+    steps, stop = outcome.steps, outcome.stop
     return {
         "outputs": {
             step_id: dict(report.outputs) for step_id, report in steps.items() if report.outputs
         },
-        "steps": {step_id: _standing(report) for step_id, report in steps.items()},
+        "steps": {step_id: _standing(report, stop) for step_id, report in steps.items()},
     }
 
 
-def _standing(report: StepReport) -> dict[str, Any]:
-    standing: dict[str, Any] = {"status": report.status.value}
+def _standing(report: StepReport, stop: Stop | None) -> dict[str, Any]:
+    standing: dict[str, Any] = {"status": standing_of(report, stop)}
     if report.error is not None:
         standing["error"] = message_of_error(report.error)
+        standing["error_class"] = class_of(report.error)
+        standing["attempts"] = report.attempts
+        standing["node_id"] = report.node or None
     if report.recovered_by is not None:
         standing["recovered_by"] = report.recovered_by
     return standing

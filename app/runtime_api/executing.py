@@ -16,7 +16,7 @@ from app.engine.context import ExecutionContext, RunContext
 from app.engine.driver import GraphExecution
 from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepRecords
+from app.engine.report import HALTED, GraphOutcome, StepRecords
 from app.engine.step_runner import CANCELLED
 from app.engine.supervision import DetachedError, Supervisor, seconds_of
 from app.kernel.facts import StepStatus
@@ -37,7 +37,7 @@ class GraphRun:
     results: dict[str, Any]
     """By step; of a step that was cut off or failed, what it had so far."""
     steps: Mapping[str, str]
-    """How each step stands: pending, completed, failed, cancelled or skipped."""
+    """How each step stands: completed, failed, halted, cancelled, skipped or not_started."""
     error: Exception | None
     """What failed it."""
     stop: Stop | None
@@ -59,15 +59,18 @@ def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 _WORDS = {status: status.value for status in StepStatus}
 """Looked up once: for a thousand steps it is felt."""
+_HALTED_WORDS = {**_WORDS, StepStatus.CANCELLED: HALTED}
 
 
 def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
     """Return how a graph ended."""
     outputs = {step_id: report.outputs for step_id, report in outcome.steps.items()}
+    halted = outcome.stop is not None and outcome.stop.is_limit
+    words = _HALTED_WORDS if halted else _WORDS
     return GraphRun(
         status=_status(outcome),
         results=results_of(outputs),
-        steps={step_id: _WORDS[report.status] for step_id, report in outcome.steps.items()},
+        steps={step_id: words[report.status] for step_id, report in outcome.steps.items()},
         error=outcome.error,
         stop=outcome.stop,
         calls=calls,

@@ -149,7 +149,7 @@ def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
 
 
 def test_a_failing_step_fails_the_run() -> None:
-    """A failure that is none of ours is named, not quoted."""
+    """A failure that is none of ours is quoted without what must not be shown."""
 
     async def story() -> None:
         async def fails(context: FlowContext) -> str:
@@ -160,8 +160,10 @@ def test_a_failing_step_fails_the_run() -> None:
 
         assert (run.status, run.finish_reason) == (RunStatus.FAILED, None)
         assert run.stop is not None
-        assert (run.stop["kind"], run.stop["reason"]) == ("error", "It broke with RuntimeError.")
-        assert trace_of(process, run)["case"] == ("fail", "It broke with RuntimeError.")
+        assert (run.stop["kind"], run.stop["reason"]) == ("error", "RuntimeError: [email]")
+        assert trace_of(process, run)["case"] == ("fail", "RuntimeError: [email]")
+        assert (run.stop["step_id"], run.stop["error_class"]) == ("case", "RuntimeError")
+        assert run.stop["at"].endswith("Z")
         assert "alice" not in str(process.store.rows[KEY])
 
     run_story(story)
