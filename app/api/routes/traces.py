@@ -80,7 +80,8 @@ async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) 
 
 
 def _as_json(trace: Trace, root: str, payloads: Mapping[str, Payload] | None) -> str:
-    return TraceView.of(trace, root, payloads).model_dump_json()
+    hidden = {"payloads"} if payloads is None else None
+    return TraceView.of(trace, root, payloads).model_dump_json(exclude=hidden)
 
 
 def _as_text(trace: Trace, payloads: Mapping[str, Payload]) -> str:

@@ -325,4 +325,5 @@ def test_a_failure_is_journaled_with_what_the_step_had_so_far(refuses: bool) -> 
 
     assert noted.outcome is CallOutcome.FAILURE
     outputs = {} if refuses else {"so": "far"}
-    assert noted.value == {"error_class": "OurError", "message": "No.", "outputs": outputs}
+    failure = {"error_class": "OurError", "message": "No.", "attempts": 1}
+    assert noted.value == {**failure, "outputs": outputs}

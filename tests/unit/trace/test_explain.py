@@ -12,19 +12,17 @@ $0.9542 · 2 LLM calls · 2 tool calls · 1 retry · 5,120 tokens in, 3,080 out 
 Began 2025-02-19 21:20:00 UTC.
 
 Stopped at llm step_2 (n000007) after 1.61 s: cost ceiling exceeded
-Failed: tool divide (n000005): ZeroDivisionError: division by zero
+Failed, and plan went on: tool divide (n000005): ZeroDivisionError: division by zero
 
-n000001 agent_run                                  halt        1.61 s
+n000001 agent_run                                  halted      1.61 s
         │  budget
-n000002 ├─ llm plan (nano) +1 retry                success     700 ms       120 → 80 tok   $0.0042
-n000003 │  ├─ attempt                              fail        200 ms
+n000002 ├─ llm plan (nano) +1 retry                completed   700 ms       120 → 80 tok   $0.0042
+n000003 │  ├─ attempt                              failed      200 ms
         │  │     RateLimitError: 429
-n000004 │  ├─ tool web_search                      success     100 ms
-n000005 │  └─ tool divide                          fail          0 ms
-        │        ZeroDivisionError: division by zero
-n000006 ├─ llm compose (big-1)                     success     800 ms  5,000 → 3,000 tok   $0.9500
-n000007 └─ llm step_2 (big-1)                      halt          0 ms
-              cost ceiling exceeded
+n000004 │  ├─ tool web_search                      completed   100 ms
+n000005 │  └─ tool divide                          failed        0 ms
+n000006 ├─ llm compose (big-1)                     completed   800 ms  5,000 → 3,000 tok   $0.9500
+n000007 └─ llm step_2 (big-1)                      halted        0 ms
 
 Where the time went
   llm compose (big-1)                              1x   800 ms  50% ██████████
@@ -149,7 +147,7 @@ def test_what_a_cancel_ended_is_called_cancelled(graph: ExecutionGraph, root: st
     words = {line.split()[0]: line.split()[-3] for line in lines if line.startswith("n0000")}
 
     assert lines[0] == "Run chain-1 was cancelled after 0 ms."
-    assert words == {"n000001": "cancelled", "n000002": "halt", "n000003": "cancelled"}
+    assert words == {"n000001": "cancelled", "n000002": "halted", "n000003": "cancelled"}
 
 
 def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:
@@ -174,7 +172,7 @@ def test_a_large_tree_is_cut_and_says_so(graph: ExecutionGraph, root: str) -> No
 def test_many_failures_are_counted(graph: ExecutionGraph, root: str) -> None:
     """The first few are named."""
     for number in range(8):
-        graph.mark_failure(graph.begin_node(root, "tool", f"t{number}"), "E")
+        graph.mark_failure(graph.begin_node(root, "tool", f"t{number}"), "E", f"no {number}")
 
     assert "… and 3 more failures" in explain(graph.snapshot())
 

@@ -120,7 +120,10 @@ async def test_a_tool_that_raises_is_evidence_too() -> None:
     result = result_of(await here.run())
 
     broken, calculated, _ = result["evidence"]
-    assert broken["result"] == {"error": BROKE, "code": "RuntimeError"}
+    assert broken["result"] == {
+        "error": "The tool broke: RuntimeError: the disk of [email] is full",
+        "code": "RuntimeError",
+    }
     assert calculated["result"]["value"] == "42"
     assert result["verified"] is True
     assert "alice" not in str(result)
