@@ -171,6 +171,8 @@ class GraphExecution:
                     turn_ends = clock() + TURN_SECONDS
             else:
                 await self._work_side_by_side()
+        if not self._steps:
+            self._run.token.check()  # else the steps see to that
         stuck = not self._scheduler.done or (self._steps and not self._reports)
         if stuck and self._outcome.error is None:
             raise GraphError("Some steps wait for one another.")

@@ -155,9 +155,9 @@ def sort_of(kind: str, name: str, model: str | None = None) -> str:
 
 
 def reason_of(node: Node) -> str:
-    """Return why a node ended badly; a reason that begins with its class does not repeat it."""
+    """Return why a node ended badly; a reason that names its class does not repeat it."""
     error_class, reason = node["error_class"], node["stop_reason"]
-    if error_class and reason and reason.startswith(f"{error_class}:"):
+    if error_class and reason and error_class in reason:
         error_class = None
     return plain(": ".join(part for part in (error_class, reason) if part)) or "no reason given"
 

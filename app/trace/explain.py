@@ -60,7 +60,7 @@ def explain(
     rows = CallRows(snapshot, root, payloads, cancelled=cancelled)
     sections = (
         _headline(snapshot, root, rows.status(root), queued_ms),
-        rows.troubles(),
+        _wrapped(rows.troubles()),
         rows.tree(max_nodes),
         _skipped(skipped),
         _times(snapshot),
@@ -88,6 +88,12 @@ def _headline(snapshot: Snapshot, root: Node, status: ShownStatus, queued_ms: in
     )
     queued = f", after {duration(queued_ms)} in the queue" if queued_ms >= _FELT_MS else ""
     yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
+
+
+def _wrapped(lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines of which nothing is cut off: what went wrong is the point of them."""
+    for line in lines:
+        yield from wrap(line, WIDTH, subsequent_indent="  ")
 
 
 def _skipped(steps: Sequence[str]) -> Iterator[str]:

@@ -58,6 +58,7 @@ def memory_api(
     limits: ApiLimits | None = None,
     *,
     runs: RunService | None = None,
+    payloads: PayloadReading | None = None,
     artifacts: ArtifactStore | None = None,
     readiness: FixedReadiness | None = None,
     tools: ToolPolicy | None = None,
@@ -71,7 +72,7 @@ def memory_api(
     tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
     services = ApiServices(
         runs=runs or RunService(store, executor=None),
-        payloads=PayloadReading(store),
+        payloads=payloads or PayloadReading(store),
         artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),
         tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy()),

@@ -303,10 +303,9 @@ def _of_status(error: exceptions.ModelHTTPError, provider: str, *, structured: b
 
 def _said_in(body: object) -> str:
     """Return what the provider says of a failure, as it may be shown; "" if it says nothing."""
-    said: object = body
-    for name in ("error", "message"):
-        if isinstance(said, Mapping):
-            said = said.get(name, said.get("detail"))
+    said = body.get("error", body) if isinstance(body, Mapping) else body
+    if isinstance(said, Mapping):
+        said = said.get("message", said.get("detail"))
     if not isinstance(said, str) or not said.strip():
         return ""
     text = " ".join(said[:_SEARCHED_CHARS].split())
