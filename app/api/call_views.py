@@ -40,7 +40,8 @@ class CallUsage(View):
 
     tokens_in: int | None
     tokens_out: int | None
-    cost_usd: float
+    cost_usd: float | None
+    """Null if the price is not known."""
 
 
 class CallDetails(View):

@@ -20,9 +20,6 @@ from app.observability.errors import message_of_error
 from app.trace.call_tree import ABANDONED
 from app.trace.step_trace import StepRecord
 
-HALTED = "halted"
-"""How a step stands that a limit has cut off."""
-
 
 class StepBrokenError(Exception):
     """A step that neither returned nor failed as a step does."""
@@ -44,6 +41,16 @@ class RecordedFailureError(Exception):
 
 class StepTimeoutError(TimeoutError):
     """One attempt of a step took longer than its policy allows."""
+
+    seconds = 0.0
+    """The time that the attempt had."""
+
+    @classmethod
+    def after(cls, timeout_ms: int) -> "StepTimeoutError":
+        """Return the failure of an attempt that had so much time."""
+        late = cls(f"No result within {timeout_ms} ms.")
+        late.seconds = timeout_ms / 1000
+        return late
 
 
 @dataclass(slots=True)
@@ -103,9 +110,8 @@ class StepReport:
         if recorded.outcome is CallOutcome.RESULT:
             return self.become(StepStatus.COMPLETED, recorded.value)
         if recorded.outcome is not CallOutcome.FAILURE:
-            return stop_in(recorded) is not None and self.become(
-                StepStatus.CANCELLED, recorded.value["outputs"]
-            )
+            stop = stop_in(recorded)
+            return stop is not None and self.become(cut_off_status(stop), recorded.value["outputs"])
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
         self.node, self.attempts = recorded.node_id, recorded.value.get("attempts", 1)
@@ -149,11 +155,10 @@ class GraphOutcome:
                 left += error.exceptions
 
 
-def standing_of(report: StepReport, stop: Stop | None) -> str:
-    """Return how a step stands, in the words of a run's status: a limit halts it, too."""
-    if report.status is StepStatus.CANCELLED and stop is not None and stop.is_limit:
-        return HALTED
-    return report.status.value
+def cut_off_status(stop: BaseException | None) -> StepStatus:
+    """Return how a step stands that was cut off: halted if a limit was met, else cancelled."""
+    limit = isinstance(stop, Stop) and stop.is_limit
+    return StepStatus.HALTED if limit else StepStatus.CANCELLED
 
 
 def stop_in(recorded: Recorded) -> Stop | None:

@@ -28,6 +28,7 @@ from app.engine.prepared import PreparedStep
 from app.engine.report import (
     StepReport,
     class_of,
+    cut_off_status,
     detach_inside,
     emit_cut_off,
     emit_end,
@@ -231,7 +232,7 @@ class StepRunner:
         if isinstance(final, Stop) and not isinstance(final, HandOver):
             self._note_stop(node, report, path, final)
         self._trace.mark_halt(node, reason)
-        self._end_badly(report, StepStatus.CANCELLED, outputs)
+        self._end_badly(report, cut_off_status(final), outputs)
         emit_cut_off(self._run, path, reason)
 
     def _note_stop(self, node: str, report: StepReport, path: StepPath, stop: Stop) -> None:
@@ -248,7 +249,7 @@ class StepRunner:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
         path = self._path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
-        self._end_badly(report, StepStatus.CANCELLED, report.so_far())
+        self._end_badly(report, cut_off_status(self._token.stop), report.so_far())
         detach_inside(self._run, path.inside())
         emit_cut_off(self._run, path, ABANDONED)
 

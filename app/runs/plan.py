@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.control.stops import Stop
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepReport, class_of, standing_of
+from app.engine.report import GraphOutcome, StepReport, class_of
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
@@ -82,17 +81,17 @@ def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
 
 
 def _graph_result(outcome: GraphOutcome) -> dict[str, Any]:
-    steps, stop = outcome.steps, outcome.stop
+    steps = outcome.steps
     return {
         "outputs": {
             step_id: dict(report.outputs) for step_id, report in steps.items() if report.outputs
         },
-        "steps": {step_id: _standing(report, stop) for step_id, report in steps.items()},
+        "steps": {step_id: _standing(report) for step_id, report in steps.items()},
     }
 
 
-def _standing(report: StepReport, stop: Stop | None) -> dict[str, Any]:
-    standing: dict[str, Any] = {"status": standing_of(report, stop)}
+def _standing(report: StepReport) -> dict[str, Any]:
+    standing: dict[str, Any] = {"status": report.status.value}
     if report.error is not None:
         standing["error"] = message_of_error(report.error)
         standing["error_class"] = class_of(report.error)

@@ -82,7 +82,7 @@ def test_a_stop_inside_a_task_group_of_a_node_is_a_stop(also_fails: bool) -> Non
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"A": "cancelled", "B": "not_started", "C": "not_started"}
+    assert statuses(outcome) == {"A": "halted", "B": "not_started", "C": "not_started"}
     assert world.lifecycle("A") == ["step.started", "step.cancelled"]
     assert len(world.node.seen) == 1
 
@@ -203,7 +203,7 @@ def test_a_limit_met_inside_an_attempt_is_not_lost_when_its_time_is_up_meanwhile
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"B": "cancelled", "C": "not_started"}
+    assert statuses(outcome) == {"B": "halted", "C": "not_started"}
 
 
 @pytest.mark.req("000/B5")

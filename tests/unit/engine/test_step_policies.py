@@ -261,7 +261,7 @@ def test_no_policy_touches_a_stop(on_error: str) -> None:
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"A": "cancelled", "B": "not_started", "C": "not_started"}
+    assert statuses(outcome) == {"A": "halted", "B": "not_started", "C": "not_started"}
     assert len(world.node.seen) == 1
     assert fallback.seen == []
 
