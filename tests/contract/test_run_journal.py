@@ -1,6 +1,7 @@
 """What the journal and the end of a run promise, asked of every implementation."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ class TestJournaling:
         graph = graph_with_calls("case-1", llm_calls=2)
         call = graph.begin_node("n000001", "tool", "search")
         attempt = graph.begin_node(call, "system", "attempt")
-        noted = {"call_key": "case/1", "outcome": "result", "value": {"content": "4"}}
+        noted: dict[str, Any] = {"call_key": "case/1", "outcome": "result", "value": {"content": "4"}}
         records = [
             replace(record, **noted, request={"of": record.node_id}) for record in records_of(graph)
         ]
