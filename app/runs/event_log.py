@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.engine.events import BUDGET_WARNING, LATE_RESULT, RESERVED, STEP_SKIPPED, Event
+from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STEP_SKIPPED, Event
 from app.runs.run import EventRecord, RunStatus
 
 _OURS: Final = RESERVED | {BUDGET_WARNING, LATE_RESULT}
@@ -72,7 +72,8 @@ class EventLog:
             )
         if event.type == STEP_SKIPPED and event.step_id in self._skipped:
             return
-        data = frozen(event.data) if event.data else event.data
+        # What the gateway tells of calls is its own, and JSON: nobody else changes it.
+        data = frozen(event.data) if event.data and event.type not in CALLS else event.data
         self._fresh.append((event, data, self._now()))
 
     def unconfirmed(self) -> tuple[EventRecord, ...]:

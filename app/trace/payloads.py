@@ -19,7 +19,7 @@ PayloadMode = Literal["redacted", "none", "full"]
 MAX_CHARS = 20_000
 """Of one request or reply, unless it is configured otherwise."""
 
-_REMEMBERED_TEXTS = 64
+_REMEMBERED_TEXTS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,11 @@ class Payloads:
         if self.mode == "full":
             texts = [text for _, text in messages]
             return {"messages": _as_messages(messages, texts), **given}
-        left, texts = self.max_chars, []
-        for role, text in messages:
-            # Instructions are the same from call to call, and are redacted once.
-            show = _redacted_once if role == "system" else redact_text
+        left, texts, last = self.max_chars, [], len(messages) - 1
+        for at, (role, text) in enumerate(messages):
+            # Prompts only grow from call to call: what stands before the end is redacted once.
+            known = role == "system" or at < last
+            show = _redacted_once if known else redact_text
             texts.append(show(text, max_chars=max(left, 0)))
             left -= len(texts[-1])
         given = redact_value(given, max_chars=self.max_chars, total_chars=self.max_chars)

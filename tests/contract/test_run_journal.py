@@ -71,7 +71,11 @@ class TestJournaling:
         graph = graph_with_calls("case-1", llm_calls=2)
         call = graph.begin_node("n000001", "tool", "search")
         attempt = graph.begin_node(call, "system", "attempt")
-        noted: dict[str, Any] = {"call_key": "case/1", "outcome": "result", "value": {"content": "4"}}
+        noted: dict[str, Any] = {
+            "call_key": "case/1",
+            "outcome": "result",
+            "value": {"content": "4"},
+        }
         records = [
             replace(record, **noted, request={"of": record.node_id}) for record in records_of(graph)
         ]

@@ -282,3 +282,19 @@ def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> Non
         assert (await process.service.get(KEY)).status is RunStatus.RUNNING
 
     run_story(story)
+
+
+def test_the_first_event_of_a_run_says_that_it_was_started() -> None:
+    """Or that another worker goes on with it: then the events count on."""
+
+    async def story() -> None:
+        async def works(context: FlowContext) -> str:
+            return "done"
+
+        process = Process(works)
+        await process.run()
+        events = await process.store.events(KEY, after=0, limit=9)
+        assert events is not None
+        assert (events.events[0].type, events.events[0].data) == ("run.started", {"attempt": 1})
+
+    run_story(story)
