@@ -17,7 +17,7 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.llm.forms import StructuredOutput, read_json
+from app.llm.forms import StructuredOutput, read_json, storable
 from app.llm.ports import (
     ModelError,
     ModelProvider,
@@ -222,11 +222,11 @@ class Exchanges:
             except PriceUnknownError:
                 spent = _unpriced(usage)
         value: dict[str, Any] = {
-            "text": reply.text,
-            "model": reply.model,
+            "text": storable(reply.text),
+            "model": storable(reply.model),
             "cost_usd": str(spent.cost_usd),
+            "finish_reason": reply.finish_reason and storable(reply.finish_reason),
         }
-        value["finish_reason"] = reply.finish_reason
         return Reply(value | asdict(usage), spent)
 
     def _spent(self, chosen: TierModel, usage: TokenUsage) -> Spent:
