@@ -216,6 +216,8 @@ class TraceQuery(Query):
 
     format: Literal["json", "explain"] = "json"
     """``json`` is the snapshot; ``explain`` is a text to read."""
+    payloads: bool = False
+    """Show with the snapshot what each call asked and what it got."""
 
 
 def idempotency_key(headers: Headers) -> str | None:

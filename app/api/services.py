@@ -8,6 +8,7 @@ from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
 from app.runs.artifacts import ArtifactReading
 from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
+from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.tools.dispatch import ToolDispatch
 
@@ -45,6 +46,7 @@ class ApiServices:
     """What the routes ask."""
 
     runs: RunService
+    payloads: PayloadReading
     artifacts: ArtifactReading
     tools: ToolDispatch
     models: ModelGateway

@@ -36,6 +36,7 @@ def build_app(process: Process) -> FastAPI:
     """Return the ASGI application of a process, which opens and closes with it."""
     services = ApiServices(
         runs=process.runs,
+        payloads=process.payloads,
         artifacts=process.artifacts,
         tools=process.tools,
         models=process.models,

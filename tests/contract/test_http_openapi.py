@@ -54,6 +54,7 @@ def test_every_route_of_the_contract_is_documented() -> None:
         "DELETE /runs/{run_id}",
         "POST /runs/{run_id}/cancel",
         "GET /runs/{run_id}/trace",
+        "GET /runs/{run_id}/calls/{node_id}",
         "GET /runs/{run_id}/events",
         "GET /runs/{run_id}/artifacts",
         "GET /runs/{run_id}/artifacts/{name}",
