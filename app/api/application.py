@@ -48,6 +48,7 @@ def build_api(
         # routes of the application itself: those of an included router are looked for twice
         routes=[route for part in parts for route in part.router.routes],
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -65,5 +66,6 @@ def build_api(
         graph_runs=GraphAdmission(limits, definitions),
         graphs=definitions,
     )
+    app.state.openapi_documents = {}
     describe(app)
     return app

@@ -5,6 +5,7 @@ Below it stands the page that tells how to write tools, functions and providers.
 
 import base64
 import hashlib
+import json
 import re
 import sys
 from functools import lru_cache
@@ -26,6 +27,18 @@ _MEDIA_TYPES = {
     "favicon-32x32.png": "image/png",
 }
 _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+
+
+@router.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    """Return the OpenAPI document; written once, because that takes milliseconds."""
+    root = request.scope.get("root_path", "").rstrip("/")
+    written: dict[str, bytes] = request.app.state.openapi_documents
+    if root not in written:
+        document = request.app.openapi()
+        servers = {"servers": [{"url": root}]} if root else {}
+        written[root] = json.dumps({**document, **servers}).encode()
+    return Response(written[root], media_type="application/json")
 
 
 @router.get("/docs")
