@@ -36,6 +36,10 @@ from app.engine.cancellation import CancellationToken, is_being_cancelled
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded
 from app.engine.supervision import DetachedWork
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import ValueTooLargeError
+
+TOO_LARGE = "too_large"
+"""The class of a call whose result passes a limit."""
 
 
 class Calls:
@@ -82,6 +86,9 @@ class Calls:
             reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
         except AttemptError as failure:
+            raise made.fail(failure) from None
+        except ValueTooLargeError as error:
+            failure = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
             raise made.fail(failure) from None
         except Exception as error:
             made.end(made.unknown, self.graph.mark_failure, type(error).__name__, BROKEN)

@@ -8,9 +8,9 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from pydantic import WithJsonSchema
 
 from app.nodes.reading import field_of, read_by, refusal
+from app.trace.json_values import MAX_DEPTH
 
 MAX_REPLY_CHARS = 1_000_000
-MAX_DEPTH = 64
 MAX_FAULTS = 3
 
 _MASK = "the value"

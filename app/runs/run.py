@@ -168,6 +168,7 @@ class CallRecord:
     charge: Mapping[str, Any] = field(default_factory=dict)
     outcome: str | None = None
     value: Any = None
+    """As it is read from the store; on its way there it may be frozen already."""
 
     @property
     def node_id(self) -> str:
