@@ -58,6 +58,7 @@ class CaseAdmission:
             gold_answer=body.gold_answer,
             mode=body.mode or limits.default_mode,
             budget=self._budget(body.budget),
+            requires_prices=requires_prices(body.budget, limits.default_budget, limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
@@ -99,6 +100,7 @@ class GraphAdmission:
         request = RunRequest(
             kind=RunKind.GRAPH,
             budget=given_limits(body.budget, Budget()).merged_with(limits.budget_ceiling),
+            requires_prices=requires_prices(body.budget, Budget(), limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
@@ -160,6 +162,12 @@ def require_none(violations: Sequence[Violation]) -> None:
 def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
     """Replace limits key by key, null included."""
     return usual if given is None else given.over(usual)
+
+
+def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
+    """Return whether somebody has set the run's limit of cost: its caller or the configuration."""
+    set_by_caller = given_limits(given, usual).max_cost_usd is not None
+    return set_by_caller or limits.ceiling_requires_prices
 
 
 def new_run(

@@ -88,8 +88,8 @@ class Calls:
         except AttemptError as failure:
             raise made.fail(failure) from None
         except ValueTooLargeError as error:
-            failure = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
-            raise made.fail(failure) from None
+            large = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
+            raise made.fail(large) from None
         except Exception as error:
             made.end(made.unknown, self.graph.mark_failure, type(error).__name__, BROKEN)
             raise

@@ -54,7 +54,7 @@ class GraphExecution:
         elif limits is not None:
             total = Total.of_run(limits)
         most = math.inf if limits is None else limits.max_value_bytes
-        self._routing = Routing(prepared, inputs, around and around.path, most)
+        self._routing = Routing(prepared, inputs, None if around is None else around.path, most)
         values = None if limits is None else StepValues(limits, total)
         self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps

@@ -55,7 +55,11 @@ class Execution:
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
         # Nothing here may lead back here: what a run has held goes at once when the run has ended.
         self.scope = Scope(
-            "run", run.request.budget, usage=usage, warn=partial(_emit_warning, self.journal)
+            "run",
+            run.request.budget,
+            usage=usage,
+            warn=partial(_emit_warning, self.journal),
+            requires_prices=run.request.requires_prices,
         )
         self.scope.restore(spent_before(earlier))
 

@@ -32,7 +32,10 @@ Row = Mapping[str, Any] | RowMapping
 
 Place = TypeVar("Place")
 
-_REQUEST = ("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone")
+_REQUEST = (
+    *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
+    "requires_prices",
+)
 """The fields of every request that are stored as they are."""
 _LIMITS = tuple(Budget.__dataclass_fields__)
 
