@@ -47,6 +47,7 @@ check: $(SYNC_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright --level error
 	$(BIN)/lint-imports
 	$(BIN)/deptry app
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from app.control.budget import Budget
@@ -110,7 +111,8 @@ class ExecutionContext:
     upstream: dict[str, Any] = field(default_factory=dict)
     """The results of the steps that this one depends on, by step id."""
     budget: Budget | None = None
-    usage: ResourceUsage = field(default_factory=ResourceUsage)
+    usage: ResourceUsage = field(default_factory=ResourceUsage.unstarted)
+    """Counts seconds from the first execution on, if it is not given."""
     cancellation: CancellationToken | None = None
     trace: ExecutionTrace | None = None
     """Pass one to get the details of every step."""
@@ -119,6 +121,12 @@ class ExecutionContext:
     it what several nodes could otherwise spend twice."""
     flow: "FlowContext | None" = None
     """Where the step stands in its run; None outside of one."""
+    deadline: datetime | None = None
+    """An instant with a zone that ends the execution, whatever is left of the budget."""
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and self.deadline.tzinfo is None:
+            raise ValueError("deadline must have a zone, such as datetime.now(UTC) has.")
 
     def check_budget(self) -> None:
         """Raise BudgetExceededError if nothing is left for a further charge, here or above."""
@@ -154,6 +162,7 @@ class ExecutionContext:
     def own_scope(self) -> Scope:
         """Return the scope of this context; one that its caller built gets it now."""
         if self.scope is None:
+            self.usage.start()
             self.scope = Scope("run", self.budget, usage=self.usage)
         return self.scope
 

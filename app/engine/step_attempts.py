@@ -5,6 +5,7 @@ retries it, skips it or replaces it.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
@@ -66,13 +67,21 @@ async def _under_policy(
     return await recovery.outputs()
 
 
-async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
-    """Let a node work once and return what it produced, by handle."""
+async def _once(
+    work: BoundNode, inputs: Outputs, context: FlowContext, late: StepTimeoutError | None = None
+) -> Outputs:
+    """Let a node work once and return what it produced, by handle.
+
+    ``late`` is raised if a node that returns at once, and so cannot be cut off, took too long.
+    """
     if work.lock is not None:
         async with work.lock.held():
-            return await _once(BoundNode(work.node, work.data), inputs, context)
+            return await _once(BoundNode(work.node, work.data), inputs, context, late)
+    begun = None if late is None else time.monotonic()
     execution = begin(work, inputs, context)
     if type(execution) is ExecutionResult:
+        if late is not None and begun is not None and time.monotonic() - begun > late.seconds:
+            raise late
         return execution.outputs
     return await end_of(execution, context)
 
@@ -188,10 +197,10 @@ async def _in_time(
     """
     if policy.timeout_ms is None:
         return await _once(work, inputs, context)
-    late = StepTimeoutError(f"No result within {policy.timeout_ms} ms.")
-    attempt = asyncio.create_task(_once(work, inputs, context), name=f"step {context.path}")
+    late = StepTimeoutError.after(policy.timeout_ms)
+    attempt = asyncio.create_task(_once(work, inputs, context, late), name=f"step {context.path}")
     try:
-        await asyncio.wait({attempt}, timeout=policy.timeout_ms / 1000)
+        await asyncio.wait({attempt}, timeout=late.seconds)
     except asyncio.CancelledError:
         await _cut_off(attempt, context)
         raise

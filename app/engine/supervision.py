@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from app.control.ledger import Scope
-from app.control.stops import Stop
+from app.control.stops import DeadlineExceededError, Stop
 from app.engine.cancellation import CancellationToken
 from app.engine.step_path import Area, StepPath
 
@@ -194,3 +195,19 @@ def seconds_of(
     finally:
         for timer in timers:
             timer.cancel()
+
+
+@contextmanager
+def deadline_of(deadline: datetime | None, token: CancellationToken) -> Iterator[None]:
+    """Have a deadline interrupt the run while the block works; at once if it has passed."""
+    if deadline is None:
+        yield
+        return
+    left, stop = (deadline - datetime.now(UTC)).total_seconds(), DeadlineExceededError(deadline)
+    if left <= 0:
+        token.trip(stop)
+    timer = asyncio.get_running_loop().call_later(max(0.0, left), token.trip, stop)
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -7,8 +7,7 @@ another process recovers once this one's heartbeat is stale.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,20 +15,13 @@ from typing import Any
 
 import structlog
 
-from app.control.stops import (
-    CancelledError,
-    DeadlineExceededError,
-    HandOver,
-    Stop,
-    StopCause,
-    StopKind,
-)
+from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.driver import GraphExecution
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.supervision import DetachedError, Supervisor, seconds_of
+from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.node_type import RunFacts
 from app.runs.execution import Execution
@@ -281,7 +273,10 @@ class RunExecutor:
         if self._is_exhausted(run):
             return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
         try:
-            with seconds_of(execution.scope, active.token), _deadline_of(active, execution):
+            with (
+                seconds_of(execution.scope, active.token),
+                deadline_of(active.run.request.deadline, active.token),
+            ):
                 return await self._supervisor.run(
                     graph.run(), active.token, late=lambda _: self._record_late(active, execution)
                 )
@@ -349,23 +344,6 @@ class RunExecutor:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-@contextmanager
-def _deadline_of(active: _Active, execution: Execution) -> Iterator[None]:
-    """Have a run's deadline interrupt it while the block works; at once if it has passed."""
-    deadline, left = active.run.request.deadline, execution.deadline_in()
-    if deadline is None or left is None:
-        yield
-        return
-    stop = DeadlineExceededError(deadline)
-    if left <= 0:
-        active.token.trip(stop)
-    timer = asyncio.get_running_loop().call_later(max(0.0, left), active.token.trip, stop)
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _now() -> datetime:
