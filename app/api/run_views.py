@@ -1,11 +1,15 @@
 """Runs and cancel receipts as callers see them."""
 
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, Self
 
 from app.api.field_types import View
+from app.control.budget import Budget, json_name, json_number
 from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, Run, RunKind, RunStatus
+
+_LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
 
 
 class Links(View):
@@ -50,8 +54,8 @@ class CancelView(View):
     """When the worker that executes the run received it."""
 
 
-class RunView(View):
-    """A run: its state and what came of it."""
+class RunSummary(View):
+    """A run as lists show it: its state, without its result."""
 
     run_id: str
     kind: RunKind
@@ -68,10 +72,8 @@ class RunView(View):
     finished_at: datetime | None
     attempts: int
     """How often a worker has begun it."""
-    result: dict[str, Any] | None
-    """Of a case: answer, verified, finish_reason, logs, artifacts, counters. Of a graph: outputs,
-    by step and handle, and steps, each with its status and its error. What there is of it stays
-    when the run ends early."""
+    limits: dict[str, float | None]
+    """What it may spend at most, ceilings of the service included; null is unlimited."""
     usage: dict[str, Any] | None
     """What was spent: tokens, seconds, steps, api_calls, cost_usd, llm_calls_small,
     llm_calls_big, tool_calls."""
@@ -85,37 +87,57 @@ class RunView(View):
     @classmethod
     def of(cls, run: Run, root: str) -> Self:
         """Return the view of a run."""
-        graph, cancel = run.request.graph_ref, run.cancel_request
-        return cls(
-            run_id=run.key.run_id,
-            kind=run.kind,
-            status=run.status,
-            graph=None if graph is None else RunGraph.model_validate(graph),
-            finish_reason=run.finish_reason,
-            created_at=run.created_at,
-            started_at=run.started_at,
-            finished_at=run.finished_at,
-            attempts=run.attempts,
-            result=run.result,
-            usage=run.usage,
-            stop=run.stop,
-            cancel=None if cancel is None else CancelView.model_validate(cancel),
-            metadata=run.metadata,
-            links=Links.of(run.key.run_id, root),
-        )
+        return cls(**_shown(run, root))
+
+
+class RunView(RunSummary):
+    """A run: its state and what came of it."""
+
+    result: dict[str, Any] | None
+    """Of a case: answer, verified, finish_reason, logs, artifacts, counters. Of a graph: outputs,
+    by step and handle, and steps, each with its status and its error. What there is of it stays
+    when the run ends early."""
+
+    @classmethod
+    def of(cls, run: Run, root: str) -> Self:
+        """Return the view of a run."""
+        return cls(**_shown(run, root), result=run.result)
+
+
+def _shown(run: Run, root: str) -> dict[str, Any]:
+    graph, cancel, budget = run.request.graph_ref, run.cancel_request, run.request.budget
+    return {
+        "run_id": run.key.run_id,
+        "kind": run.kind,
+        "status": run.status,
+        "graph": None if graph is None else RunGraph.model_validate(graph),
+        "finish_reason": run.finish_reason,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "attempts": run.attempts,
+        "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
+        "usage": run.usage,
+        "stop": run.stop,
+        "cancel": None if cancel is None else CancelView.model_validate(cancel),
+        "metadata": run.metadata,
+        "links": Links.of(run.key.run_id, root),
+    }
 
 
 class RunPage(View):
     """Some runs, newest first."""
 
-    runs: list[RunView]
+    runs: list[RunSummary]
     next_cursor: str | None
     """Ask for the next page with it; null on the last one."""
 
     @classmethod
     def of(cls, page: Page, root: str) -> Self:
         """Return the view of a page."""
-        return cls(runs=[RunView.of(run, root) for run in page.runs], next_cursor=page.next_cursor)
+        return cls(
+            runs=[RunSummary.of(run, root) for run in page.runs], next_cursor=page.next_cursor
+        )
 
 
 class CallView(View):

@@ -57,7 +57,7 @@ def hashed(**body: Any) -> str:
 )
 def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget: Budget) -> None:
     """Null is unlimited, 0 is nothing, and what is left out is as configured."""
-    limits = api_limits(default_budget=DEFAULTS)
+    limits = api_limits(default_budget=DEFAULTS, budget_ceiling=Budget())
 
     assert new_run({"budget": given}, limits).request.budget == budget
 
