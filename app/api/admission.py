@@ -27,6 +27,7 @@ from app.runs.graphs import RunnableGraph
 from app.runs.run import GraphRef, NewRun, RunKey, RunKind, RunRequest
 from app.runs.service import new_run_id
 from app.tools.dispatch import ToolDispatch
+from app.trace.frozen_json import ValueTooLargeError, freeze
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -126,7 +127,7 @@ class GraphAdmission:
 
     def _violations(self, body: GraphRunBody) -> Iterator[Violation]:
         most = self._limits.max_body_bytes
-        if body.inputs and len(as_json(body.inputs)) > most:
+        if body.inputs and not fits(body.inputs, most, self._limits):
             yield Violation("inputs", f"The inputs may take at most {most} bytes as JSON.")
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value as input or as inputs.{DEFAULT_HANDLE}, not as both."
@@ -145,8 +146,17 @@ def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
     if body.input is not None and len(body.input) > longest:
         message = f"The input may have at most {longest} characters (max_input_chars)."
         yield Violation("input", message)
-    if body.metadata and len(as_json(body.metadata)) > most:
+    if body.metadata and not fits(body.metadata, most, limits):
         yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+
+
+def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:
+    """Return whether a value is stored in at most ``max_bytes``, numbers written out."""
+    try:
+        freeze(value, max_bytes=max_bytes, max_depth=limits.max_json_depth, key="")
+    except ValueTooLargeError:
+        return False
+    return True
 
 
 def require_none(violations: Sequence[Violation]) -> None:
