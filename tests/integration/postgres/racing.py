@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.accept_and_cancel import accept_in
+from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
@@ -62,7 +63,7 @@ class GatedJournal(PostgresJournal):
         super().__init__(session.url, patience())
         self._session = session
 
-    async def _connect(self) -> Any:
+    async def _connect(self, _: Patience) -> Any:
         return await self._session.connect_for_hot_writes()
 
 
