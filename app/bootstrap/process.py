@@ -29,7 +29,7 @@ from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.listener import listen_for_cancels
 from app.adapters.postgres.migrating import is_current
 from app.adapters.postgres.runs import PostgresRuns
-from app.adapters.postgres.workers import PostgresWorkers
+from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery
 from app.adapters.providers.recorded import Recorder
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
@@ -188,8 +188,6 @@ class Process:
             self._url,
             store=self._store,
             executor=executor,
-            pool=self._engines.work,
-            dispatch=self._dispatch,
             times=QueueTimes(
                 poll=worker.poll_seconds,
                 heartbeat=worker.heartbeat_seconds,
@@ -197,7 +195,15 @@ class Process:
             ),
             patience=patience,
         )
+        recovery = StaleRunRecovery(
+            pool=self._engines.work,
+            dispatch=self._dispatch,
+            interval_seconds=worker.heartbeat_seconds,
+            stale_seconds=worker.stale_after_seconds,
+            max_attempts=worker.max_attempts,
+        )
         self._loops.keep("heartbeat", self._heartbeat.run)
+        self._loops.keep("recovery", recovery.run)
         self._loops.keep("listener", listener)
         self._loops.keep("queue", queue.run)
 

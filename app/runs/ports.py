@@ -181,8 +181,15 @@ class RunStore(Protocol):
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
-        """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
+        """Give a claimed run back to the queue; ``counted`` says whether the attempt counts.
+
+        Nobody may claim it before ``pause_seconds`` have passed.
+
+        Raises:
+            StoreUnavailableError: the database did not answer; it may have been given back.
+        """
         ...
 
     async def late(self, result: LateResult) -> None:

@@ -47,7 +47,7 @@ class WorkerSettings(Section):
     )
     max_runs: Positive = key(1000, "Runs that a process executes at once.")
     max_parallel_steps: Positive = key(64, "Steps of one run at work at once, in all its graphs.")
-    heartbeat_seconds: Seconds = key(2.0, "Time between signs of life and looks for cancels.")
+    heartbeat_seconds: Seconds = key(1.0, "Time between signs of life and looks for cancels.")
     stale_after_seconds: Seconds = key(10.0, "Silence that means death; at least two heartbeats.")
     max_attempts: Positive = key(3, "Workers that a run may lose before it fails.")
     poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")

@@ -142,13 +142,19 @@ class Database(MemoryRuns):
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
         self.diary.note("release begun", run.key)
         if self.network.loses_the_answer():
             self.diary.note("release lost", run.key)
             raise StoreUnavailableError
         back = super().release(
-            run, active_seconds=active_seconds, calls=calls, counted=counted, events=events
+            run,
+            active_seconds=active_seconds,
+            calls=calls,
+            counted=counted,
+            events=events,
+            pause_seconds=pause_seconds,
         )
         await self._travel(back)
 

@@ -96,7 +96,7 @@ class PostgresRuns:
             )
             run = accepted.run
             if accepted.created and run.status is RunStatus.QUEUED:
-                await self.dispatch.defer(connection, [new.key])
+                await self.dispatch.defer(connection, {new.key: None})
         if insert is not None and insert.maybe_stored and _is_of(insert, run):
             return Accepted(run, created=True)
         return accepted
@@ -168,15 +168,18 @@ class PostgresRuns:
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
         """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
         key = run.key
-        released = (0 if counted else 1, active_seconds, key.tenant, key.run_id, run.fence)
+        uncounted, place = 0 if counted else 1, (key.tenant, key.run_id, run.fence)
+        released = (uncounted, pause_seconds, active_seconds, *place)
         async with transaction(self.engines.work) as connection:
-            if (await connection.exec_driver_sql(RELEASE, released)).one_or_none() is None:
+            row = (await connection.exec_driver_sql(RELEASE, released)).one_or_none()
+            if row is None:
                 return
             await _write(connection, key, run.fence, calls, events)
-            await self.dispatch.defer(connection, [key])
+            await self.dispatch.defer(connection, {key: row.queued_at if pause_seconds else None})
         self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:

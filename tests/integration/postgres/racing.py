@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -52,7 +52,9 @@ class NoDispatch(QueueDispatch):
     def __init__(self) -> None:
         pass
 
-    async def defer(self, connection: AsyncConnection, keys: Sequence[RunKey]) -> None:
+    async def defer(
+        self, connection: AsyncConnection, runs: Mapping[RunKey, datetime | None]
+    ) -> None:
         return
 
 
@@ -213,7 +215,7 @@ async def complete(client: Client, key: RunKey) -> None:
 async def recover(client: Client, _: RunKey) -> None:
     """Take runs from workers that have no row."""
     async with transaction(client.engines.work) as connection:
-        await take_lost(connection, stale_seconds=0)
+        await take_lost(connection, (), stale_seconds=0, max_attempts=5)
 
 
 async def nothing(world: World, key: RunKey) -> None:

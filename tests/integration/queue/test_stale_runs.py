@@ -1,16 +1,18 @@
 """Runs of processes that fell silent, and runs without a job."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.workers import BATCH, StaleRunRecovery, take_lost
 from app.runs.run import Run, RunKey, RunStatus
-from tests.integration.queue.world import QUIET, NotingExecutor, working
+from app.runs.silence import MISSED_BEATS, Silent
+from tests.integration.queue.world import NotingExecutor, working
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
@@ -28,18 +30,35 @@ STALE = 10.0
 WAITING = "SELECT queueing_lock FROM procrastinate_jobs WHERE status = 'todo' ORDER BY 1"
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
     stores: Stores
     oracle: Oracle
+    living: tuple[str, ...] = ("alive",)
+    """Workers that beat between two looks, if they have ever beaten."""
+    now: float = 0.0
 
-    def recovery(self) -> StaleRunRecovery:
+    def recovery(self, **options: float) -> StaleRunRecovery:
+        usual: dict[str, Any] = {
+            "interval_seconds": STALE,
+            "stale_seconds": STALE,
+            "max_attempts": 5,
+            "clock": lambda: self.now,
+        }
         return StaleRunRecovery(
-            self.stores.engines.work,
-            self.stores.dispatch,
-            interval_seconds=3600,
-            stale_seconds=STALE,
+            pool=self.stores.engines.work, dispatch=self.stores.dispatch, **usual | options
         )
+
+    async def recover(self, **options: float) -> Sequence[RunKey]:
+        """Look, and look again when whoever has not beaten has been silent for too long."""
+        recovery = self.recovery(**options)
+        first = await recovery.recover()
+        await self.oracle.rows(
+            "UPDATE workers SET beat_at = clock_timestamp() WHERE worker_id = ANY(%s)",
+            list(self.living),
+        )
+        self.now += 2 * STALE
+        return [*first, *await recovery.recover()]
 
     async def claimed(self, run_id: str = "case-1", worker_id: str = "dead") -> Run:
         return (await self.stores.runs.accept(new_run(run_id), worker_id=worker_id)).run
@@ -86,14 +105,14 @@ async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World
     await world.claimed("case-2", worker_id="alive")
     await world.age(seconds=45)
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     recovered = await world.stored()
     assert (recovered.status, recovered.worker_id, recovered.fence) == (RunStatus.QUEUED, None, 1)
     assert recovered.active_seconds == pytest.approx(30, abs=2)
     assert (await world.stored(RunKey("default", "case-2"))).status is RunStatus.RUNNING
     assert await world.jobs() == ["default/case-1"]
     assert await world.oracle.rows("SELECT worker_id FROM workers") == [{"worker_id": "alive"}]
-    assert await world.recovery().recover() == []
+    assert await world.recover() == []
 
     again = await world.stores.runs.claim(KEY, "alive")
     assert again is not None
@@ -106,17 +125,17 @@ async def test_a_run_that_waits_is_recovered_as_well(world: World) -> None:
     await world.claimed()
     await world.oracle.rows("UPDATE runs SET status = 'waiting'")
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     assert (await world.stored()).status is RunStatus.QUEUED
 
 
 async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:
     """It may just have come back from a long silence, and accepted the run before its next beat."""
     await world.claimed(worker_id="unknown")
-    assert await world.recovery().recover() == []
+    assert await world.recover() == []
 
     await world.age(seconds=STALE + 1)
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
 
 
 async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
@@ -126,14 +145,14 @@ async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: Wor
     await world.age(seconds=STALE + 1)
     await world.stores.workers.leave("dead")
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
 
 
 async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
     """And what it still writes changes nothing."""
     await world.beat("dead", seconds_ago=15)
     frozen = await world.claimed()
-    await world.recovery().recover()
+    await world.recover()
 
     beat = await world.stores.workers.beat("dead")
     assert beat.owned == frozenset()
@@ -149,7 +168,7 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
-    await world.recovery().recover()
+    await world.recover()
     executor = NotingExecutor("alive")
     async with working(database_url, world.stores, executor):
         run = await executor.has(KEY)
@@ -168,7 +187,7 @@ async def test_a_cancel_of_a_recovered_run_ends_it_at_once(world: World) -> None
     records = records_of(graph)
     await world.stores.runs.release(run, active_seconds=1, calls=records, counted=True)
     await world.stores.runs.claim(KEY, "dead")
-    await world.recovery().recover()
+    await world.recover()
     cancelled = await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
 
     assert cancelled.run is not None
@@ -183,10 +202,10 @@ async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> Non
     for name in ("case-1", "case-2"):
         await world.stores.runs.accept(new_run(name), worker_id=None)
     await world.oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock LIKE '%%case-1'")
-    assert await world.recovery().recover() == []
+    assert await world.recover() == []
 
     await world.age(seconds=STALE + 1)
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     assert await world.jobs() == ["default/case-1", "default/case-2"]
 
 
@@ -214,7 +233,7 @@ async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, wor
     )
     await world.age(seconds=STALE + 1)
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     rows = await world.oracle.rows(
         "SELECT queue_name, status::text FROM procrastinate_jobs ORDER BY 1, 2"
     )
@@ -233,7 +252,7 @@ async def test_many_lost_runs_are_taken_in_several_transactions(world: World) ->
         for number in range(count):
             group.create_task(world.claimed(f"case-{number}"))
 
-    assert len(await world.recovery().recover()) == count
+    assert len(await world.recover()) == count
     assert len(await world.jobs()) == count
     assert await world.oracle.value("SELECT count(*) FROM workers") == 0
 
@@ -252,7 +271,7 @@ async def test_two_recoveries_at_once_take_each_run_once(database_url: str, worl
             await world.oracle.rows("DELETE FROM procrastinate_jobs")
             await world.age(seconds=20)
             async with asyncio.TaskGroup() as group:
-                looks = [group.create_task(each.recovery().recover()) for each in (world, other)]
+                looks = [group.create_task(each.recover()) for each in (world, other)]
             lost = [key for look in looks for key in look.result() if "case" in key.run_id]
 
             assert len(lost) == len(set(lost)) == 20
@@ -267,10 +286,10 @@ async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
     await world.claimed()
     await world.claimed("case-2")
     async with locked(world, "case-1"):
-        assert await world.recovery().recover() == [RunKey("default", "case-2")]
+        assert await world.recover() == [RunKey("default", "case-2")]
         assert await world.oracle.value("SELECT count(*) FROM workers") == 1
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     assert await world.oracle.value("SELECT count(*) FROM workers") == 0
 
 
@@ -283,13 +302,14 @@ async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_st
     await world.claimed("case-2", worker_id="slow")
     async with locked(world, "case-2"):
         async with transaction(world.stores.engines.work) as connection:
-            taken = await take_lost(connection, stale_seconds=STALE)
+            taken = await take_lost(connection, await silent(world), **TAKING)
             beat = asyncio.create_task(world.stores.workers.beat("slow"))
-            assert taken == [KEY]
+            assert list(taken) == [KEY]
         owned = (await beat).owned
 
     assert owned == {RunKey("default", "case-2")}
-    assert await world.recovery().recover() == []
+    world.living = ("slow",)
+    assert await world.recover() == []
 
 
 async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> None:
@@ -297,11 +317,11 @@ async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> N
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     async with transaction(world.stores.engines.work) as connection:
-        assert await take_lost(connection, stale_seconds=STALE) == [KEY]
+        assert list(await take_lost(connection, await silent(world), **TAKING)) == [KEY]
         await connection.rollback()
 
     assert (await world.stored()).status is RunStatus.RUNNING
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
 
 
 async def test_a_process_recovers_runs_although_it_has_no_room_itself(
@@ -311,11 +331,89 @@ async def test_a_process_recovers_runs_although_it_has_no_room_itself(
     full, free = NotingExecutor("full", slots=0), NotingExecutor("free")
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
-    async with AsyncExitStack() as stack:
-        looking = type(QUIET)(poll=3600, heartbeat=0.05, stale=STALE)
-        await stack.enter_async_context(working(database_url, world.stores, free))
-        await stack.enter_async_context(working(database_url, world.stores, full, looking))
+    async with (
+        working(database_url, world.stores, free),
+        working(database_url, world.stores, full),
+    ):
+        assert await world.recover() == [KEY]
         assert (await free.has(KEY)).fence == 2
+
+
+async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them(
+    database_url: str, world: World
+) -> None:
+    """Both have missed some beats; the connection of the one that was killed is gone."""
+    await world.claimed()
+    await world.claimed("case-2", worker_id="slow")
+    async with open_stores(database_url) as killed:
+        await killed.workers.beat("dead")
+    await world.stores.workers.beat("slow")
+
+    quick = {"interval_seconds": 1.0, "stale_seconds": 100.0}
+    recovery = world.recovery(**quick)
+    for _ in range(5):
+        if found := await recovery.recover():
+            break
+        world.now += 1
+    assert found == [KEY]
+    assert world.now == MISSED_BEATS
+
+
+async def test_a_slow_process_that_connects_again_keeps_its_runs(
+    database_url: str, world: World
+) -> None:
+    """The server may not have noticed yet that its old connection is gone."""
+    async with open_stores(database_url) as old, open_stores(database_url) as new:
+        await world.claimed(worker_id="slow")
+        for stores in (old, new, old):
+            await stores.workers.beat("slow")
+        await old.engines.dispose()
+
+        recovery = world.recovery(interval_seconds=1.0, stale_seconds=100.0)
+        for _ in range(6):
+            assert await recovery.recover() == []
+            world.now += 1
+
+
+@pytest.mark.parametrize(
+    ("attempts", "seconds"), [(1, 0), (2, 5), (3, 30), (4, 180), (5, 300), (30, 300), (31, 0)]
+)
+async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
+    database_url: str, world: World, attempts: int, seconds: int
+) -> None:
+    """It may be what ends its workers; one that is to fail now need not wait."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    await world.oracle.rows("UPDATE runs SET attempts = %s", attempts)
+
+    assert await world.recover(max_attempts=31) == [KEY]
+    row = "SELECT extract(epoch FROM queued_at - clock_timestamp())::float8 AS seconds FROM runs"
+    assert await world.oracle.value(row) == pytest.approx(seconds, abs=2)
+    job = "SELECT scheduled_at IS NOT DISTINCT FROM queued_at FROM procrastinate_jobs, runs"
+    assert await world.oracle.value(job)
+    claimed = await world.stores.runs.claim(KEY, "alive")
+    assert (claimed is None) == (seconds > 0)
+
+
+@pytest.mark.req("card/delete")
+async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: World) -> None:
+    """However often it was lost."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    await world.oracle.rows("UPDATE runs SET attempts = 3")
+    await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
+    await world.recover()
+
+    assert await world.stores.runs.claim(KEY, "alive") is not None
+
+
+TAKING: dict[str, Any] = {"stale_seconds": STALE, "max_attempts": 5}
+
+
+async def silent(world: World) -> list[Silent]:
+    """Every worker there is, as if it had been silent for too long."""
+    rows = await world.oracle.rows("SELECT worker_id, beat_at FROM workers")
+    return [Silent(row["worker_id"], row["beat_at"], surely=True) for row in rows]
 
 
 @asynccontextmanager
