@@ -41,7 +41,7 @@ class Declined:
         if len(self._times) > REMEMBERED:
             del self._times[next(iter(self._times))]
         first, longest = PAUSE_SECONDS
-        return min(first * 2 ** (times - 1), longest)
+        return float(min(first * 2 ** (times - 1), longest))
 
 
 async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:

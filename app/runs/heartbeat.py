@@ -89,12 +89,19 @@ class Heartbeat:
     store: RunStore
     executor: RunExecutor
     interval_seconds: float
+    _beaten_at: float = field(init=False)
     _orphans: "_SeenFor" = field(init=False)
     _strays: "_SeenFor" = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with nothing seen."""
+        self._beaten_at = asyncio.get_running_loop().time()
         self._orphans, self._strays = (_SeenFor(0.9 * self.interval_seconds) for _ in range(2))
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long ago the last beat got through."""
+        return asyncio.get_running_loop().time() - self._beaten_at
 
     async def run(self) -> None:
         """Beat for ever; a database that is away is tried again with the next beat."""
@@ -116,6 +123,7 @@ class Heartbeat:
             StoreUnavailableError: the database does not answer.
         """
         beat = await self.workers.beat(self.executor.worker_id)
+        self._beaten_at = asyncio.get_running_loop().time()
         for key, cancel_request in beat.cancelled.items():
             self.executor.cancel(key, cancel_request)
         for key in self._strays.confirmed(self.executor.active - beat.owned):
@@ -124,8 +132,11 @@ class Heartbeat:
             await self._give_back(key)
 
     async def leave(self) -> None:
-        """Record that this process ends."""
-        await self.workers.leave(self.executor.worker_id)
+        """Record that this process ends; without the database others will notice."""
+        try:
+            await self.workers.leave(self.executor.worker_id)
+        except StoreUnavailableError:
+            log.warning("heartbeat.left_unsaid")
 
     async def _give_back(self, key: RunKey) -> None:
         run = await self.store.get(key)

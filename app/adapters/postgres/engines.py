@@ -138,11 +138,14 @@ async def transaction(pool: Pool) -> AsyncIterator[AsyncConnection]:
         raise
 
 
-async def answers(pool: Pool) -> bool:
-    """Tell whether the database answers."""
+async def takes_writes(pool: Pool) -> bool | None:
+    """Tell whether the database takes writes; None if it does not answer.
+
+    It answers and takes none if it is a standby, or was told to.
+    """
     try:
         async with transaction(pool) as connection:
-            await connection.execute(text("SELECT 1"))
+            read_only = await connection.scalar(text("SHOW transaction_read_only"))
     except StoreUnavailableError:
-        return False
-    return True
+        return None
+    return bool(read_only == "off")

@@ -54,6 +54,12 @@ LEAVE = "DELETE FROM workers WHERE worker_id = %s"
 
 BEATS = "SELECT worker_id, beat_at FROM workers"
 
+ANY_ALIVE = """
+SELECT EXISTS (
+    SELECT FROM workers WHERE beat_at > clock_timestamp() - make_interval(secs => %s::float8)
+)
+"""
+
 DEAD_WORKERS = f"""
 SELECT worker_id FROM workers JOIN unnest(%s::text[], %s::timestamptz[], %s::boolean[])
     AS silent(worker_id, beat_at, surely) USING (worker_id, beat_at)
@@ -109,9 +115,24 @@ class PostgresWorkers:
         return Beat(cancelled=cancelled, owned=frozenset(owned))
 
     async def leave(self, worker_id: str) -> None:
-        """Record that this worker ends."""
+        """Record that this worker ends.
+
+        Raises:
+            StoreUnavailableError: the database does not answer.
+        """
         async with transaction(self._pool) as connection:
             await connection.exec_driver_sql(LEAVE, (worker_id,))
+
+
+async def any_alive(pool: Pool, *, stale_seconds: float) -> bool:
+    """Tell whether any worker has beaten lately, on the database's clock.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+    """
+    async with transaction(pool) as connection:
+        alive = await connection.exec_driver_sql(ANY_ALIVE, (stale_seconds,))
+        return bool(alive.scalar_one())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,12 +157,16 @@ class StaleRunRecovery:
 
     async def run(self) -> None:
         """Look again and again; a database that is away is tried again the next time."""
+        away = False
         while True:
             try:
                 await self.recover()
+                away = False
             except StoreUnavailableError:
                 self._watch.interrupted()
-                log.warning("recovery.database_away")
+                if not away:
+                    log.warning("recovery.database_away")
+                away = True
             began = self.clock()
             await asyncio.sleep(self.interval_seconds)
             if self.clock() - began > 2 * self.interval_seconds + 0.5:
