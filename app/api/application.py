@@ -9,10 +9,10 @@ from starlette.middleware import Middleware
 
 from app.api import problems
 from app.api.admission import CaseAdmission, GraphAdmission
-from app.api.api_request import ApiContext
+from app.api.api_request import ApiContext, BodiesUnderWay
 from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
-from app.api.request_envelope import RequestEnvelope
+from app.api.request_envelope import AllowedHosts, RequestEnvelope
 from app.api.routes import artifacts, catalog, docs, events, graphs, health, runs, traces
 from app.api.services import ApiLimits, ApiServices, Readiness
 from app.runs.definitions import GraphDefinitions
@@ -51,7 +51,7 @@ def build_api(
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=problems.handlers(),
-        middleware=[Middleware(RequestEnvelope)],
+        middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(limits.allowed_hosts))],
         telemetry={**(telemetry or {}), "logs": False},
     )
     app.state.readiness = services.readiness, limits.readiness_seconds
@@ -60,6 +60,7 @@ def build_api(
         services=services,
         limits=limits,
         streams=OpenStreams(limits.max_event_streams),
+        bodies=BodiesUnderWay(limits.max_bodies_bytes),
         cases=CaseAdmission(limits, services.tools),
         graph_runs=GraphAdmission(limits, definitions),
         graphs=definitions,

@@ -11,9 +11,15 @@ from app.api.problem_types import (
     ANONYMOUS_REFUSED,
     BODY_TOO_LARGE,
     CATALOGUE,
+    HEAD_TOO_LARGE,
+    HOST_REFUSED,
     INTERNAL,
     INVALID_REQUEST,
     MALFORMED_BODY,
+    MALFORMED_REQUEST,
+    REQUEST_TIMEOUT,
+    TOO_MANY_BODIES,
+    TOO_MANY_CONNECTIONS,
     UNAVAILABLE,
     UNSUPPORTED_MEDIA_TYPE,
     ProblemType,
@@ -80,7 +86,15 @@ GRAPH_HEADERS = {"Location": {"description": "Where the version is.", "schema": 
 EVERY_RUN_ROUTE = (ANONYMOUS_REFUSED, INVALID_REQUEST, UNAVAILABLE)
 """What every route that asks the store may answer."""
 
-EVERY_BODY = (MALFORMED_BODY, BODY_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE)
+_EVERY_ROUTE = (MALFORMED_REQUEST, HOST_REFUSED, HEAD_TOO_LARGE, INTERNAL, TOO_MANY_CONNECTIONS)
+
+EVERY_BODY = (
+    MALFORMED_BODY,
+    REQUEST_TIMEOUT,
+    BODY_TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    TOO_MANY_BODIES,
+)
 """What every route that takes a body may answer."""
 
 
@@ -161,7 +175,7 @@ GRAPHS_TO_VALIDATE: dict[str, Example] = {
 def answers(*kinds: ProblemType) -> Responses:
     """Return how a route documents the problems it may answer with."""
     documented: Responses = {}
-    for kind in sorted((*kinds, INTERNAL), key=lambda kind: kind.status):
+    for kind in sorted((*kinds, *_EVERY_ROUTE), key=lambda kind: kind.status):
         response = documented.setdefault(
             kind.status,
             {

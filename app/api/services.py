@@ -77,6 +77,10 @@ class ApiLimits:
     """How many event streams this process keeps open at once."""
     readiness_seconds: float = 5.0
     """How long a check of readiness may take before it counts as failed."""
+    max_bodies_bytes: int
+    """Of all request bodies that a process is receiving at once."""
+    allowed_hosts: frozenset[str] | None
+    """The host names that requests may be sent to, besides addresses; None is any name."""
     anonymous: AnonymousFrom
     default_mode: str
     default_timezone: str

@@ -67,6 +67,7 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
             base_url=chosen.base_url,
             api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
             recording=chosen.recording,
+            max_reply_bytes=settings.limits.max_reply_kb * 1024,
         )
         provider = providers.make(chosen.chosen_provider, endpoint)
         return TierModel(

@@ -15,7 +15,7 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.llm.forms import StructuredOutput, read_json
+from app.llm.forms import StructuredOutput, read_json, storable
 from app.llm.ports import (
     ModelError,
     ModelProvider,
@@ -190,7 +190,8 @@ class Exchanges:
                 spent = self._spent(chosen, usage)
             except PriceUnknownError:
                 spent = _unpriced(usage)
-        value = {"text": reply.text, "model": reply.model, "cost_usd": str(spent.cost_usd)}
+        text, model = storable(reply.text), storable(reply.model)
+        value = {"text": text, "model": model, "cost_usd": str(spent.cost_usd)}
         return Reply(value | asdict(usage), spent)
 
     def _spent(self, chosen: TierModel, usage: TokenUsage) -> Spent:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
+from app.llm.ports import MAX_REPLY_BYTES
 from app.settings import cases
 from app.settings.values import Count, Positive, Seconds, Section, Text, key
 
@@ -17,6 +18,12 @@ def _postgres_url(url: SecretStr) -> SecretStr:
     return SecretStr(f"postgresql://{rest}")
 
 
+def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not name.isascii() or set(name) & set("/:* ") for name in names):
+        raise ValueError("must be plain host names, without scheme, port or wildcard")
+    return names
+
+
 class ServerSettings(Section):
     """The HTTP server."""
 
@@ -25,6 +32,22 @@ class ServerSettings(Section):
     max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
     max_json_depth: Positive = key(64, "Deepest nesting of arrays and objects in a request body.")
     request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
+    allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
+    """Host names that requests may be sent to, besides `host`, localhost and every address; null is
+    no other name, or with `auth.anonymous: anywhere` any name."""
+    max_connections: Positive = key(
+        2000, "Open connections; more are answered 503, or idle closed."
+    )
+    max_head_kb: Positive = key(32, "Longest request line and headers, in KiB; else 431.")
+    max_headers: Positive = key(100, "Headers of a request; more are answered 431.")
+    max_bodies_mb: Positive = key(64, "Request bodies on their way at once, in MiB; else 503.")
+    head_timeout_seconds: Seconds = key(
+        10.0, "Time for a whole request head; later is answered 408."
+    )
+    keep_alive_seconds: Positive = key(20, "How long a connection may wait for its next request.")
+    min_kb_per_second: Positive = key(
+        8, "Least rate of bodies (else 408) and of answers being read."
+    )
 
 
 class DatabaseSettings(Section):
@@ -92,6 +115,14 @@ class AuthSettings(Section):
     """Where requests without a key may come from while no key exists: this machine, or anywhere."""
 
 
+class LimitsSettings(Section):
+    """How large what the service meets may be."""
+
+    max_reply_kb: Positive = key(
+        MAX_REPLY_BYTES // 1024, "Longest reply of a model, unfolded if it is compressed; in KiB."
+    )
+
+
 class ShutdownSettings(Section):
     """How the process ends."""
 
@@ -122,6 +153,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     worker: WorkerSettings = WorkerSettings()
     admission: cases.AdmissionSettings = cases.AdmissionSettings()
     auth: AuthSettings = AuthSettings()
+    limits: LimitsSettings = LimitsSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
     shutdown: ShutdownSettings = ShutdownSettings()

@@ -7,6 +7,8 @@ from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.engines import PoolSizes
 from app.api.services import ApiLimits
+from app.bootstrap.server import api_limits as default_api_limits
+from app.control.budget import Budget
 from app.control.retry import RetryPolicy
 from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
@@ -14,37 +16,34 @@ from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mod
 from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits
 from app.runs.graphs import GraphLimits
+from app.settings.schema import Settings
 from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from app.tools.registry import ToolPolicy, ToolRegistry
 
 
 def api_limits(**changes: Any) -> ApiLimits:
     """What the HTTP layer lets through."""
-    limits = ApiLimits(
-        max_body_bytes=262_144,
-        max_json_depth=32,
-        max_input_chars=8192,
-        max_graph_bytes=1_048_576,
-        max_graph_steps=10_000,
-        max_graph_edges=50_000,
-        max_graph_depth=8,
-        max_wait_seconds=60,
-        max_event_streams=500,
-        anonymous="loopback",
-        default_mode="hrm_small_then_escalate",
-        default_timezone="UTC",
-    )
-    return replace(limits, **changes)
+    usual = default_api_limits(Settings())
+    return replace(usual, **{"default_timezone": "UTC", "default_budget": Budget(), **changes})
 
 
 def patience(**changes: Any) -> Patience:
     """How long a connection waits for what."""
-    return replace(Patience(connect_seconds=5.0, lock_ms=5000), **changes)
+    database = Settings().database
+    usual = Patience(
+        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
+    )
+    return replace(usual, **changes)
 
 
-def pool_sizes(*, work: int = 8, control: int = 2, **changes: Any) -> PoolSizes:
-    """A few connections, waited for with some patience."""
-    return PoolSizes(work=work, control=control, patience=patience(**changes))
+def pool_sizes(*, work: int | None = None, control: int | None = None, **changes: Any) -> PoolSizes:
+    """The usual number of connections, waited for with the usual patience."""
+    database = Settings().database
+    return PoolSizes(
+        work=work or database.pool_size,
+        control=control or database.control_pool_size,
+        patience=patience(**changes),
+    )
 
 
 def store_limits(**changes: Any) -> StoreLimits:

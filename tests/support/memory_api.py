@@ -85,5 +85,5 @@ def memory_api(
 async def client_of(app: FastAPI, peer: str = "127.0.0.1") -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client that calls the application from an address."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(peer, 50000))
-    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client

@@ -29,7 +29,7 @@ class Ready:
     parts: Mapping[str, str]
 
 
-@router.get("/healthz")
+@router.get("/healthz", responses=answers())
 async def healthz() -> Health:
     """Tell that the process lives; asks nobody else."""
     return Health()
