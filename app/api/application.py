@@ -75,7 +75,7 @@ def build_health_api(readiness: Readiness, *, seconds: float) -> FastAPI:
         routes=[*health.router.routes],
         openapi_url=None,
         exception_handlers=problems.handlers(),
-        middleware=[Middleware(RequestEnvelope)],
+        middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(None))],
     )
     app.state.readiness = readiness, seconds
     return app

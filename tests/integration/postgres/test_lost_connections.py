@@ -104,6 +104,26 @@ async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
         assert await world.count("runs") == 2
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_of_two_posts_whose_answers_were_lost_one_has_made_the_run(
+    database_url: str, key: str | None
+) -> None:
+    """A client that heard nothing asks again while its first request is still under way."""
+    async with open_world(database_url) as world:
+        world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
+        async with asyncio.TaskGroup() as group:
+            posts = [
+                group.create_task(
+                    world.stores.runs.accept(new_run("case-1", key=key), worker_id="w1")
+                )
+                for _ in range(3)
+            ]
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert sorted(post.result().created for post in posts) == [False, False, True]
+        assert await world.count("runs") == 1
+
+
 async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: str) -> None:
     """An end and the journal of another run: every writer gets the answer that was on its way."""
     async with open_world(database_url) as world:
