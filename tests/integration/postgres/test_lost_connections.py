@@ -4,71 +4,25 @@ A proxy stands between the stores and Postgres; an oracle asks Postgres past it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from app.adapters.postgres.accept_and_cancel import StoreLimits
-from app.adapters.postgres.engines import PoolSizes
-from app.adapters.postgres.journal import LARGE_BYTES
-from app.runs.errors import StoreUnavailableError, WriteFailedError
+from app.runs.errors import StoreUnavailableError
 from app.runs.ports import JournalWrite
-from app.runs.run import Run, RunKey, RunStatus
+from app.runs.run import RunKey, RunStatus
+from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import pool_sizes, store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
-    Oracle,
-    Stores,
     end_of,
     eventually,
     graph_with_calls,
     new_run,
-    open_oracle,
     open_stores,
     records_of,
 )
-
-KEY = RunKey("default", "case-1")
-TERMINATE = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-
-@dataclass(frozen=True)
-class World:
-    stores: Stores
-    proxy: FaultProxy
-    oracle: Oracle
-
-    async def claimed(self, run_id: str = "case-1") -> Run:
-        return (await self.stores.runs.accept(new_run(run_id), worker_id="w1")).run
-
-    async def count(self, table: str) -> int:
-        return int(await self.oracle.value(f"SELECT count(*) FROM {table}"))  # noqa: S608
-
-
-@asynccontextmanager
-async def open_world(
-    url: str, limits: StoreLimits | None = None, *, sizes: PoolSizes | None = None
-) -> AsyncIterator[World]:
-    async with FaultProxy(upstream_of(url)) as proxy, open_oracle(url) as oracle:
-        through = proxied(url, proxy)
-        async with open_stores(through, limits, sizes=sizes) as stores:
-            yield World(stores, proxy, oracle)
-
-
-async def refusal(call: Coroutine[Any, Any, object]) -> Exception | None:
-    try:
-        await call
-    except Exception as error:
-        return error
-    return None
 
 
 @pytest.mark.req("card/s2s")
@@ -384,80 +338,3 @@ async def test_a_process_does_not_start_without_its_database(database_url: str) 
         with pytest.raises(StoreUnavailableError):
             async with open_stores(proxied(database_url, proxy)):
                 pass
-
-
-async def test_a_statement_that_somebody_cancels_is_made_again(database_url: str) -> None:
-    """As an operator does with pg_cancel_backend, or a statement timeout of the server."""
-    async with open_world(database_url) as world:
-        run = await world.claimed()
-        async with open_oracle(database_url) as locker, locker.connection.transaction():
-            await locker.rows("LOCK TABLE calls IN ACCESS EXCLUSIVE MODE")
-            records = records_of(graph_with_calls("case-1"))
-            write = asyncio.create_task(
-                world.stores.journal.write(JournalWrite(key=run.key, fence=1, calls=records))
-            )
-            cancel = """SELECT pg_cancel_backend(pid) FROM pg_stat_activity
-                WHERE wait_event_type = 'Lock' AND query LIKE '%%calls_written%%'"""
-
-            async def cancelled() -> bool:
-                return bool(await world.oracle.rows(cancel))
-
-            for _ in range(2):
-                await eventually(cancelled)
-            assert not write.done()
-
-        assert (await write).owned
-        assert await world.count("calls") == 2
-
-
-@pytest.mark.parametrize("kind", ["journal", "end"])
-async def test_a_large_write_holds_up_no_other(database_url: str, kind: str) -> None:
-    """It has a connection of its own, and a database that refuses it is not taken for away."""
-    async with open_world(database_url) as world:
-        run, other = await world.claimed(), await world.claimed("other")
-        large = records_of(graph_with_calls("case-1"), value="x" * LARGE_BYTES)
-        async with world.oracle.connection.transaction():
-            await world.oracle.rows("SELECT FROM runs WHERE run_id = 'case-1' FOR UPDATE")
-            await world.oracle.rows("LOCK TABLE snapshots IN ACCESS EXCLUSIVE MODE")
-            write: Coroutine[Any, Any, object] = (
-                world.stores.journal.write(JournalWrite(key=run.key, fence=1, calls=large))
-                if kind == "journal"
-                else world.stores.journal.finish(end_of(run, calls=large))
-            )
-            writing = asyncio.create_task(write)
-            written = world.stores.journal.write(JournalWrite(key=other.key, fence=1))
-            assert (await written).owned
-            assert world.stores.journal.stuck_seconds == 0
-            assert not writing.done()
-
-        await writing
-        assert await world.count("calls") == 2
-
-
-async def test_a_write_that_the_server_never_carries_out_fails_alone(database_url: str) -> None:
-    """It is too slow whenever it is made; the runs beside it go on, and so does its own."""
-    sizes = pool_sizes(statement_ms=300)
-    async with open_world(database_url, sizes=sizes) as world:
-        run, other = await world.claimed(), await world.claimed("other")
-        await world.oracle.rows(
-            """CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
-               $$ BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$"""
-        )
-        await world.oracle.rows(
-            """CREATE TRIGGER slow BEFORE INSERT ON calls FOR EACH ROW
-               WHEN (NEW.call_key = 'poison') EXECUTE FUNCTION slow()"""
-        )
-        poison = records_of(graph_with_calls("case-1"), call_key="poison")
-        journal = world.stores.journal
-        async with asyncio.TaskGroup() as group:
-            failing = group.create_task(
-                refusal(journal.write(JournalWrite(key=run.key, fence=1, calls=poison)))
-            )
-            writes = [
-                group.create_task(journal.write(JournalWrite(key=other.key, fence=1)))
-                for _ in range(20)
-            ]
-
-        assert isinstance(failing.result(), WriteFailedError)
-        assert all(write.result().owned for write in writes)
-        assert (await journal.finish(end_of(run, RunStatus.FAILED))).done

@@ -1,99 +1,26 @@
 """Runs of processes that fell silent, and runs without a job."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.workers import BATCH, StaleRunRecovery, take_lost
-from app.runs.run import Run, RunKey, RunStatus
-from app.runs.silence import MISSED_BEATS, Silent
+from app.adapters.postgres.workers import BATCH, take_lost
+from app.runs.run import RunKey, RunStatus
+from app.runs.silence import Silent
+from tests.integration.queue.stale import KEY, STALE, World
 from tests.integration.queue.world import NotingExecutor, working
 from tests.support.stores import (
     CANCEL_REQUEST,
-    Oracle,
-    Stores,
     end_of,
     graph_with_calls,
     new_run,
-    open_oracle,
     open_stores,
     records_of,
 )
-
-KEY = RunKey("default", "case-1")
-STALE = 10.0
-WAITING = "SELECT queueing_lock FROM procrastinate_jobs WHERE status = 'todo' ORDER BY 1"
-
-
-@dataclass
-class World:
-    stores: Stores
-    oracle: Oracle
-    living: tuple[str, ...] = ("alive",)
-    """Workers that beat between two looks, if they have ever beaten."""
-    now: float = 0.0
-
-    def recovery(self, **options: float) -> StaleRunRecovery:
-        usual: dict[str, Any] = {
-            "interval_seconds": STALE,
-            "stale_seconds": STALE,
-            "max_attempts": 5,
-            "clock": lambda: self.now,
-        }
-        return StaleRunRecovery(
-            pool=self.stores.engines.work, dispatch=self.stores.dispatch, **usual | options
-        )
-
-    async def recover(self, **options: float) -> Sequence[RunKey]:
-        """Look, and look again when whoever has not beaten has been silent for too long."""
-        recovery = self.recovery(**options)
-        first = await recovery.recover()
-        await self.oracle.rows(
-            "UPDATE workers SET beat_at = clock_timestamp() WHERE worker_id = ANY(%s)",
-            list(self.living),
-        )
-        self.now += 2 * STALE
-        return [*first, *await recovery.recover()]
-
-    async def claimed(self, run_id: str = "case-1", worker_id: str = "dead") -> Run:
-        return (await self.stores.runs.accept(new_run(run_id), worker_id=worker_id)).run
-
-    async def stored(self, key: RunKey = KEY) -> Run:
-        run = await self.stores.runs.get(key)
-        assert run is not None
-        return run
-
-    async def beat(self, worker_id: str, *, seconds_ago: float = 0) -> None:
-        await self.stores.workers.beat(worker_id)
-        await self.oracle.rows(
-            """UPDATE workers SET beat_at = now() - make_interval(secs => %s)
-               WHERE worker_id = %s""",
-            seconds_ago,
-            worker_id,
-        )
-
-    async def age(self, *, seconds: float) -> None:
-        """Have every run been claimed, or queued, longer ago."""
-        await self.oracle.rows(
-            """UPDATE runs SET claimed_at = claimed_at - make_interval(secs => %s),
-                   queued_at = queued_at - make_interval(secs => %s)""",
-            seconds,
-            seconds,
-        )
-
-    async def jobs(self) -> list[str]:
-        return [row["queueing_lock"] for row in await self.oracle.rows(WAITING)]
-
-
-@pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
-        yield World(stores, oracle)
 
 
 @pytest.mark.req("003/resume")
@@ -337,74 +264,6 @@ async def test_a_process_recovers_runs_although_it_has_no_room_itself(
     ):
         assert await world.recover() == [KEY]
         assert (await free.has(KEY)).fence == 2
-
-
-async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them(
-    database_url: str, world: World
-) -> None:
-    """Both have missed some beats; the connection of the one that was killed is gone."""
-    await world.claimed()
-    await world.claimed("case-2", worker_id="slow")
-    async with open_stores(database_url) as killed:
-        await killed.workers.beat("dead")
-    await world.stores.workers.beat("slow")
-
-    quick = {"interval_seconds": 1.0, "stale_seconds": 100.0}
-    recovery = world.recovery(**quick)
-    for _ in range(5):
-        if found := await recovery.recover():
-            break
-        world.now += 1
-    assert found == [KEY]
-    assert world.now == MISSED_BEATS
-
-
-async def test_a_slow_process_that_connects_again_keeps_its_runs(
-    database_url: str, world: World
-) -> None:
-    """The server may not have noticed yet that its old connection is gone."""
-    async with open_stores(database_url) as old, open_stores(database_url) as new:
-        await world.claimed(worker_id="slow")
-        for stores in (old, new, old):
-            await stores.workers.beat("slow")
-        await old.engines.dispose()
-
-        recovery = world.recovery(interval_seconds=1.0, stale_seconds=100.0)
-        for _ in range(6):
-            assert await recovery.recover() == []
-            world.now += 1
-
-
-@pytest.mark.parametrize(
-    ("attempts", "seconds"), [(1, 0), (2, 5), (3, 30), (4, 180), (5, 300), (30, 300), (31, 0)]
-)
-async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
-    database_url: str, world: World, attempts: int, seconds: int
-) -> None:
-    """It may be what ends its workers; one that is to fail now need not wait."""
-    await world.beat("dead", seconds_ago=15)
-    await world.claimed()
-    await world.oracle.rows("UPDATE runs SET attempts = %s", attempts)
-
-    assert await world.recover(max_attempts=31) == [KEY]
-    row = "SELECT extract(epoch FROM queued_at - clock_timestamp())::float8 AS seconds FROM runs"
-    assert await world.oracle.value(row) == pytest.approx(seconds, abs=2)
-    job = "SELECT scheduled_at IS NOT DISTINCT FROM queued_at FROM procrastinate_jobs, runs"
-    assert await world.oracle.value(job)
-    claimed = await world.stores.runs.claim(KEY, "alive")
-    assert (claimed is None) == (seconds > 0)
-
-
-@pytest.mark.req("card/delete")
-async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: World) -> None:
-    """However often it was lost."""
-    await world.beat("dead", seconds_ago=15)
-    await world.claimed()
-    await world.oracle.rows("UPDATE runs SET attempts = 3")
-    await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
-    await world.recover()
-
-    assert await world.stores.runs.claim(KEY, "alive") is not None
 
 
 TAKING: dict[str, Any] = {"stale_seconds": STALE, "max_attempts": 5}
