@@ -126,6 +126,8 @@ class GraphAdmission:
         most = self._limits.max_body_bytes
         if body.inputs and len(as_json(body.inputs)) > most:
             yield Violation("inputs", f"The inputs may take at most {most} bytes as JSON.")
+        if isinstance(body.input, dict | list) and len(as_json(body.input)) > most:
+            yield Violation("input", f"The input may take at most {most} bytes as JSON.")
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value as input or as inputs.{DEFAULT_HANDLE}, not as both."
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
@@ -140,7 +142,7 @@ def _inputs(body: GraphRunBody) -> Mapping[str, Any]:
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
     """Yield what is wrong with the fields that runs of every kind have."""
     longest, most = limits.max_input_chars, limits.max_metadata_bytes
-    if body.input is not None and len(body.input) > longest:
+    if isinstance(body.input, str) and len(body.input) > longest:
         message = f"The input may have at most {longest} characters (max_input_chars)."
         yield Violation("input", message)
     if body.metadata and len(as_json(body.metadata)) > most:
@@ -181,10 +183,12 @@ def request_hash(body: RunFields) -> str:
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # null is a limit of its own here: unlimited
         fields["budget"] = body.budget.to_json()
+    given = fields.pop("input")  # an empty list is a value there
     sent = {name: value for name, value in fields.items() if value not in (None, [], {})}
+    sent |= {} if given is None else {"input": given}
     return hashlib.sha256(as_json(sent)).hexdigest()
 
 
-def as_json(value: Mapping[str, Any]) -> bytes:
+def as_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
     """Return a value as canonical JSON."""
     return _CANONICAL.encode(value).encode()

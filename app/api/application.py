@@ -22,7 +22,8 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 _DESCRIPTION = (
     "Runs agents for other services inside hard budgets, cancellable at any moment, with a trace "
     "of every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
-    "refused; every response carries X-Request-ID."
+    "refused; every response carries X-Request-ID.\n\n"
+    "How to add tools, functions and providers of models: [extending](docs/extending.md)."
 )
 
 
@@ -47,6 +48,7 @@ def build_api(
         # routes of the application itself: those of an included router are looked for twice
         routes=[route for part in parts for route in part.router.routes],
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -65,6 +67,7 @@ def build_api(
         graph_runs=GraphAdmission(limits, definitions),
         graphs=definitions,
     )
+    app.state.openapi_documents = {}
     describe(app)
     return app
 

@@ -63,6 +63,40 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
     },
 }
 
+SERVER_SENT_EVENT_SCHEMA: Mapping[str, Any] = {
+    "title": "ServerSentEvent",
+    "type": "object",
+    "description": "One event of a stream: its lines `id:`, `event:` and `data:`.",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "The number of the event, its `seq`."},
+        "event": {"type": "string", "description": "Its `type`, such as `step.started`."},
+        "data": {
+            "type": "string",
+            "description": "The event as JSON.",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/EventView"},
+        },
+    },
+}
+
+EVENT_STREAM: Mapping[str, Any] = {
+    "schema": {
+        "type": "string",
+        "description": "Events until the run has ended, with comments in between that keep the "
+        "stream open.",
+        "contentMediaType": "text/event-stream",
+        "contentSchema": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/ServerSentEvent"},
+        },
+    }
+}
+"""How the OpenAPI document describes a stream of server-sent events."""
+
+_NOT_DESCRIBED = "Successful Response"
+"""What the framework says of an answer that nobody has described."""
+
 _REQUEST_ID_HEADER = {
     "X-Request-ID": {
         "description": "The caller's own if it sent a sane one, else a new one.",
@@ -114,9 +148,7 @@ _GRAPH: dict[str, Any] = {
     "edges": [
         {
             "source": "discount",
-            "source_handle": "default",
             "target": "total",
-            "target_handle": "default",
             "data": {"channel": "flow"},
         }
     ],
@@ -208,9 +240,27 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(document: dict[str, Any]) -> None:
-    document["components"]["schemas"]["Problem"] = dict(PROBLEM_SCHEMA)
+    schemas = document["components"]["schemas"]
+    schemas["Problem"] = dict(PROBLEM_SCHEMA)
+    schemas["ServerSentEvent"] = dict(SERVER_SENT_EVENT_SCHEMA)
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
+            _optional_body(operation)
             for response in operation["responses"].values():
                 response["headers"] = _REQUEST_ID_HEADER | response.get("headers", {})
+                if response["description"] == _NOT_DESCRIBED:
+                    response["description"] = _of_its_schema(response, schemas)
+
+
+def _optional_body(operation: dict[str, Any]) -> None:
+    """Leave out the default of an optional body: it stands beside a reference, where it is lost."""
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        media["schema"].pop("default", None)
+
+
+def _of_its_schema(response: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    """Return what the schema of an answer says of itself."""
+    [media] = response["content"].values()
+    described: str = schemas[media["schema"]["$ref"].rpartition("/")[2]]["description"]
+    return described

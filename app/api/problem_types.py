@@ -66,6 +66,12 @@ ARTIFACT_NOT_FOUND = ProblemType(
     title="The run has no such file",
     detail="Check the name; GET /runs/{run_id}/artifacts lists the files of a run.",
 )
+CALL_NOT_FOUND = ProblemType(
+    slug="call-not-found",
+    status=404,
+    title="The run has made no such call",
+    detail="Check the node id; GET /runs/{run_id}/trace has those of all calls under nodes.",
+)
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
     status=405,
@@ -196,6 +202,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     RUN_NOT_FOUND,
     GRAPH_NOT_FOUND,
     ARTIFACT_NOT_FOUND,
+    CALL_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     REQUEST_TIMEOUT,
     RUN_CONFLICT,

@@ -1,13 +1,14 @@
 """What the HTTP layer is built from; the composition root hands it over."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
 from app.runs.artifacts import ArtifactReading
 from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
+from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.tools.dispatch import ToolDispatch
 
@@ -45,6 +46,7 @@ class ApiServices:
     """What the routes ask."""
 
     runs: RunService
+    payloads: PayloadReading
     artifacts: ArtifactReading
     tools: ToolDispatch
     models: ModelGateway
@@ -85,9 +87,9 @@ class ApiLimits:
     default_mode: str
     default_timezone: str
     default_seed: int | None = None
-    default_budget: Budget = field(default_factory=Budget)
+    default_budget: Budget
     """The limits of a case run, replaced one by one by those that its caller gives."""
-    budget_ceiling: Budget = field(default_factory=Budget)
+    budget_ceiling: Budget
     """What no run may pass, whatever its caller gives."""
 
     @property

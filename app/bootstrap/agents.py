@@ -33,6 +33,7 @@ from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import Tool
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.trace.payloads import Payloads
 
 
 def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
@@ -48,9 +49,14 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
     return ToolDispatch(
         ToolRegistry(tools),
         ToolPolicy(allow=None if allow is None else frozenset(allow), deny=frozenset(deny)),
-        payloads=settings.trace.payloads,
+        payloads=payloads_of(settings),
         retry=_retry(settings.retry),
     )
+
+
+def payloads_of(settings: Settings) -> Payloads:
+    """Return what traces keep and show of requests and replies."""
+    return Payloads(settings.trace.payloads, settings.trace.max_payload_chars)
 
 
 def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelGateway:
@@ -84,7 +90,7 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
         tier: replace(model(chosen), fallbacks=tuple(map(model, chosen.fallbacks)))
         for tier, chosen in _tiers(settings).items()
     }
-    return ModelGateway(tiers, _list_price(settings), _retry(settings.retry))
+    return ModelGateway(tiers, _list_price(settings), _retry(settings.retry), payloads_of(settings))
 
 
 def check_providers(settings: Settings) -> Providers:

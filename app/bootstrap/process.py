@@ -30,7 +30,7 @@ from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any
 from app.adapters.providers.recorded import Recorder
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
-from app.bootstrap.agents import build_catalog, build_models, build_tools
+from app.bootstrap.agents import build_catalog, build_models, build_tools, payloads_of
 from app.bootstrap.plugins import Toolbox, installed_functions
 from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
@@ -39,6 +39,7 @@ from app.runs.artifacts import ArtifactLimits, ArtifactReading, RunArtifacts
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat, Loops
+from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.tools.dispatch import ToolDispatch
@@ -95,6 +96,9 @@ class Process:
         self._executor = self._build_executor() if executes else None
         self._heartbeat: Heartbeat | None = None
         self.runs = RunService(self._store, self._executor)
+        self.payloads = PayloadReading(
+            self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
+        )
         self._loops = Loops()
         self._closing = False
 

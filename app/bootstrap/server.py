@@ -18,6 +18,7 @@ from app.adapters.providers.recorded import Recorder
 from app.api.application import build_api
 from app.api.http_protocol import ConnectionLimits, bounded_by
 from app.api.services import ApiLimits, ApiServices
+from app.bootstrap.configuration import url_of
 from app.bootstrap.process import Process, collect_garbage_seldom
 from app.client import CaseworkerClient
 from app.settings.schema import Settings
@@ -35,6 +36,7 @@ def build_app(process: Process) -> FastAPI:
     """Return the ASGI application of a process, which opens and closes with it."""
     services = ApiServices(
         runs=process.runs,
+        payloads=process.payloads,
         artifacts=process.artifacts,
         tools=process.tools,
         models=process.models,
@@ -127,8 +129,7 @@ class _Server(uvicorn.Server):
 
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
-        return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        return url_of(host, port)
 
 
 def api_limits(settings: Settings) -> ApiLimits:

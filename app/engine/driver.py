@@ -25,6 +25,7 @@ from app.engine.supervision import detach, until_done
 from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
 from app.kernel.graph import GraphError
 from app.kernel.scheduler import Scheduler
+from app.trace.call_tree import ANOTHER_FAILED
 
 TURN_SECONDS = 0.005
 """How long steps that wait for nothing may keep the event loop from everybody else."""
@@ -170,7 +171,9 @@ class GraphExecution:
                     turn_ends = clock() + TURN_SECONDS
             else:
                 await self._work_side_by_side()
-        stuck = not self._scheduler.done or not self._reports
+        if not self._steps:
+            self._run.token.check()  # else the steps see to that
+        stuck = not self._scheduler.done or (self._steps and not self._reports)
         if stuck and self._outcome.error is None:
             raise GraphError("Some steps wait for one another.")
 
@@ -201,14 +204,16 @@ class GraphExecution:
                 self._tasks.pop(step_id).result()
                 orders = self._tell(step_id, self._reports[step_id])
                 if self._outcome.error is not None:
-                    cancelled = await self._drain()
+                    cancelled = await self._drain(ANOTHER_FAILED)
                     if cancelled is not None:
                         raise cancelled
                 self._take(orders)
         except BaseException as ended:
             if isinstance(ended, BudgetExceededError) and self._run.token.stop is None:
                 await self._let_end()
-            await self._drain()  # a cancel that comes meanwhile says less than what came before
+            await self._drain(
+                str(ended)
+            )  # a cancel that comes meanwhile says less than what came before
             raise
 
     def _start_ready(self) -> None:
@@ -265,16 +270,17 @@ class GraphExecution:
         except asyncio.CancelledError:
             return  # those that are left are drained, and the limit is what is reported
 
-    async def _drain(self) -> asyncio.CancelledError | None:
+    async def _drain(self, reason: str) -> asyncio.CancelledError | None:
         """Cancel the steps that still work, and wait for them; abandon what will not end.
 
-        Return a cancel that came meanwhile.
+        ``reason`` is what their ends say, unless the run has a stop of its own. Return a cancel
+        that came meanwhile.
         """
         tasks, self._tasks = self._tasks, {}
         self._ready.clear()
         for step_id, task in tasks.items():
             self._step_runner.cut_off(step_id)
-            task.cancel()
+            task.cancel(reason)
         cancelled = await until_done(tasks.values(), self._grace_seconds)
         for step_id, task in tasks.items():
             self._free_slot()

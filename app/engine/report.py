@@ -16,10 +16,9 @@ from app.engine.prepared import PreparedGraph
 from app.engine.step_path import Area, StepPath
 from app.kernel.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
-from app.observability.redaction import redact_text
+from app.observability.errors import message_of_error
+from app.trace.call_tree import ABANDONED
 from app.trace.step_trace import StepRecord
-
-MAX_REASON_CHARS = 500
 
 
 class StepBrokenError(Exception):
@@ -77,6 +76,8 @@ class StepReport:
     """How many attempts an earlier execution has made in vain, and what the last one came to."""
     node: str = ""
     """Its CallNode, once it has one."""
+    attempts: int = 1
+    """How often it was tried, a fallback included, if it has failed."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
         """Remember what gives the step's partial outputs."""
@@ -109,11 +110,11 @@ class StepReport:
         if recorded.outcome is CallOutcome.RESULT:
             return self.become(StepStatus.COMPLETED, recorded.value)
         if recorded.outcome is not CallOutcome.FAILURE:
-            return stop_in(recorded) is not None and self.become(
-                StepStatus.CANCELLED, recorded.value["outputs"]
-            )
+            stop = stop_in(recorded)
+            return stop is not None and self.become(cut_off_status(stop), recorded.value["outputs"])
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
+        self.node, self.attempts = recorded.node_id, recorded.value.get("attempts", 1)
         ended = StepStatus.FAILED if self.recovered_by is None else StepStatus.COMPLETED
         return self.become(ended, outputs, error)
 
@@ -154,15 +155,10 @@ class GraphOutcome:
                 left += error.exceptions
 
 
-def message_of_error(error: Exception) -> str:
-    """Return what may be said of a failure.
-
-    The messages of our own errors are made to be shown; others could hold anything.
-    """
-    ours = type(error).__module__.startswith("app.")
-    if not ours:
-        return f"It broke with {type(error).__name__}."
-    return redact_text(str(error), max_chars=MAX_REASON_CHARS)
+def cut_off_status(stop: BaseException | None) -> StepStatus:
+    """Return how a step stands that was cut off: halted if a limit was met, else cancelled."""
+    limit = isinstance(stop, Stop) and stop.is_limit
+    return StepStatus.HALTED if limit else StepStatus.CANCELLED
 
 
 def stop_in(recorded: Recorded) -> Stop | None:
@@ -187,9 +183,6 @@ def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
 def class_of(error: Exception) -> str:
     """Return the name of the class of a failure, also of one that is only recorded."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
-
-
-ABANDONED = "The step ignored its cancellation and was abandoned."
 
 
 def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:

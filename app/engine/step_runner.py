@@ -6,6 +6,8 @@ from the journal. One that was cut off is executed again and counts as the same 
 
 from dataclasses import replace
 
+import structlog
+
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
 from app.control.stops import HandOver, Stop
@@ -24,21 +26,27 @@ from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
 from app.engine.report import (
-    ABANDONED,
     StepReport,
     class_of,
+    cut_off_status,
     detach_inside,
     emit_cut_off,
     emit_end,
     failure_of,
-    message_of_error,
 )
 from app.engine.step_attempts import begin, end_of, outputs_of
 from app.engine.step_path import StepPath
 from app.engine.supervision import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
+from app.observability.errors import is_ours, message_of_error
+from app.trace.call_tree import ABANDONED
+
+log = structlog.get_logger(__name__)
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
+
+CANCELLED = "The task that executes it was cancelled."
+"""The reason of what ended although neither a stop nor a failure is known."""
 
 
 class StepRunner:
@@ -165,7 +173,10 @@ class StepRunner:
             self._journal.note(node, _ended_well(report, path, outputs))
         self._trace.end_step(node)
         if self._events is not None:
-            data = {"recovered_by": report.recovered_by} if report.recovered_by else {}
+            data: dict[str, str] = {}
+            if report.recovered_by is not None and report.error is not None:
+                error = message_of_error(report.error)
+                data = {"recovered_by": report.recovered_by, "error": error}
             emit_end(self._run, STEP_COMPLETED, path, data)
         report.complete(outputs, self._readings[0])
         if self._journal is not None:
@@ -189,9 +200,19 @@ class StepRunner:
         said, kind = message_of_error(error), class_of(error)
         node, outputs = self._node_of(step, report, path), report.so_far()
         if self._journal is not None and report.status is StepStatus.RUNNING:
-            value = failure_of(error, outputs=dict(outputs))
+            value = failure_of(error, outputs=dict(outputs), attempts=report.attempts)
             failure = step_entry(path, report.charge, CallOutcome.FAILURE, value)
             _note(self._journal, node, failure)
+        if self._journal is not None:
+            log.warning(
+                "step.failed",
+                step_id=path.text,
+                node_id=node,
+                attempts=report.attempts,
+                error_class=kind,
+                error=said,
+                exc_info=None if is_ours(error) or step.policy is not None else error,
+            )
         self._trace.mark_failure(node, kind, said)
         self._end_badly(report, StepStatus.FAILED, outputs, error)
         emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
@@ -206,12 +227,12 @@ class StepRunner:
         if isinstance(stop, HandOver):
             self._token.trip(stop)
         final = self._token.stop or stop
-        reason, outputs = str(final) or "Another step failed.", report.so_far()
+        reason, outputs = str(final) or CANCELLED, report.so_far()
         node = self._node_of(step, report, path)
         if isinstance(final, Stop) and not isinstance(final, HandOver):
             self._note_stop(node, report, path, final)
         self._trace.mark_halt(node, reason)
-        self._end_badly(report, StepStatus.CANCELLED, outputs)
+        self._end_badly(report, cut_off_status(final), outputs)
         emit_cut_off(self._run, path, reason)
 
     def _note_stop(self, node: str, report: StepReport, path: StepPath, stop: Stop) -> None:
@@ -228,7 +249,7 @@ class StepRunner:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
         path = self._path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
-        self._end_badly(report, StepStatus.CANCELLED, report.so_far())
+        self._end_badly(report, cut_off_status(self._token.stop), report.so_far())
         detach_inside(self._run, path.inside())
         emit_cut_off(self._run, path, ABANDONED)
 
@@ -252,7 +273,12 @@ def _ended_well(report: StepReport, path: StepPath, outputs: Outputs) -> Entry:
     """Return what is journaled of a step that has outputs; its policy may have seen to that."""
     if report.recovered_by is None or report.error is None:
         return step_entry(path, report.charge, CallOutcome.RESULT, dict(outputs))
-    made_good = failure_of(report.error, outputs=dict(outputs), recovered_by=report.recovered_by)
+    made_good = failure_of(
+        report.error,
+        outputs=dict(outputs),
+        recovered_by=report.recovered_by,
+        attempts=report.attempts,
+    )
     return step_entry(path, report.charge, CallOutcome.FAILURE, made_good)
 
 

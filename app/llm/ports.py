@@ -93,8 +93,8 @@ _MISCONFIGURED = frozenset({401, 402, 403, 404, *range(300, 400)})
 class ModelError(Exception):
     """A provider attempt that failed.
 
-    The message is safe to log: it names the kind of failure and never repeats what the provider
-    or the caller wrote.
+    The message is safe to log: it names the kind of failure, and repeats what the provider wrote
+    only redacted and cut.
     """
 
     def __init__(

@@ -10,6 +10,10 @@ class RunNotFoundError(LookupError):
     """There is no such run, or it belongs to somebody else."""
 
 
+class CallNotFoundError(LookupError):
+    """The run has made no such call."""
+
+
 class ArtifactNotFoundError(LookupError):
     """The run has no such file, or not any more."""
 

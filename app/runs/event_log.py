@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.engine.events import BUDGET_WARNING, LATE_RESULT, LIFECYCLE, STEP_SKIPPED, Event
+from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STEP_SKIPPED, Event
 from app.runs.run import EventRecord, RunStatus
 
-_OURS: Final = LIFECYCLE | {BUDGET_WARNING, LATE_RESULT}
-_TYPE: Final = re.compile(r"(?!run\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
+_OURS: Final = RESERVED | {BUDGET_WARNING, LATE_RESULT}
+_TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 
 
 def run_ended(
@@ -67,10 +67,13 @@ class EventLog:
             ValueError: its data is not JSON, or its type is none that a node may use.
         """
         if event.type not in _OURS and not _TYPE.fullmatch(event.type):
-            raise ValueError("An event's type is a dotted word, and run.* is not for nodes.")
+            raise ValueError(
+                "An event's type is a dotted word, and run.* and call.* are not for nodes."
+            )
         if event.type == STEP_SKIPPED and event.step_id in self._skipped:
             return
-        data = frozen(event.data) if event.data else event.data
+        # What the gateway tells of calls is its own, and JSON: nobody else changes it.
+        data = frozen(event.data) if event.data and event.type not in CALLS else event.data
         self._fresh.append((event, data, self._now()))
 
     def unconfirmed(self) -> tuple[EventRecord, ...]:

@@ -95,6 +95,7 @@ class Execution:
                 token=self.token,
                 jitter=jitter,
                 deadline_in=self.deadline_in,
+                events=self.journal,
             ),
             services=services,
             slots=slots,

@@ -20,6 +20,7 @@ from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKin
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.driver import GraphExecution
+from app.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
 from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
@@ -312,6 +313,8 @@ class RunExecutor:
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
             return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
+        begun = RUN_RESUMED if run.last_seq else RUN_STARTED
+        execution.journal.emit(Event(type=begun, data={"attempt": run.attempts}))
         try:
             with (
                 seconds_of(execution.scope, active.token),

@@ -12,9 +12,10 @@ without a pause in between is stored together.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
 
 import structlog
 
@@ -81,6 +82,7 @@ class RunJournal:
         self._clock = clock
         self._permitted_at = permitted_at
         self._entries = entries_of(earlier)
+        self._requests: dict[str, Mapping[str, Any]] = {}
         self._unwritten = _not_stored(graph, earlier)
         self._revision = graph.revision
         self._idle = asyncio.Event()
@@ -112,6 +114,10 @@ class RunJournal:
         self._entries[node_id] = replace(entry, value=frozen(entry.value))
         self._unwritten.add(node_id)
         self.touch()
+
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        """Keep what a call asks until it is stored, which is once."""
+        self._requests[node_id] = request
 
     def emit(self, event: Event) -> None:
         """Take an event; one that comes after the end is dropped.
@@ -208,6 +214,9 @@ class RunJournal:
             self._sent = None
         if permission.owned:
             self._events.confirm(write.events)
+            if self._requests:
+                for record in write.calls:
+                    self._requests.pop(record.node_id, None)
         else:
             self._take_back(sent)
         return permission
@@ -233,7 +242,8 @@ class RunJournal:
             changed[node_id] = self._graph.node(node_id)
         self._unwritten.clear()
         return tuple(
-            _record(changed[node_id], self._entries) for node_id in sorted(changed, key=_order)
+            _record(changed[node_id], self._entries, self._requests)
+            for node_id in sorted(changed, key=_order)
         )
 
     def _write_soon(self) -> None:
@@ -267,12 +277,15 @@ class _Sent:
     unwritten: frozenset[str]
 
 
-def _record(node: Node, entries: dict[str, Entry]) -> CallRecord:
-    entry = entries.get(node["node_id"])
+def _record(
+    node: Node, entries: dict[str, Entry], requests: dict[str, Mapping[str, Any]]
+) -> CallRecord:
+    entry, request = entries.get(node["node_id"]), requests.get(node["node_id"])
     if entry is None:
-        return CallRecord(node=node)
+        return CallRecord(node=node, request=request)
     return CallRecord(
         node=node,
+        request=request,
         call_key=entry.call_key,
         request_hash=entry.request_hash,
         charge=_charge(entry),

@@ -214,6 +214,20 @@ class RunStore(Protocol):
         """Return the journal of a run, in the order of its CallNodes."""
         ...
 
+    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
+        """Return one call of a run with what it asked, its attempts and the root of the run.
+
+        They come in the order of their CallNodes; without the call, if there is none.
+        """
+        ...
+
+    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+        """Return the first calls and steps of a run, with what they asked and what they got.
+
+        Left out are those with which requests and replies would come to more than ``max_bytes``.
+        """
+        ...
+
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run; None before."""
         ...

@@ -168,6 +168,8 @@ class CallRecord:
     charge: Mapping[str, Any] = field(default_factory=dict)
     outcome: str | None = None
     value: Any = None
+    request: Mapping[str, Any] | None = None
+    """What was asked, as it may be shown. It is written once, and read by itself alone."""
 
     @property
     def node_id(self) -> str:

@@ -1,5 +1,6 @@
 """Executes a prepared graph for a caller in Python: its limits, its stop and its trace joined."""
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from app.control.stops import Stop, StopKind
+from app.control.stops import CancelledError, Stop, StopKind
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import DEFAULT_CEILING, StepSlots
@@ -16,11 +17,13 @@ from app.engine.driver import GraphExecution
 from app.engine.events import Event, EventSink
 from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepRecords, message_of_error
+from app.engine.report import GraphOutcome, StepRecords
+from app.engine.step_runner import CANCELLED
 from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
 from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.function import BlockingPool
+from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.explain import explain
 from app.trace.step_trace import RecordedSteps
@@ -36,7 +39,7 @@ class GraphRun:
     results: dict[str, Any]
     """By step; of a step that was cut off or failed, what it had so far."""
     steps: Mapping[str, str]
-    """How each step stands: pending, completed, failed, cancelled or skipped."""
+    """How each step stands: completed, failed, halted, cancelled, skipped or not_started."""
     error: Exception | None
     """What failed it."""
     errors: Mapping[str, Exception]
@@ -97,13 +100,6 @@ def _status(outcome: GraphOutcome) -> Status:
     return "completed" if outcome.error is None else "failed"
 
 
-def empty_trace(name: str) -> ExecutionGraph:
-    """Return the trace of a graph without steps."""
-    calls = ExecutionGraph()
-    calls.mark_success(calls.create_root(name), 0)
-    return calls
-
-
 @dataclass(frozen=True, slots=True)
 class EventQueue:
     """A sink that passes the events of a run on as they happen."""
@@ -125,9 +121,15 @@ async def execute(
     if context.trace is not None and records is not None:
         started_ns = run.trace.readings[0]
         context.trace.follow(RecordedSteps(run.trace, records, datetime.now(UTC), started_ns))
+    run.calls.events = events
+    execution = GraphExecution(prepared, {}, run)
     try:
         with deadline_of(context.deadline, run.token):
-            outcome = await _supervised(GraphExecution(prepared, {}, run), run)
+            outcome = await _supervised(execution, run)
+    except asyncio.CancelledError as cancelled:
+        stop = CancelledError(str(cancelled) or CANCELLED)
+        _close(run, ended(execution.abandoned(stop), run.trace), context)
+        raise
     finally:
         pool.close()
         if records is not None:

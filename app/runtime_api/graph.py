@@ -12,7 +12,6 @@ from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowCont
 from app.engine.driver import GraphExecution
 from app.engine.events import Event, EventSink
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.report import GraphOutcome
 from app.engine.step_path import check_step_id
 from app.engine.supervision import until_done
 from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
@@ -21,7 +20,7 @@ from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
 from app.nodes.function import ContextNode, ContextualNode
-from app.runtime_api.executing import EventQueue, GraphRun, empty_trace, ended, execute, results_of
+from app.runtime_api.executing import EventQueue, GraphRun, ended, execute, results_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +266,6 @@ class Graph:
             await until_done((run,), 2 * self._grace_seconds)
 
     async def _run(self, context: ExecutionContext, events: EventSink | None) -> GraphRun:
-        if not self._steps:
-            return ended(GraphOutcome({}), empty_trace(self.id))
         grace = self._grace_seconds
         return await execute(self._ready(), context, grace_seconds=grace, events=events)
 
@@ -281,8 +278,6 @@ class Graph:
 
     async def _run_inside(self, flow: FlowContext, context: ExecutionContext) -> GraphRun:
         """Execute as :meth:`_execute_inside` does; a failure is returned, a stop passes through."""
-        if not self._steps:
-            return ended(GraphOutcome({}), flow.run.trace)
         services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
         inner = replace(flow, run=run, scope=context.scope or flow.scope)

@@ -92,6 +92,8 @@ class TraceSettings(Section):
 
     payloads: Literal["redacted", "none", "full"] = "redacted"
     """Inputs, outputs and prompts in traces: without secrets, not at all, or as they are."""
+    max_payload_chars: Positive = key(20_000, "Of a redacted request or reply; the rest is cut.")
+    max_shown_bytes: Positive = key(2_000_000, "Of all payloads of a trace?payloads=true.")
 
 
 class ArtifactSettings(Section):

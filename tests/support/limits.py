@@ -19,6 +19,7 @@ from app.runs.graphs import GraphLimits
 from app.settings.schema import Settings
 from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.trace.payloads import REDACTED
 
 
 def api_limits(**changes: Any) -> ApiLimits:
@@ -125,4 +126,4 @@ def tool_dispatch(
     registry: ToolRegistry, policy: ToolPolicy, retry: RetryPolicy = ONE_ATTEMPT
 ) -> ToolDispatch:
     """The door to some tools; traces show what they were called with, redacted."""
-    return ToolDispatch(registry, policy, payloads="redacted", retry=retry)
+    return ToolDispatch(registry, policy, payloads=REDACTED, retry=retry)

@@ -47,6 +47,7 @@ def write_calls(row: Row, records: Iterable[CallRecord]) -> None:
             node=as_json(record.node),
             charge=as_json(record.charge),
             value=as_json(record.value),
+            request=as_json(record.request) if old is None or not old.request else old.request,
         )
         if old is None:
             row.calls[record.node_id] = stored

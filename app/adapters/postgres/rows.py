@@ -38,7 +38,7 @@ _RUN_COLUMNS = (
     *("created_at", "request_hash", "idempotency_key", "started_at", "finished_at", "attempts"),
     *("fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
 )
-_CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__)
+_CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
 _EVENT_COLUMNS = tuple(EventRecord.__dataclass_fields__)
 """The fields whose columns have their names and hold them as they are."""
 
@@ -209,12 +209,13 @@ def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
         "outcome": record.outcome,
         "value": record.value,
         "node": record.node,
+        "request": record.request,
     }
 
 
 def call_from_row(row: Row) -> CallRecord:
-    """Return the journal entry that a row of ``calls`` holds."""
-    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS})
+    """Return the journal entry that a row of ``calls`` holds, its request where that was asked."""
+    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
 
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:

@@ -124,18 +124,22 @@ SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' LIMIT %s) queued
 
 _CALLS = """json_to_recordset(%s::json) AS c(
         tenant_id text, run_id text, fence integer, seq integer, status text, call_key text,
-        request_hash text, charge jsonb, outcome text, value jsonb, node jsonb
+        request_hash text, charge jsonb, outcome text, value jsonb, node jsonb,
+        request json
     )"""
 
 _WRITE_CALLS = """
     INSERT INTO calls (
-        tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node
+        tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node,
+        request
     )
-    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value, node
+    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value, node,
+        request
     FROM {calls}
     ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET
         status = excluded.status, charge = excluded.charge, outcome = excluded.outcome,
         value = excluded.value, node = excluded.node,
+        request = coalesce(calls.request, excluded.request),
         call_key = coalesce(calls.call_key, excluded.call_key),
         request_hash = CASE WHEN calls.call_key IS NULL THEN excluded.request_hash
             ELSE calls.request_hash END
@@ -330,3 +334,14 @@ WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request 
 ORDER BY e.seq
 """
 """Return a run's status and its events as they are at one moment."""
+
+PAYLOADS = """
+SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
+    SELECT *, sum(
+        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
+    ) OVER (ORDER BY seq) AS bytes_so_far
+    FROM calls WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
+) call
+WHERE bytes_so_far <= %s ORDER BY seq
+"""
+"""Return the first calls of a run, with what they asked and what they got, up to so many bytes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Text, literal, select, tuple_
+from sqlalchemy import ARRAY, ColumnElement, Text, and_, literal, select, tuple_
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -23,6 +23,7 @@ from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
 from app.adapters.postgres.rows import (
+    call_from_row,
     call_to_json,
     claimed_run,
     decode_cursor,
@@ -36,11 +37,12 @@ from app.adapters.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
     EVENTS,
+    PAYLOADS,
     RELEASE,
     WRITE_CALLS,
     WRITE_EVENTS,
 )
-from app.adapters.postgres.tables import events, of_run, runs, snapshots
+from app.adapters.postgres.tables import calls, events, of_run, runs, snapshots
 from app.engine.events import STEP_SKIPPED
 from app.runs.event_log import late_result
 from app.runs.ports import (
@@ -62,6 +64,7 @@ from app.runs.run import (
     RunKey,
     RunStatus,
 )
+from app.trace.node import ATTEMPT
 
 _GRAPH = literal(["graph", "inputs"], ARRAY(Text))
 _WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
@@ -235,6 +238,26 @@ class PostgresRuns:
         """Return the journal of a run, in the order of its CallNodes."""
         async with transaction(self.engines.work) as connection:
             return await journal_of(connection, key)
+
+    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
+        """Return one call with what it asked, its attempts and the root of the run."""
+        node = calls.c.node
+        attempts = and_(
+            node["parent_id"].astext == node_id,
+            node["name"].astext == ATTEMPT,
+            node["kind"].astext == "system",
+        )
+        wanted = of_run(calls, key) & (calls.c.seq.in_((1, int(node_id[1:]))) | attempts)
+        query = select(calls).where(wanted).order_by(calls.c.seq)
+        async with transaction(self.engines.work) as connection:
+            return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+        """Return the first calls of a run with what they asked and what they got."""
+        asked = (key.tenant, key.run_id, max_bytes)
+        async with transaction(self.engines.work) as connection:
+            rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
+        return [call_from_row(row) for row in rows]
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run."""

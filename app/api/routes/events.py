@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from app.api import problem_types as types
 from app.api.api_request import ApiRequest, ApiRoute
-from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
+from app.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers, operation_id
 from app.api.event_stream import (
     EVENT_HEADERS,
     EventsPage,
@@ -37,7 +37,7 @@ router = APIRouter(
         200: {
             "description": "A stream of server-sent events until the run has ended, "
             "or a page of them.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": EVENT_STREAM},
         },
     },
     openapi_extra={"parameters": EVENT_HEADERS},
