@@ -54,7 +54,11 @@ def build_app(process: Process) -> FastAPI:
 
 
 def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> None:
-    """Serve until the process gets a signal to end."""
+    """Serve until the process gets a signal to end.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+    """
     process = Process(settings, url, executes=executes)
     config = uvicorn.Config(
         build_app(process),
@@ -64,7 +68,7 @@ def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> 
         http=bounded_by(connection_limits(settings)),
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ws="none",
-        lifespan="on",
+        lifespan="off",  # the server opens the process itself, and says what is wrong
         log_config=None,
         access_log=False,
         server_header=False,
@@ -103,6 +107,10 @@ class _Server(uvicorn.Server):
         self._process = process
         self._tell_started = started
         self._telling: asyncio.Task[None] | None = None
+
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        async with self._process.opened():
+            await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

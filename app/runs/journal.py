@@ -42,10 +42,15 @@ from app.trace.node import TERMINAL, Node
 log = structlog.get_logger(__name__)
 
 PERMISSION_SECONDS = 0.1
-"""How old the database's permission to go on may be when a call begins."""
+"""How old the database's permission to go on may be when a call begins, counted from its arrival.
 
-ASKS = 20
-"""How often a barrier asks a database that takes longer than that to answer."""
+Until then the database has answered for the run's row: a cancel request is stored before that, and
+refuses, or after it. A busy event loop, or an answer that was held up, makes it older.
+"""
+
+ASKS = 2
+"""How often a barrier asks. One that is late again goes on: asking more would make a busy process,
+or a slow database, still later."""
 
 SOON_SECONDS = 0.05
 """How long a change waits for others before it is stored without a barrier."""
@@ -91,7 +96,7 @@ class RunJournal:
         """Open the journal of a claimed run.
 
         ``earlier`` is what previous executions left; ``permitted_at`` is when, on ``clock``, the
-        statement was sent that claimed the run.
+        statement was sent that claimed the run, or its answer came.
         """
         self._run = run
         self._graph = graph
@@ -103,7 +108,9 @@ class RunJournal:
         self._requests: dict[str, Mapping[str, Any]] = {}
         self._unwritten = _not_stored(graph, earlier)
         self._revision = graph.revision
-        self._turn = asyncio.Lock()
+        self._idle = asyncio.Event()
+        """Set while no write is under way."""
+        self._idle.set()
         self._sent: _Sent | None = None
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
@@ -173,19 +180,21 @@ class RunJournal:
 
         Raises:
             CancelledError: the run has a cancel request.
-            HandOver: the run was lost to another worker, or the database is too slow to answer.
+            LostRunError: the run belongs to another worker.
             RunTooLargeError: the run has stored as much as it may.
         """
         stored_bytes = self._stored_bytes + self._events.size_bytes
         if stored_bytes > self._limits.max_run_bytes:
             raise RunTooLargeError(stored_bytes, self._limits.max_run_bytes)
-        if not external and self._clock() - self._permitted_at <= PERMISSION_SECONDS:
+        if not external and self._is_fresh():
             return
         for _ in range(ASKS):
             await self._store_changes()
-            if self._clock() - self._permitted_at <= PERMISSION_SECONDS:
+            if self._is_fresh():
                 return
-        raise HandOver("The database answers too slowly to say whether the run may go on.")
+
+    def _is_fresh(self) -> bool:
+        return self._clock() - self._permitted_at <= PERMISSION_SECONDS
 
     def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
         """Write nothing more by itself; return what may not be stored yet.
@@ -216,14 +225,22 @@ class RunJournal:
             LostRunError: the run belongs to another worker.
         """
         begun_before = self._writes_begun
-        async with self._turn:
+        while not self._idle.is_set():
+            await self._idle.wait()  # all who wait go on at once, one of them writes
             if self._last_granted > begun_before:
                 return
+        self._idle.clear()
+        try:
             self._writes_begun += 1
-            asked_at = self._clock()
-            self._judge(await self._write_next())
+            permission = await self._write_next()
+            self._judge(permission)
             self._last_granted = self._writes_begun
-            self._permitted_at = max(self._permitted_at, asked_at)
+            answered_at = permission.answered_at
+            self._permitted_at = max(
+                self._permitted_at, self._clock() if answered_at is None else answered_at
+            )
+        finally:
+            self._idle.set()
 
     async def _write_next(self) -> Permission:
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))

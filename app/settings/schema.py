@@ -71,10 +71,13 @@ class WorkerSettings(Section):
     )
     max_runs: Positive = key(1000, "Runs that a process executes at once.")
     max_parallel_steps: Positive = key(64, "Steps of one run at work at once, in all its graphs.")
-    heartbeat_seconds: Seconds = key(2.0, "Time between signs of life and looks for cancels.")
+    heartbeat_seconds: Seconds = key(1.0, "Time between signs of life and looks for cancels.")
     stale_after_seconds: Seconds = key(10.0, "Silence that means death; at least two heartbeats.")
     max_attempts: Positive = key(3, "Workers that a run may lose before it fails.")
     poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
+    health_port: Annotated[Count, Field(le=65535)] | None = None
+    """Where `caseworker worker` answers /healthz and /readyz; null serves neither, 0 takes a
+    free port."""
     cancel_grace_seconds: Seconds = key(1.0, "Time to end after a cancel before being detached.")
 
 

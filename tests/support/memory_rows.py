@@ -21,6 +21,8 @@ class Row:
     run: Run | None = None
     pending_cancel: CancelRequest | None = None
     pending_cancel_expires_at: datetime | None = None
+    not_before: datetime | None = None
+    """When the run may be claimed."""
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)

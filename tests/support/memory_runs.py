@@ -143,6 +143,8 @@ class MemoryRuns(MemoryTraces):
             row = self.rows.get(key)
             if row is None or row.run is None or row.run.status is not RunStatus.QUEUED:
                 return None
+            if row.not_before is not None and row.not_before > self._now():
+                return None
             run = row.run
             self._put(
                 row,
@@ -165,10 +167,13 @@ class MemoryRuns(MemoryTraces):
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
         async with transaction():
             row = self._owned(run.key, run.fence)
             if row is not None:
+                if pause_seconds:
+                    row.not_before = self._now() + timedelta(seconds=pause_seconds)
                 self._tell(row, events)
                 back = replace(run_of(row), status=RunStatus.QUEUED, worker_id=None)
                 attempts = back.attempts - (0 if counted else 1)

@@ -16,7 +16,9 @@ ALWAYS = {"path": "default", "op": "exists"}
 
 def router(step_id: str, handles: int = 1, value: str = "default") -> dict[str, Any]:
     routes = [{"when": ALWAYS, "to": f"o{n}"} for n in range(handles)]
-    return step(step_id, "router", {"mode": "all", "routes": routes, "value": value})
+    data = {"mode": "all", "routes": routes, "value": value}
+    placed: dict[str, Any] = step(step_id, "router", data)
+    return placed
 
 
 def joined(one: str, other: str, handles: int) -> list[dict[str, Any]]:
