@@ -14,7 +14,7 @@ from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
 from app.api.request_envelope import AllowedHosts, RequestEnvelope
 from app.api.routes import artifacts, catalog, docs, events, graphs, health, runs, traces
-from app.api.services import ApiLimits, ApiServices
+from app.api.services import ApiLimits, ApiServices, Readiness
 from app.runs.definitions import GraphDefinitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -56,6 +56,7 @@ def build_api(
         middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(limits.allowed_hosts))],
         telemetry={**(telemetry or {}), "logs": False},
     )
+    app.state.readiness = services.readiness, limits.readiness_seconds
     definitions = GraphDefinitions(services.graphs, services.graph_checks, limits.of_graphs)
     app.state.api = ApiContext(
         services=services,
@@ -68,4 +69,16 @@ def build_api(
     )
     app.state.openapi_documents = {}
     describe(app)
+    return app
+
+
+def build_health_api(readiness: Readiness, *, seconds: float) -> FastAPI:
+    """Return an application that only tells whether its process lives and is ready."""
+    app = FastAPI(
+        routes=[*health.router.routes],
+        openapi_url=None,
+        exception_handlers=problems.handlers(),
+        middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(None))],
+    )
+    app.state.readiness = readiness, seconds
     return app

@@ -23,6 +23,8 @@ from app.settings.schema import Settings
 
 T = TypeVar("T")
 
+DATABASE_AWAY = "database.url: the database does not answer, or refuses the user."
+
 
 def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaitable[None]]) -> None:
     """Serve the API until the process gets a signal to end; ``started`` gets the URL.
@@ -33,7 +35,7 @@ def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaita
     settings = logged_settings()
     from app.bootstrap.server import serve
 
-    with _database(settings, migrate=migrate) as url:
+    with _database(settings, migrate=migrate) as url, _named_if_away():
         serve(settings, url, executes=executes and settings.worker.enabled, started=started)
 
 
@@ -44,9 +46,9 @@ def run_worker(*, migrate: bool) -> None:
         StartupError: the process cannot start.
     """
     settings = logged_settings()
-    from app.bootstrap.process import work
+    from app.bootstrap.worker import work
 
-    with _database(settings, migrate=migrate) as url:
+    with _database(settings, migrate=migrate) as url, _named_if_away():
         work(settings, url)
 
 
@@ -145,6 +147,17 @@ def _use_in_process(
         return use_in_process(use, settings, url, recorder)
 
 
+@contextmanager
+def _named_if_away() -> Iterator[None]:
+    """Say in one line that the database went away while the process started."""
+    from app.runs.errors import StoreUnavailableError
+
+    try:
+        yield
+    except StoreUnavailableError:
+        raise StartupError(DATABASE_AWAY) from None
+
+
 async def _use_remote(use: Callable[[CaseworkerClient], Awaitable[T]], url: str) -> T:
     async with CaseworkerClient(url) as client:
         return await use(client)
@@ -187,7 +200,5 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     except UnknownRevisionError as error:
         raise StartupError(f"database.url: {error}") from None
     except OperationalError:
-        raise StartupError(
-            "database.url: the database does not answer, or refuses the user."
-        ) from None
+        raise StartupError(DATABASE_AWAY) from None
     yield url

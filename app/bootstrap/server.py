@@ -54,7 +54,11 @@ def build_app(process: Process) -> FastAPI:
 
 
 def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> None:
-    """Serve until the process gets a signal to end."""
+    """Serve until the process gets a signal to end.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+    """
     process = Process(settings, url, executes=executes)
     config = uvicorn.Config(
         build_app(process),
@@ -64,7 +68,7 @@ def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> 
         http=bounded_by(connection_limits(settings)),
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ws="none",
-        lifespan="on",
+        lifespan="off",  # the server opens the process itself, and says what is wrong
         log_config=None,
         access_log=False,
         server_header=False,
@@ -104,6 +108,10 @@ class _Server(uvicorn.Server):
         self._tell_started = started
         self._telling: asyncio.Task[None] | None = None
 
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        async with self._process.opened():
+            await super()._serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
@@ -128,7 +136,8 @@ def api_limits(settings: Settings) -> ApiLimits:
     """Return what the HTTP layer lets through."""
     return ApiLimits(
         max_body_bytes=settings.server.max_body_kb * 1024,
-        max_json_depth=settings.server.max_json_depth,
+        max_json_depth=settings.limits.max_depth,
+        max_page_bytes=settings.limits.max_page_kb * 1024,
         max_input_chars=settings.flags.max_input_chars,
         max_graph_bytes=settings.admission.max_graph_kb * 1024,
         max_graph_steps=settings.admission.max_graph_steps,
@@ -144,6 +153,7 @@ def api_limits(settings: Settings) -> ApiLimits:
         default_seed=settings.flags.seed,
         default_budget=settings.budget.limits,
         budget_ceiling=settings.admission.limits,
+        ceiling_requires_prices=settings.admission.requires_prices,
     )
 
 

@@ -84,9 +84,9 @@ class Journal(Protocol):
     async def barrier(self, *, external: bool) -> None:
         """Pass only while this worker owns the run and nobody asked the run to stop.
 
-        For an external call everything noted so far is durable afterwards, and the permission is
-        at most 100 ms old. A call that stays inside the process may rely on an earlier permission
-        of that age.
+        For an external call everything noted so far is durable afterwards, and the permission
+        was asked for. A call that stays inside the process may rely on an earlier permission that
+        is at most 100 ms old.
 
         Raises:
             Stop: the run was asked to stop, or belongs to another worker now.

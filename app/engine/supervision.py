@@ -67,8 +67,14 @@ async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) 
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        task.add_done_callback(_retrieve)  # nobody else looks at how it failed
         await until_done((task,), grace_seconds)
         raise
+
+
+def _retrieve(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def until_done(

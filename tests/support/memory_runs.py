@@ -44,7 +44,7 @@ from app.runs.run import (
     RunKey,
     RunStatus,
 )
-from tests.support.memory_listing import cursor_after, fits, place, place_in
+from tests.support.memory_listing import cursor_after, fits, place, place_in, within_bytes
 from tests.support.memory_rows import (
     Row,
     as_json,
@@ -134,13 +134,16 @@ class MemoryRuns(MemoryTraces):
             runs = (row.run for key, row in self.rows.items() if row.run and key.tenant == tenant)
             found = sorted((run for run in runs if fits(run, wanted)), key=place, reverse=True)
             rest = [run for run in found if after is None or place(run) < after]
-            page = rest[: wanted.limit]
-            return Page(page, cursor_after(page[-1]) if len(rest) > wanted.limit else None)
+            page = within_bytes(rest[: wanted.limit], wanted.max_bytes)
+            cursor = cursor_after(page[-1]) if len(page) < len(rest) else None
+            return Page([replace(run, result=None) for run in page], cursor)
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:
         async with transaction():
             row = self.rows.get(key)
             if row is None or row.run is None or row.run.status is not RunStatus.QUEUED:
+                return None
+            if row.not_before is not None and row.not_before > self._now():
                 return None
             run = row.run
             self._put(
@@ -164,10 +167,13 @@ class MemoryRuns(MemoryTraces):
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
         async with transaction():
             row = self._owned(run.key, run.fence)
             if row is not None:
+                if pause_seconds:
+                    row.not_before = self._now() + timedelta(seconds=pause_seconds)
                 self._tell(row, events)
                 back = replace(run_of(row), status=RunStatus.QUEUED, worker_id=None)
                 attempts = back.attempts - (0 if counted else 1)

@@ -16,6 +16,10 @@ from app.api.event_stream import (
     wants_page,
 )
 from app.api.field_types import RunIdPath
+from app.runs.run import EventRecord
+
+_NOTHING: list[EventRecord] = []
+"""Of a process that is closing. Not a tuple: ``anext`` takes one for arguments, and breaks."""
 
 router = APIRouter(
     prefix="/runs",
@@ -54,7 +58,7 @@ async def get_events(
     request.api.streams.enter()
     try:
         batches = request.runs.follow(request.key(run_id), after=after)
-        first = await anext(batches, ())
+        first = await anext(batches, _NOTHING)
     except BaseException:
         request.api.streams.leave()
         raise
