@@ -27,7 +27,13 @@ from app.engine.supervision import DetachedError, Supervisor, deadline_of, secon
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.node_type import RunFacts
 from app.runs.execution import Execution
-from app.runs.giving_back import Declined, when_there
+from app.runs.giving_back import (
+    CLAIM_SECONDS,
+    GIVE_UP_SECONDS,
+    RELEASES_AT_ONCE,
+    Declined,
+    when_there,
+)
 from app.runs.journal import LostRunError
 from app.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from app.runs.plan import RunGraphs, facts_of, inputs_of
@@ -38,16 +44,6 @@ from app.tools.artifacts import ArtifactKeeper
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 log = structlog.get_logger(__name__)
-
-
-GIVE_UP_SECONDS = 5.0
-"""How long a process that ends waits for one more run to end or to be given back."""
-
-CLAIM_SECONDS = 12.0
-"""How long it waits for the answer of a statement that may have claimed a run."""
-
-RELEASES_AT_ONCE = 4
-"""How many runs are given back at once; others wait here, and not for a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,15 @@ from app.runs.run import RunKey
 
 Answer = TypeVar("Answer")
 
+GIVE_UP_SECONDS = 5.0
+"""How long a process that ends waits for one more run to end or to be given back."""
+
+CLAIM_SECONDS = 12.0
+"""How long it waits for the answer of a statement that may have claimed a run."""
+
+RELEASES_AT_ONCE = 4
+"""How many runs are given back at once; others wait here, and not for a connection."""
+
 AGAIN_SECONDS = (0.1, 2.0)
 """How long to wait before asking a store again that was away: first, at most."""
 

@@ -4,13 +4,13 @@ Like the index behind all lists it holds no pending cancels, so that nothing but
 Writes to ``runs`` wait while it is built: about a second for a million runs.
 
 Revision: 20261122_1510
-Revises: 20261122_1200
+Revises: 20261122_1500
 """
 
 from alembic import op
 
 revision = "20261122_1510"
-down_revision = "20261122_1200"
+down_revision = "20261122_1500"
 branch_labels = None
 depends_on = None
 
