@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problem_types import HOST_REFUSED, INTERNAL
 from app.api.problems import ProblemError, problem_response
-from app.observability.redaction import holds_key
+from app.observability.redaction import without_keys
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +101,8 @@ def _host(scope: Scope) -> bytes:
 
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
-    return given if _SANE_ID.fullmatch(given) and not holds_key(given) else uuid.uuid4().hex
+    is_sane = _SANE_ID.fullmatch(given) and without_keys(given) == given
+    return given if is_sane else uuid.uuid4().hex
 
 
 def _with_common(

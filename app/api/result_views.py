@@ -56,6 +56,10 @@ class RunStop(View):
     """What was asked for and refused."""
     requested_by: str | None = None
     reason: str | None = None
+    step_id: str | None = None
+    """The step that failed, of an error."""
+    error_class: str | None = None
+    """The class of the failure, of an error."""
     at: datetime | None = None
 
 

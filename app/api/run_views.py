@@ -1,5 +1,6 @@
 """Runs and cancel receipts as callers see them."""
 
+from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -8,8 +9,11 @@ from typing_extensions import TypeAliasType
 
 from app.api.field_types import DocumentedAs, View
 from app.api.result_views import CaseResult, GraphResult, RunStop, Usage
+from app.control.budget import Budget, json_name, json_number
 from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, Run, RunKind, RunStatus
+
+_LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
 
 
 class Links(View):
@@ -60,7 +64,7 @@ class CancelView(View):
 
 
 class RunSummary(View):
-    """A run without its result."""
+    """A run as lists show it: its state, without its result."""
 
     run_id: str
     kind: RunKind
@@ -76,6 +80,8 @@ class RunSummary(View):
     finished_at: datetime | None
     attempts: int
     """How often a worker has begun it."""
+    limits: dict[str, float | None]
+    """What it may spend at most, ceilings of the service included; null is unlimited."""
     usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
     """What was spent."""
     stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
@@ -124,7 +130,7 @@ def view_of(run: Run, root: str) -> CaseRun | GraphRun:
 
 
 def _members(run: Run, root: str) -> dict[str, Any]:
-    graph, cancel = run.request.graph_ref, run.cancel_request
+    graph, cancel, budget = run.request.graph_ref, run.cancel_request, run.request.budget
     return {
         "run_id": run.key.run_id,
         "kind": run.kind,
@@ -135,6 +141,7 @@ def _members(run: Run, root: str) -> dict[str, Any]:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
         "attempts": run.attempts,
+        "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
         "usage": run.usage,
         "stop": run.stop,
         "cancel": None if cancel is None else CancelView.model_validate(cancel),
@@ -146,14 +153,16 @@ def _members(run: Run, root: str) -> dict[str, Any]:
 class RunPage(View):
     """Some runs, newest first."""
 
-    runs: list[RunView]
+    runs: list[RunSummary]
     next_cursor: str | None
     """Ask for the next page with it; null on the last one."""
 
     @classmethod
     def of(cls, page: Page, root: str) -> Self:
         """Return the view of a page."""
-        return cls(runs=[view_of(run, root) for run in page.runs], next_cursor=page.next_cursor)
+        return cls(
+            runs=[RunSummary.of(run, root) for run in page.runs], next_cursor=page.next_cursor
+        )
 
 
 class CallView(View):

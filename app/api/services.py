@@ -63,6 +63,8 @@ class ApiLimits:
     max_body_bytes: int
     """Of a body apart from the graph in it."""
     max_json_depth: int
+    max_page_bytes: int
+    """Of the runs on one page of a list, except the first of them."""
     max_input_chars: int
     """Code points of a case's input."""
     max_metadata_bytes: int = 16_384
@@ -91,6 +93,8 @@ class ApiLimits:
     """The limits of a case run, replaced one by one by those that its caller gives."""
     budget_ceiling: Budget
     """What no run may pass, whatever its caller gives."""
+    ceiling_requires_prices: bool = False
+    """Whether its limit of cost refuses models whose price is not known, as a caller's does."""
 
     @property
     def of_graphs(self) -> GraphLimits:

@@ -50,7 +50,7 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
         ToolRegistry(tools),
         ToolPolicy(allow=None if allow is None else frozenset(allow), deny=frozenset(deny)),
         payloads=payloads_of(settings),
-        retry=_retry(settings.retry),
+        retry=retry_policy(settings.retry),
     )
 
 
@@ -90,7 +90,8 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
         tier: replace(model(chosen), fallbacks=tuple(map(model, chosen.fallbacks)))
         for tier, chosen in _tiers(settings).items()
     }
-    return ModelGateway(tiers, _list_price(settings), _retry(settings.retry), payloads_of(settings))
+    retry = retry_policy(settings.retry)
+    return ModelGateway(tiers, _list_price(settings), retry, payloads_of(settings))
 
 
 def check_providers(settings: Settings) -> Providers:
@@ -157,7 +158,8 @@ def _case_defaults(settings: Settings) -> CaseDefaults:
     )
 
 
-def _retry(settings: RetrySettings) -> RetryPolicy:
+def retry_policy(settings: RetrySettings) -> RetryPolicy:
+    """Return how failed calls are made again."""
     named = settings.model_dump(exclude={"max_seconds"})
     return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
 

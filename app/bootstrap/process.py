@@ -43,6 +43,7 @@ from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.tools.dispatch import ToolDispatch
+from app.trace.frozen_json import ValueLimits
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +82,7 @@ class Process:
         self._journal = PostgresJournal(url, self._patience)
         self._dispatch = QueueDispatch(url)
         self._store = PostgresRuns(
-            self._engines, self._journal, self._dispatch, _store_limits(settings)
+            self._engines, self._journal, self._dispatch, store_limits(settings)
         )
         self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools)
@@ -182,11 +183,7 @@ class Process:
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
             },
-            limits=ExecutorLimits(
-                max_runs=worker.max_runs,
-                max_attempts=worker.max_attempts,
-                max_parallel_steps=worker.max_parallel_steps,
-            ),
+            limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
         )
 
@@ -250,7 +247,32 @@ def collect_garbage_seldom() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _store_limits(settings: Settings) -> StoreLimits:
+def value_limits(settings: Settings) -> ValueLimits:
+    """Return how large the values of runs may be."""
+    limits = settings.limits
+    return ValueLimits(
+        max_value_bytes=limits.max_value_kb << 10,
+        max_outputs_bytes=limits.max_outputs_kb << 10,
+        max_result_bytes=limits.max_result_kb << 10,
+        max_event_bytes=limits.max_event_kb << 10,
+        max_run_bytes=limits.max_run_mb << 20,
+        max_depth=limits.max_depth,
+    )
+
+
+def executor_limits(settings: Settings) -> ExecutorLimits:
+    """Return how a process executes runs."""
+    worker = settings.worker
+    return ExecutorLimits(
+        max_runs=worker.max_runs,
+        max_attempts=worker.max_attempts,
+        max_parallel_steps=worker.max_parallel_steps,
+        values=value_limits(settings),
+    )
+
+
+def store_limits(settings: Settings) -> StoreLimits:
+    """Return what the store of runs refuses."""
     return StoreLimits(
         pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
         max_pending_cancels=settings.cancellation.max_early_intents,

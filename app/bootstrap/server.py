@@ -136,7 +136,8 @@ def api_limits(settings: Settings) -> ApiLimits:
     """Return what the HTTP layer lets through."""
     return ApiLimits(
         max_body_bytes=settings.server.max_body_kb * 1024,
-        max_json_depth=settings.server.max_json_depth,
+        max_json_depth=settings.limits.max_depth,
+        max_page_bytes=settings.limits.max_page_kb * 1024,
         max_input_chars=settings.flags.max_input_chars,
         max_graph_bytes=settings.admission.max_graph_kb * 1024,
         max_graph_steps=settings.admission.max_graph_steps,
@@ -152,6 +153,7 @@ def api_limits(settings: Settings) -> ApiLimits:
         default_seed=settings.flags.seed,
         default_budget=settings.budget.limits,
         budget_ceiling=settings.admission.limits,
+        ceiling_requires_prices=settings.admission.requires_prices,
     )
 
 

@@ -37,6 +37,10 @@ from app.engine.ports import CallOutcome, Entry, Journal, Recorded
 from app.engine.supervision import DetachedWork
 from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import ValueTooLargeError
+
+TOO_LARGE = "too_large"
+"""The class of a call whose result passes a limit."""
 
 
 class Calls:
@@ -86,6 +90,9 @@ class Calls:
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
         except AttemptError as failure:
             raise made.fail(failure) from None
+        except ValueTooLargeError as error:
+            large = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
+            raise made.fail(large) from None
         except Exception as error:
             said = message_of_error(error)
             made.end(made.unknown, self.graph.mark_failure, type(error).__name__, said)

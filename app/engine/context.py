@@ -17,6 +17,7 @@ from app.engine.step_path import StepPath
 from app.kernel.graph import Channel, Edge, Step
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 
 class Runtime(Protocol):
@@ -81,6 +82,8 @@ class RunContext:
     state: dict[str, Any] = field(default_factory=dict)
     """What the steps of the run share with one another; it does not outlive its execution."""
     chat_id: str | None = None
+    limits: ValueLimits | None = None
+    """How large values may be; None where nothing is stored: they need not even be JSON."""
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """How long cancelled work may take to end before it is abandoned."""
@@ -221,6 +224,11 @@ class FlowContext:
     def state(self) -> dict[str, Any]:
         """Belongs to the run's execution and is shared by its steps."""
         return self.run.state
+
+    @property
+    def limits(self) -> ValueLimits:
+        """How large the values may be that the step makes."""
+        return self.run.limits or USUAL_LIMITS
 
     @property
     def services(self) -> Mapping[type, Any]:

@@ -9,6 +9,7 @@ them; what ignores that for its grace period is abandoned, and its result is dro
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
 from app.engine.step_runner import StepRunner
+from app.engine.step_values import StepValues, Total
 from app.engine.supervision import detach, until_done
 from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
 from app.kernel.graph import GraphError
@@ -40,17 +42,23 @@ class GraphExecution:
         inputs: Outputs,
         run: RunContext,
         around: FlowContext | None = None,
+        total: Total | None = None,
     ) -> None:
         """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to.
 
-        ``around`` is the step that executes the graph; None: it is the outermost one.
+        ``around`` is the step that executes the graph; None: it is the outermost one. ``total``
+        limits what its steps produce together; that of the outermost one is the run's result.
         """
-        if around is None:
-            self._step_runner = StepRunner(run, run.root, run.scope, None)
-        else:
-            self._step_runner = StepRunner(run, around.trace_parent, around.scope, around.path)
+        limits, parent, scope = run.limits, run.root, run.scope
+        if around is not None:
+            parent, scope = around.trace_parent, around.scope
+        elif limits is not None:
+            total = Total.of_run(limits)
+        most = math.inf if limits is None else limits.max_value_bytes
+        self._routing = Routing(prepared, inputs, None if around is None else around.path, most)
+        values = None if limits is None else StepValues(limits, total)
+        self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps
-        self._routing = Routing(prepared, inputs, self._step_runner.within)
         self._run = run
         # A step that is cut off gets less time to end than whatever waits for this graph.
         self._grace_seconds = run.grace_seconds / 2
@@ -69,11 +77,15 @@ class GraphExecution:
 
     @classmethod
     def inside(
-        cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
+        cls,
+        context: FlowContext,
+        prepared: PreparedGraph,
+        inputs: Outputs,
+        total: Total | None = None,
     ) -> "GraphExecution":
         """Prepare to execute a graph inside a step, within its limits and in its slot."""
         run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
-        return cls(prepared, inputs, run, context)
+        return cls(prepared, inputs, run, context, total)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed, or never was."""
@@ -161,9 +173,7 @@ class GraphExecution:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
                 report = self._reports[step_id]
-                await self._step_runner.execute(
-                    self._steps[step_id], report, self._routing.inputs_of(step_id), self
-                )
+                await self._step_runner.execute(self._steps[step_id], report, self)
                 self._take(self._tell(step_id, report))
                 if clock() >= turn_ends:
                     await asyncio.sleep(0)  # timers, cancels and other runs have their turn
@@ -225,7 +235,7 @@ class GraphExecution:
     async def _execute_apart(self, step_id: str) -> None:
         try:
             step, report = self._steps[step_id], self._reports[step_id]
-            await self._step_runner.execute(step, report, self._routing.inputs_of(step_id), self)
+            await self._step_runner.execute(step, report, self)
         finally:
             self._ended.append(step_id)
             self._wake()

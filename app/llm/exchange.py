@@ -181,7 +181,7 @@ class Exchanges:
         try:
             return self._spent(exchange.model, tokens), None
         except PriceUnknownError as unknown:
-            if not context.scope.limits_of(Dimension.COST_USD):
+            if not context.scope.requires_prices():
                 return _unpriced(tokens), None
             cause = StopCause(
                 kind=StopKind.BUDGET,

@@ -27,9 +27,6 @@ _SMALLEST_CARD_NUMBER = 10**12
 _MAX_DEPTH = 12
 _MAX_ITEMS = 200
 _MAX_PASSES = 8
-_TOTAL_CHARS = 200_000
-_LEAST_SHOWN = 40
-"""Of a text for which there is no room left."""
 _LOOKAHEAD_CHARS = 256
 """How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
 _NAMING = frozenset({"name", "key", "header", "field"})
@@ -79,39 +76,16 @@ _PERSONAL_ENDINGS = (
 """How the names of personal data end: ``customer_email``, ``workPhone``."""
 
 
-class _Room:
-    """How much of a value is shown: so many characters of a text, and so many of all of them."""
-
-    __slots__ = ("left", "of_a_text")
-
-    def __init__(self, of_a_text: int, total: int) -> None:
-        self.of_a_text = of_a_text
-        self.left = total
-
-    def text(self, value: str) -> str:
-        """Return a text redacted, as far as there is room for it."""
-        shown = redact_text(value, max_chars=max(min(self.of_a_text, self.left), _LEAST_SHOWN))
-        self.left -= len(shown)
-        return shown
-
-
-def redact_value(
-    value: Any,
-    *,
-    name: str = "",
-    max_chars: int = MAX_TEXT_CHARS,
-    total_chars: int = _TOTAL_CHARS,
-) -> Any:
+def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS) -> Any:
     """Return a copy of ``value`` that may be shown; ``name`` is what it is called.
 
-    Mappings, sequences and dataclasses are walked to a depth and length, and until ``total_chars``
-    characters of names and texts are shown; other objects are shown as text. The allowlist is for
-    ``name`` alone: callers may name the parts of a mapping.
+    Mappings, sequences and dataclasses are walked to a depth and length; other objects are shown as
+    text. The allowlist is for ``name`` alone: callers may name the parts of a mapping.
     """
     if name in SAFE_NAMES and isinstance(value, str):
         is_identifier = len(value) <= _MAX_NAME_CHARS and value.isprintable()
         return _KEYS.apply(value) if is_identifier else redact_text(value, max_chars=max_chars)
-    return _redact(value, name, _Room(max_chars, total_chars), _MAX_DEPTH)
+    return _redact(value, name, max_chars, _MAX_DEPTH)
 
 
 def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
@@ -130,11 +104,6 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
 def without_keys(text: str) -> str:
     """Return a text of our own without what has the form of a key; its words stay as they are."""
     return _KEYS.apply(text)
-
-
-def holds_key(text: str) -> bool:
-    """Tell whether a short text contains what has the form of a key."""
-    return without_keys(text) != text
 
 
 def normalize(text: str) -> str:
@@ -177,14 +146,14 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _redact(value: Any, name: str, room: _Room, depth: int) -> Any:
+def _redact(value: Any, name: str, max_chars: int, depth: int) -> Any:
     mark = _mark_of(name)
     if mark is not None:
         return None if value is None else mark
     if value is None or isinstance(value, bool | int | float):
         return _redact_number(value)
     if isinstance(value, str):
-        return room.text(value)
+        return redact_text(value, max_chars=max_chars)
     if isinstance(value, bytes | bytearray | memoryview):
         return f"[{len(value)} bytes]"
     if depth == 0:
@@ -192,39 +161,35 @@ def _redact(value: Any, name: str, room: _Room, depth: int) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return _redact_mapping(value, room, depth - 1)
+        return _redact_mapping(value, max_chars, depth - 1)
     if isinstance(value, list | tuple | set | frozenset):
-        return _redact_items(list(value), name, room, depth - 1)
-    return room.text(str(value))
+        return _redact_items(list(value), name, max_chars, depth - 1)
+    return redact_text(str(value), max_chars=max_chars)
 
 
-def _redact_items(items: list[Any], name: str, room: _Room, depth: int) -> list[Any]:
+def _redact_items(items: list[Any], name: str, max_chars: int, depth: int) -> list[Any]:
     """Redact a sequence; the second item of a pair may be named by the first."""
     named = _name_in(items[0]) if len(items) == 2 else None
-    parts: list[Any] = []
-    for at, item in enumerate(items[:_MAX_ITEMS]):
-        if room.left <= 0:
-            break
-        room.left -= 1
-        parts.append(_redact(item, named if at and named else name, room, depth))
+    parts = [
+        _redact(item, named if at and named else name, max_chars, depth)
+        for at, item in enumerate(items[:_MAX_ITEMS])
+    ]
     more = len(items) - len(parts)
     return [*parts, f"[{more} more items]"] if more else parts
 
 
-def _redact_mapping(value: Mapping[Any, Any], room: _Room, depth: int) -> dict[str, Any]:
+def _redact_mapping(value: Mapping[Any, Any], max_chars: int, depth: int) -> dict[str, Any]:
     shown = list(value.items())[:_MAX_ITEMS]
     named = None
     if "value" in value:
         named = next((_name_in(item) for key, item in shown if key in _NAMING), None)
-    parts: dict[str, Any] = {}
-    for key, item in shown:
-        if room.left <= 0:
-            break
-        name = _shown_name(str(key))
-        room.left -= len(name)
-        parts[name] = _redact(item, named if named and key == "value" else str(key), room, depth)
-    left_out = len(value) - len(parts)
-    return {**parts, "...": left_out} if left_out else parts
+    parts = {
+        _shown_name(str(key)): _redact(
+            item, named if named and key == "value" else str(key), max_chars, depth
+        )
+        for key, item in shown
+    }
+    return parts if len(shown) == len(value) else {**parts, "...": len(value) - len(shown)}
 
 
 def _name_in(part: Any) -> str | None:

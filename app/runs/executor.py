@@ -41,6 +41,7 @@ from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
 from app.runs.run import CallRecord, CancelRequest, Run, RunKey, RunStatus, as_ended
 from app.tools.artifacts import ArtifactKeeper
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +55,7 @@ class ExecutorLimits:
     """How often a run may be begun before it fails as lost."""
     max_parallel_steps: int
     """How many steps of one run work at once, however wide its graphs are."""
+    values: ValueLimits = USUAL_LIMITS
 
 
 @dataclass(slots=True)
@@ -246,6 +248,7 @@ class RunExecutor:
             journals=self._journals,
             permitted_at=permitted_at,
             clock=self._clock,
+            limits=self._limits.values,
         )
         try:
             execution = begin(earlier=earlier)

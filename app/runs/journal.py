@@ -19,17 +19,24 @@ from typing import Any
 
 import structlog
 
-from app.control.stops import CancelledError, HandOver
+from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.control.usage import Charge
 from app.engine.cancellation import CancellationToken
 from app.engine.events import Event
-from app.engine.ports import Entry, Recorded
+from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
-from app.runs.event_log import EventLog, frozen
+from app.runs.event_log import EventLog
 from app.runs.ports import JournalStore, JournalWrite, Permission
 from app.runs.replay import entries_of, spent_inside, tries_of
 from app.runs.run import CallRecord, EventRecord, Run
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import (
+    USUAL_LIMITS,
+    FrozenJson,
+    ValueLimits,
+    ValueTooLargeError,
+    freeze,
+)
 from app.trace.node import TERMINAL, Node
 
 log = structlog.get_logger(__name__)
@@ -47,6 +54,21 @@ or a slow database, still later."""
 
 SOON_SECONDS = 0.05
 """How long a change waits for others before it is stored without a barrier."""
+
+
+ROW_BYTES = 500
+"""What a row of the journal takes beside the values in it, about."""
+
+
+class RunTooLargeError(Stop):
+    """The run has stored as much as it may."""
+
+    def __init__(self, stored_bytes: int, max_bytes: int) -> None:
+        reason = (
+            f"The run has stored {stored_bytes:,} bytes; at most {max_bytes:,} are allowed"
+            " (limits.max_run_mb)."
+        )
+        super().__init__(StopCause(kind=StopKind.BUDGET, scope="run", reason=reason))
 
 
 class LostRunError(HandOver):
@@ -69,6 +91,7 @@ class RunJournal:
         earlier: Sequence[CallRecord],
         permitted_at: float,
         clock: Callable[[], float],
+        limits: ValueLimits = USUAL_LIMITS,
     ) -> None:
         """Open the journal of a claimed run.
 
@@ -92,7 +115,9 @@ class RunJournal:
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
         self._recorded = tries_of(earlier)
-        self._events = EventLog(last_seq=run.last_seq, skipped=run.skipped)
+        self._limits = limits
+        self._stored_bytes = 0
+        self._events = EventLog(last_seq=run.last_seq, skipped=run.skipped, limits=limits)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False
@@ -109,15 +134,31 @@ class RunJournal:
         """Remember what belongs to a CallNode beside the node itself.
 
         Raises:
+            ValueTooLargeError: the value passes a limit.
             ValueError: the value is not JSON.
         """
-        self._entries[node_id] = replace(entry, value=frozen(entry.value))
+        frozen = self._frozen(entry)
+        self._stored_bytes += ROW_BYTES + (0 if frozen is None else frozen.size_bytes)
+        self._entries[node_id] = replace(entry, value=frozen)
         self._unwritten.add(node_id)
         self.touch()
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
         """Keep what a call asks until it is stored, which is once."""
         self._requests[node_id] = request
+
+    def _frozen(self, entry: Entry) -> FrozenJson | None:
+        """Return a value as it is stored; a step's are frozen before, by its graph."""
+        value, limits = entry.value, self._limits
+        if value is None or type(value) is FrozenJson:
+            return value
+        most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
+        if entry.outcome is CallOutcome.RESULT:
+            most, key = limits.max_value_bytes, "limits.max_value_kb"
+        try:
+            return freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
+        except ValueTooLargeError as error:
+            raise ValueTooLargeError(f"The result {error}.") from None
 
     def emit(self, event: Event) -> None:
         """Take an event; one that comes after the end is dropped.
@@ -140,7 +181,11 @@ class RunJournal:
         Raises:
             CancelledError: the run has a cancel request.
             LostRunError: the run belongs to another worker.
+            RunTooLargeError: the run has stored as much as it may.
         """
+        stored_bytes = self._stored_bytes + self._events.size_bytes
+        if stored_bytes > self._limits.max_run_bytes:
+            raise RunTooLargeError(stored_bytes, self._limits.max_run_bytes)
         if not external and self._is_fresh():
             return
         for _ in range(ASKS):

@@ -11,9 +11,6 @@ from app.runs.ports import RunStore
 from app.runs.run import CallRecord, Run, RunKey
 from app.trace.payloads import REDACTED, Payload, Payloads
 
-MAX_SHOWN_BYTES: Final = 2_000_000
-"""Of all payloads that are shown with a trace, unless it is configured otherwise."""
-
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 
 
@@ -38,7 +35,7 @@ class PayloadReading:
         store: RunStore,
         payloads: Payloads = REDACTED,
         *,
-        max_shown_bytes: int = MAX_SHOWN_BYTES,
+        max_shown_bytes: int,
     ) -> None:
         """Read from ``store``; no trace shows more than ``max_shown_bytes`` of them together."""
         self._store = store

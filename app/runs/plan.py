@@ -16,9 +16,6 @@ from app.runs.run import Run, RunKind, RunRequest
 CASE_STEP = "case"
 RESULT = "result"
 
-PREPARED_AT_ONCE = 200
-"""Steps of a graph; preparing more would keep the event loop for tens of milliseconds."""
-
 
 class RunGraphs:
     """Makes the graphs of runs ready to be executed: a case is a graph of one step."""
@@ -29,11 +26,10 @@ class RunGraphs:
         """Of cases that say no more than their question and their mode, by mode."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
-        """Return the graph of a run; a large one is prepared in a thread, see :meth:`graph_for`."""
-        steps = (run.request.graph or {}).get("steps", ())
-        if len(steps) <= PREPARED_AT_ONCE:
-            return self.graph_for(run)
-        return await asyncio.to_thread(self.graph_for, run)
+        """Return the graph of a run; a caller's is prepared in a thread, see :meth:`graph_for`."""
+        if run.request.kind is RunKind.GRAPH:
+            return await asyncio.to_thread(self.graph_for, run)
+        return self.graph_for(run)
 
     def graph_for(self, run: Run) -> PreparedGraph:
         """Return the graph of a run.

@@ -63,6 +63,8 @@ class RunFilter:
     limit: int = 50
     cursor: str | None = None
     """Where the page before ended."""
+    max_bytes: int | None = None
+    """Runs that would begin beyond so many bytes of JSON are left to the next page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class RunStore(Protocol):
         ...
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs; what they are to execute may be left out of them.
+        """Return a page of runs without results; graphs and inputs may be left out of them too.
 
         Raises:
             InvalidRunError: the cursor is not one of ours.

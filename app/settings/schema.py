@@ -1,5 +1,6 @@
 """All settings with their defaults; those of the process itself stand here."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -9,6 +10,7 @@ from pydantic_settings import BaseSettings
 from app.llm.ports import MAX_REPLY_BYTES
 from app.settings import cases
 from app.settings.values import Count, Positive, Seconds, Section, Text, key
+from app.trace.frozen_json import USUAL_LIMITS
 
 
 def _postgres_url(url: SecretStr) -> SecretStr:
@@ -30,7 +32,6 @@ class ServerSettings(Section):
     host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 is every address of the machine.")
     port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 takes a free one.")
     max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
-    max_json_depth: Positive = key(64, "Deepest nesting of arrays and objects in a request body.")
     request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
     allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
     """Host names that requests may be sent to, besides `host`, localhost and every address; null is
@@ -96,6 +97,29 @@ class TraceSettings(Section):
     max_shown_bytes: Positive = key(2_000_000, "Of all payloads of a trace?payloads=true.")
 
 
+class LimitsSettings(Section):
+    """How large what runs pass on, store and show may be: bytes of JSON in UTF-8."""
+
+    max_value_kb: Positive = key(
+        USUAL_LIMITS.max_value_bytes >> 10, "One value: on a handle, in a template, of a tool."
+    )
+    max_reply_kb: Positive = key(
+        MAX_REPLY_BYTES // 1024, "Longest reply of a model, unfolded if it is compressed; in KiB."
+    )
+    max_outputs_kb: Positive = key(USUAL_LIMITS.max_outputs_bytes >> 10, "All outputs of a step.")
+    max_result_kb: Positive = key(
+        USUAL_LIMITS.max_result_bytes >> 10, "All outputs of a run, which are its result."
+    )
+    max_event_kb: Positive = key(USUAL_LIMITS.max_event_bytes >> 10, "The data of one event.")
+    max_run_mb: Positive = key(
+        USUAL_LIMITS.max_run_bytes >> 20, "All that a run stores; then it is halted."
+    )
+    max_page_kb: Positive = key(1024, "The runs on one page of a list; the next page has the rest.")
+    max_depth: Annotated[Positive, Field(ge=8, le=128)] = key(
+        USUAL_LIMITS.max_depth, "Lists and objects inside one another, also in a request body."
+    )
+
+
 class ArtifactSettings(Section):
     """The files that runs make, such as pictures."""
 
@@ -115,14 +139,6 @@ class AuthSettings(Section):
 
     anonymous: Literal["loopback", "anywhere"] = "loopback"
     """Where requests without a key may come from while no key exists: this machine, or anywhere."""
-
-
-class LimitsSettings(Section):
-    """How large what the service meets may be."""
-
-    max_reply_kb: Positive = key(
-        MAX_REPLY_BYTES // 1024, "Longest reply of a model, unfolded if it is compressed; in KiB."
-    )
 
 
 class ShutdownSettings(Section):
@@ -170,6 +186,10 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     def _values_fit_each_other(self) -> Self:
         if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
             raise ValueError("worker.stale_after_seconds: must be at least twice heartbeat_seconds")
+        sizes = ("max_value_kb", "max_outputs_kb", "max_result_kb")
+        for smaller, larger in pairwise(sizes):
+            if getattr(self.limits, larger) < getattr(self.limits, smaller):
+                raise ValueError(f"limits.{larger}: must be at least limits.{smaller}")
         if self.artifacts.max_run_mb < self.artifacts.max_artifact_mb:
             raise ValueError("artifacts.max_run_mb: must be at least artifacts.max_artifact_mb")
         steps, default = self.act.max_steps, cases.ActSettings.model_fields["max_steps"].default

@@ -52,7 +52,7 @@ class Payloads:
         if self.mode == "full":
             return value
         longest = self.max_chars if text_chars is None else text_chars
-        return redact_value(value, max_chars=longest, total_chars=self.max_chars)
+        return redact_value(_Room(self.max_chars).of(value), max_chars=longest)
 
     def prompt(
         self, messages: Sequence[tuple[str, str]], parameters: Mapping[str, Any]
@@ -74,8 +74,46 @@ class Payloads:
             show = _redacted_once if known else redact_text
             texts.append(show(text, max_chars=max(left, 0)))
             left -= len(texts[-1])
-        given = redact_value(given, max_chars=self.max_chars, total_chars=self.max_chars)
+        given = redact_value(_Room(self.max_chars).of(given), max_chars=self.max_chars)
         return {"messages": _as_messages(messages, texts), **given}
+
+
+class _Room:
+    """How many characters of a value are shown.
+
+    It leaves out whole texts, from the first one on for which there is no room: a text that was
+    cut before it is redacted could show a part of a secret.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, chars: int) -> None:
+        self._left = chars
+
+    def of(self, value: Any) -> Any:
+        """Return a value as far as there is room for it; what is left out is counted."""
+        if isinstance(value, str):
+            if self._left <= 0:
+                return f"[{len(value)} characters]"
+            self._left -= len(value)
+            return value
+        if isinstance(value, Mapping):
+            pairs: dict[str, Any] = {}
+            for name, item in value.items():
+                if self._left <= 0:
+                    return {**pairs, "...": len(value) - len(pairs)}
+                self._left -= len(name)
+                pairs[name] = self.of(item)
+            return pairs
+        if isinstance(value, list | tuple):
+            items: list[Any] = []
+            for item in value:
+                if self._left <= 0:
+                    return [*items, f"[{len(value) - len(items)} more items]"]
+                self._left -= 1
+                items.append(self.of(item))
+            return items
+        return value
 
 
 def _as_messages(messages: Sequence[tuple[str, str]], texts: Sequence[str]) -> list[dict[str, str]]:

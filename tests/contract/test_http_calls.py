@@ -198,7 +198,7 @@ async def test_payloads_are_shown_as_it_is_configured(
     store: MemoryRuns, mode: Any, said: str | None
 ) -> None:
     """Not at all, or as they are."""
-    reading = PayloadReading(store, Payloads(mode))
+    reading = PayloadReading(store, Payloads(mode), max_shown_bytes=2_000_000)
     async with client_of(memory_api(store, payloads=reading)) as client:
         work = Work().ended()
         await work.written(store, client)

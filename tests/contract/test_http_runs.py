@@ -17,7 +17,7 @@ from tests.support.memory_runs import MemoryRuns
 
 RUN_KEYS = {
     *("run_id", "kind", "status", "finish_reason", "created_at", "started_at", "finished_at"),
-    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links", "graph"),
+    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links", "graph", "limits"),
 }
 
 

@@ -72,7 +72,7 @@ def memory_api(
     tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
     services = ApiServices(
         runs=runs or RunService(store, executor=None),
-        payloads=payloads or PayloadReading(store),
+        payloads=payloads or PayloadReading(store, max_shown_bytes=2_000_000),
         artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),
         tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy()),

@@ -44,7 +44,7 @@ from app.runs.run import (
     RunKey,
     RunStatus,
 )
-from tests.support.memory_listing import cursor_after, fits, place, place_in
+from tests.support.memory_listing import cursor_after, fits, place, place_in, within_bytes
 from tests.support.memory_rows import (
     Row,
     as_json,
@@ -134,8 +134,9 @@ class MemoryRuns(MemoryTraces):
             runs = (row.run for key, row in self.rows.items() if row.run and key.tenant == tenant)
             found = sorted((run for run in runs if fits(run, wanted)), key=place, reverse=True)
             rest = [run for run in found if after is None or place(run) < after]
-            page = rest[: wanted.limit]
-            return Page(page, cursor_after(page[-1]) if len(rest) > wanted.limit else None)
+            page = within_bytes(rest[: wanted.limit], wanted.max_bytes)
+            cursor = cursor_after(page[-1]) if len(page) < len(rest) else None
+            return Page([replace(run, result=None) for run in page], cursor)
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:
         async with transaction():

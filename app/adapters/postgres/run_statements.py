@@ -124,7 +124,7 @@ SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' LIMIT %s) queued
 
 _CALLS = """json_to_recordset(%s::json) AS c(
         tenant_id text, run_id text, fence integer, seq integer, status text, call_key text,
-        request_hash text, charge jsonb, outcome text, value jsonb, node jsonb,
+        request_hash text, charge jsonb, outcome text, value text, node jsonb,
         request json
     )"""
 
@@ -133,8 +133,8 @@ _WRITE_CALLS = """
         tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node,
         request
     )
-    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value, node,
-        request
+    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value::jsonb,
+        node, request
     FROM {calls}
     ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET
         status = excluded.status, charge = excluded.charge, outcome = excluded.outcome,

@@ -8,7 +8,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Text, and_, literal, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Select,
+    Subquery,
+    Text,
+    and_,
+    cast,
+    func,
+    literal,
+    null,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -68,8 +81,15 @@ from app.trace.node import ATTEMPT
 
 _GRAPH = literal(["graph", "inputs"], ARRAY(Text))
 _WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
-_LISTED = [_WITHOUT_GRAPH if column is runs.c.request else column for column in runs.c]
-"""A page of runs would hold a page of graphs, which nobody looks at there."""
+_LEFT_OUT: dict[str, ColumnElement[Any]] = {
+    "request": _WITHOUT_GRAPH,
+    "result": null().label("result"),
+}
+_LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
+"""A page of runs would hold a page of graphs and results, which nobody looks at there."""
+
+RUN_BYTES = 1000
+"""What a run takes on a page beside its metadata, about."""
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
 """What a run id may consist of, and more; nothing that the database would refuse."""
@@ -164,10 +184,11 @@ class PostgresRuns:
             after = decode_cursor(wanted.cursor, _place_in)
             query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
         query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
+        page = _bounded(query.limit(wanted.limit + 1).subquery(), wanted.max_bytes)
         async with transaction(self.engines.work) as connection:
-            rows = (await connection.execute(query.limit(wanted.limit + 1))).mappings().all()
+            rows = (await connection.execute(page)).mappings().all()
         found = [run_from_row(row) for row in rows[: wanted.limit]]
-        if len(rows) <= wanted.limit:
+        if not rows or rows[0]["there_are"] == len(found):
             return Page(found, None)
         last = found[-1]
         return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
@@ -265,6 +286,17 @@ class PostgresRuns:
         async with transaction(self.engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
+
+
+def _bounded(page: Subquery, max_bytes: int | None) -> Select[Any]:
+    """Return the rows of a page that begin within ``max_bytes``, with how many there would be."""
+    order = page.c.created_at.desc(), page.c.run_id.desc()
+    size = func.octet_length(cast(page.c.metadata, Text)) + RUN_BYTES
+    before = func.sum(size).over(order_by=order) - size
+    counted = select(page, before.label("before"), func.count().over().label("there_are"))
+    rows = counted.subquery()
+    wanted = select(rows).order_by(rows.c.created_at.desc(), rows.c.run_id.desc())
+    return wanted if max_bytes is None else wanted.where(rows.c.before < max_bytes)
 
 
 def _is_of(insert: ClaimedInsert, run: Run) -> bool:

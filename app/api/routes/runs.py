@@ -102,8 +102,12 @@ router.add_api_route(
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) -> RunPage:
-    """List runs, newest first."""
-    page = await request.runs.find(request.caller.tenant, RunFilter(**query.model_dump()))
+    """List runs, newest first, without their results.
+
+    A page whose runs are large holds fewer than `limit`.
+    """
+    wanted = RunFilter(**query.model_dump(), max_bytes=request.limits.max_page_bytes)
+    page = await request.runs.find(request.caller.tenant, wanted)
     return RunPage.of(page, request.root)
 
 

@@ -13,6 +13,7 @@ from app.runs.journal import RunJournal
 from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import CallRecord, FinishRun, RunKey
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from tests.support.stores import new_run
 from tests.unit.runs.world import play
 
@@ -59,6 +60,7 @@ class Open:
     store: Store = field(default_factory=Store)
     earlier: Sequence[CallRecord] = ()
     graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
+    limits: ValueLimits = USUAL_LIMITS
 
     def __post_init__(self) -> None:
         self.token = CancellationToken()
@@ -73,6 +75,7 @@ class Open:
             earlier=self.earlier,
             permitted_at=asyncio.get_running_loop().time(),
             clock=asyncio.get_running_loop().time,
+            limits=self.limits,
         )
 
     def begin(self, name: str, **entry: Any) -> str:

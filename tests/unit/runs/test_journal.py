@@ -33,7 +33,7 @@ def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
         run.begin("second")
         await run.journal.barrier(external=True)
         assert run.store.names() == ["first", "second"]
-        assert run.store.writes[1].calls[0].value == "value"
+        assert run.store.writes[1].calls[0].value.value() == "value"
 
     run_story(story)
 
@@ -276,6 +276,6 @@ def test_what_was_noted_does_not_change_with_what_its_owner_does() -> None:
         node, answer = run.begin("first"), {"rows": [1]}
         run.end(node, "first", answer)
         answer["rows"].append(2)
-        assert run.journal.close()[1].value == {"rows": [1]}
+        assert run.journal.close()[1].value.value() == {"rows": [1]}
 
     run_story(story)
