@@ -5,11 +5,12 @@ from datetime import MAXYEAR, MINYEAR
 from typing import Any
 
 from app.tools.arguments import CheckedTool, choice, object_of, text, whole
+from app.tools.crosschecks import dates
 from app.tools.dates.calculation import UNITS, WEEKDAYS
 from app.tools.dates.inputs import Inputs, zone_named
 from app.tools.dates.operations import CLOCK_UNITS, OPERATIONS, perform
 from app.tools.dates.reader import MAX_LENGTH, DateReader
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 
 MAX_AMOUNT = 4_000_000
 """More days than there are between the first and the last date."""
@@ -18,6 +19,68 @@ _DATE = text(
     MAX_LENGTH,
     "Best as YYYY-MM-DD, or YYYY-MM-DDTHH:MM with a time; also 'March 5, 2024', 'March 5, 2024 "
     "3 pm', today, tomorrow, yesterday or, as a time, now",
+)
+
+_FUNCTIONS = (
+    ToolFunction(
+        name="calendar.shift",
+        takes="operation date amount unit",
+        schemas={
+            "operation": choice(("add", "subtract")),
+            "amount": whole(0, MAX_AMOUNT),
+            "unit": choice(UNITS),
+        },
+    ),
+    ToolFunction(
+        name="calendar.difference",
+        description="time between",
+        takes="date end_date unit",
+        fixed={"operation": "difference"},
+        schemas={"unit": choice(("days", "weeks", "months", "years"))},
+    ),
+    ToolFunction(
+        name="calendar.business_days",
+        description="count, both included",
+        takes="date end_date",
+        fixed={"operation": "count_business_days"},
+    ),
+    ToolFunction(
+        name="calendar.weekday",
+        description="day of the week",
+        takes="date",
+        fixed={"operation": "weekday"},
+    ),
+    ToolFunction(
+        name="calendar.full_date",
+        takes="date",
+        fixed={"operation": "normalise"},
+    ),
+    ToolFunction(
+        name="calendar.nth_weekday",
+        description="-1: last",
+        takes="year month weekday nth",
+        fixed={"operation": "nth_weekday"},
+    ),
+    ToolFunction(
+        name="calendar.next",
+        takes="operation date weekday",
+        schemas={"operation": choice(("weekday_after", "weekday_before"))},
+    ),
+    ToolFunction(
+        name="calendar.month",
+        takes="operation year month",
+        schemas={"operation": choice(("days_in_month", "end_of_month"))},
+    ),
+    ToolFunction(
+        name="calendar.year",
+        takes="operation year",
+        schemas={"operation": choice(("leap_year", "days_in_year"))},
+    ),
+    ToolFunction(
+        name="calendar.clock",
+        takes="operation timezone?",
+        schemas={"operation": choice(("today", "now"))},
+    ),
 )
 
 
@@ -68,6 +131,7 @@ class Calendar(CheckedTool):
                 MAX_LENGTH, "IANA name of the zone to convert to, or of end_date in elapsed"
             ),
         ),
+        functions=_FUNCTIONS,
     )
 
     def __init__(self) -> None:
@@ -80,3 +144,9 @@ class Calendar(CheckedTool):
         zone = zone_named(args.get("timezone", context.timezone))
         result = perform(args["operation"], Inputs(args, self._reader, zone, context.now))
         return {"timezone": zone.key} | result
+
+    async def agrees(
+        self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
+    ) -> bool | None:
+        """Return whether counting by day numbers comes to the value, too."""
+        return dates.agrees(args, result, context)
