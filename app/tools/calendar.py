@@ -23,7 +23,8 @@ _DATE = text(
 
 _FUNCTIONS = (
     ToolFunction(
-        name="calendar.shift",
+        name="calendar.add_subtract",
+        description="a date so long after or before another",
         takes="operation date amount unit",
         schemas={
             "operation": choice(("add", "subtract")),
@@ -62,7 +63,7 @@ _FUNCTIONS = (
         fixed={"operation": "nth_weekday"},
     ),
     ToolFunction(
-        name="calendar.next",
+        name="calendar.nearest_weekday",
         takes="operation date weekday",
         schemas={"operation": choice(("weekday_after", "weekday_before"))},
     ),

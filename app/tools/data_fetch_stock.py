@@ -55,7 +55,8 @@ _SPEC = ToolSpec(
     ),
     functions=(
         ToolFunction(
-            name="stock_price_on_day",
+            name="stock_day",
+            description="one day",
             takes="symbol date field",
             places={"start": "{date}", "end": "{date}", "fields": ["{field}"]},
             schemas={"date": day(), "field": choice(FIELDS)},

@@ -77,8 +77,8 @@ _SPEC = ToolSpec(
     ),
     functions=(
         ToolFunction(
-            name="stock_over_period",
-            description="total_return is the percent change",
+            name="stock_period",
+            description="mean, highest or other figure of many days; total_return: percent change",
             takes="symbol metric field start end decimals?",
             fixed={"price": "raw"},
             schemas={"metric": choice(_FIGURES), "field": choice(_FIELDS)},
@@ -91,7 +91,6 @@ _SPEC = ToolSpec(
         ),
         ToolFunction(
             name="stock_correlation",
-            description="of daily returns",
             takes="symbols start end decimals?",
             fixed={"metric": CORRELATION},
         ),

@@ -55,7 +55,6 @@ _SPEC = ToolSpec(
     functions=(
         ToolFunction(
             name="plotter.draw",
-            description="a picture",
             takes="kind symbols start end",
         ),
     ),

@@ -1,10 +1,12 @@
 """Whether the tools were asked what the question asks: its numbers and dates stand in their args.
 
-This tells a plan that answers another question; that the tools were asked the right thing with the
-right numbers it cannot tell. A number counts as used if an action has it, itself or as a share of a
-hundred (``17%`` as 0.17, 1.17 or 0.83), in its arguments; a date, if its three parts stand
-together, however it is written. A date that has two readings, such as 03/04/2025, must
-be left as it is written, so that the calendar refuses it.
+This tells a plan that answers another question, or has made up a number; that the tools were asked
+the right thing with the right numbers it cannot tell. A number counts as used if an action has it,
+itself or as a share of a hundred (``17%`` as 0.17, 1.17 or 0.83), in its arguments; a date, if its
+three parts stand together, however it is written. A number above twelve that stands in the
+arguments must come from the question or an earlier result, be one that everybody knows, or be
+written in words. A date that has two readings, such as 03/04/2025, must be left as it is written,
+so that the calendar refuses it.
 """
 
 import json
@@ -28,6 +30,15 @@ _DATE = re.compile(
 )
 _NUMBER = re.compile(r"(?<![A-Za-z])(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")
 _HUNDRED = Decimal(100)
+_SMALL = Decimal(12)
+_COMMON = frozenset(
+    map(Decimal, (24, 52, 60, 100, 252, 360, 365, 366, 1000, 3600, 86_400, 604_800, 1_000_000))
+)
+"""Numbers of hours, days and the like, which no question needs to hold."""
+_WORDS = re.compile(
+    r"teen\b|(?:twen|thir|for|fif|six|seven|eigh|nine)ty\b|hundred|thousand|dozen|illion"
+)
+"""Words for numbers above twelve."""
 
 Parts = tuple[int, ...]
 """The year, month and day of a date, in ascending order: all that its written forms share."""
@@ -45,12 +56,24 @@ def question_used(question: str, evidence: Sequence[Evidence]) -> bool | None:
     asked = " ".join(json.dumps(dict(found.args), ensure_ascii=False) for found in told)
     known_dates, known = _facts(asked)
     known |= {Decimal(part) for parts in known_dates.values() for part in parts}
+    if not _WORDS.search(question) and _invented(asked, dates, numbers, ran):
+        return False
     unread = [written for written, parts in dates.items() if _has_two_readings(written, parts)]
     return (
         all(parts in known_dates.values() for parts in dates.values())
         and all(written in asked for written in unread)
         and all(not known.isdisjoint(_forms(number)) for number in numbers)
     )
+
+
+def _invented(
+    asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[Evidence]
+) -> bool:
+    """Return whether a calculation holds a number that comes from nowhere."""
+    found = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)
+    given = {form for number in numbers for form in _forms(number)} | _facts(found)[1] | _COMMON
+    given |= {Decimal(part) for parts in dates.values() for part in parts}
+    return any(number > _SMALL and number not in given for number in _facts(asked)[1])
 
 
 def _facts(text: str) -> tuple[dict[str, Parts], set[Decimal]]:

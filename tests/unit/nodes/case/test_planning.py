@@ -3,7 +3,10 @@
 import pytest
 
 from app.control.budget import Budget, Dimension
-from app.nodes.case.plan import PLAN_SCHEMA
+from app.nodes.case.plan import plan_schema
+from app.tools.calculator import Calculator
+from app.tools.functions import functions_of
+from app.tools.respond import Respond
 from tests.unit.nodes.case.world import (
     calculate,
     cannot,
@@ -103,7 +106,7 @@ async def test_a_denied_tool_is_as_unknown_as_one_that_does_not_exist() -> None:
 
     result = result_of(await here.run())
 
-    assert [tool["name"] for tool in here.small.document(0)["tools"]] == ["respond"]
+    assert here.small.document(0)["functions"] == ["respond", "cannot"]
     assert result["evidence"][0]["result"]["code"] == "unknown_tool"
     assert result["answer"] == "42"
 
@@ -200,4 +203,5 @@ async def test_models_are_asked_to_keep_to_the_plan_schema() -> None:
 
     await here.run()
 
-    assert here.small.requests[0].json_schema == PLAN_SCHEMA
+    offered = (*functions_of(Calculator.spec), *functions_of(Respond.spec))
+    assert here.small.requests[0].json_schema == plan_schema(offered)
