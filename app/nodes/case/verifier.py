@@ -160,10 +160,22 @@ def _all_agree(
 
 
 def _expected(case: Case, answer: Answer, evidence: Sequence[Evidence], same: Same) -> bool | None:
-    """Return True if the answer is what expected tools have found; None if that is open."""
+    """Return True if the answer is what expected tools have found; None if that is open.
+
+    In an answer that was written down, all numbers must be theirs.
+    """
     expected = {*case.expected_tools} - {RESPOND}
     tools = {found.tool for found in _rests_on(answer, evidence, same) if not found.used}
-    return True if tools and tools <= expected else None
+    if tools:
+        return True if tools <= expected else None
+    theirs = {
+        number
+        for found in evidence
+        if found.tool in expected and not found.failed
+        for number in numbers_among(found.result)
+    }
+    said = set(numbers_among(answer.text))
+    return True if said and said <= theirs else None
 
 
 def _recomputed(
