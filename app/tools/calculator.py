@@ -54,8 +54,8 @@ class Calculator(CheckedTool):
         functions=(
             ToolFunction(
                 name="calculator",
-                description="one expression: + - * / ^ ! % sqrt(x) cbrt mean median min max gcd"
-                " lcm mod(a, b) round(x, places)",
+                description="all about plain numbers and percentages: + - * / ^ ! % sqrt(x)"
+                " cbrt mean median min max gcd lcm mod(a, b) round(x, places)",
                 takes="expression",
                 schemas={"expression": {"type": "string", "pattern": _CHARACTERS}},
             ),

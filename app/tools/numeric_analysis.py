@@ -78,7 +78,7 @@ _SPEC = ToolSpec(
     functions=(
         ToolFunction(
             name="stock_period",
-            description="mean, highest or other figure of many days; total_return: percent change",
+            description="a stock's mean, highest, change or other figure over many days",
             takes="symbol metric field start end decimals?",
             fixed={"price": "raw"},
             schemas={"metric": choice(_FIGURES), "field": choice(_FIELDS)},

@@ -29,6 +29,7 @@ _DATE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _NUMBER = re.compile(r"(?<![A-Za-z])(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?(?:%|percent\b)")
 _HUNDRED = Decimal(100)
 _SMALL = Decimal(12)
 _COMMON = frozenset(
@@ -63,7 +64,14 @@ def question_used(question: str, evidence: Sequence[Evidence]) -> bool | None:
         all(parts in known_dates.values() for parts in dates.values())
         and all(written in asked for written in unread)
         and all(not known.isdisjoint(_forms(number)) for number in numbers)
+        and all(_is_a_share(number[1], asked, known) for number in _PERCENT.finditer(question))
     )
+
+
+def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
+    """Return whether so many percent are taken as a share of a hundred."""
+    number = Decimal(written)
+    return f"{written}%" in asked or not known.isdisjoint({_HUNDRED, *list(_forms(number))[1:]})
 
 
 def _invented(
