@@ -16,6 +16,7 @@ _MOST_STEPS = 20_000
 """Days that are counted one by one."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_SMALL = frozenset({"st", "nd", "rd", "th", "of", "the"})
 _TOKEN = re.compile(r"[A-Za-z]+|\d+", re.ASCII)
 _RELATIVE = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _STEPS = {"days": 1, "weeks": 7}
@@ -91,7 +92,9 @@ def _read(text: str) -> Date:
     numbers = [int(word) for word in words if word.isdigit()]
     months = [word[:3].lower() for word in words if word[:3].lower() in _MONTHS]
     years = [word for word in words if word.isdigit() and len(word) == 4]
-    if len(years) != 1 or len(numbers) + len(months) != 3 or ":" in text:
+    known = {*_MONTHS, *_SMALL, *(name[:3].lower() for name in _WEEKDAYS)}
+    foreign = any(word[:3].lower() not in known for word in words if word.isalpha())
+    if len(years) != 1 or len(numbers) + len(months) != 3 or ":" in text or foreign:
         raise _UndecidedError
     year = int(years[0])
     numbers.remove(year)

@@ -8,6 +8,7 @@ from app.tools.calculator import Calculator
 from app.tools.functions import functions_of
 from app.tools.respond import Respond
 from tests.unit.nodes.case.world import (
+    BrokenTool,
     calculate,
     cannot,
     decisions,
@@ -205,3 +206,34 @@ async def test_models_are_asked_to_keep_to_the_plan_schema() -> None:
 
     offered = (*functions_of(Calculator.spec), *functions_of(Respond.spec))
     assert here.small.requests[0].json_schema == plan_schema(offered)
+
+
+@pytest.mark.parametrize(
+    ("expected", "offered"),
+    [
+        ([], ["broken", "calculator", "respond", "cannot"]),
+        (["calculator"], ["calculator", "respond", "cannot"]),
+        (["broken", "respond"], ["broken", "respond", "cannot"]),
+        (["abacus"], ["broken", "calculator", "respond", "cannot"]),
+    ],
+)
+async def test_expected_tools_narrow_what_is_offered(
+    expected: list[str], offered: list[str]
+) -> None:
+    """To them and ``respond``; names that no tool has narrow nothing."""
+    here = world([plan(calculate("6 * 7"))] * 4, more_tools=[BrokenTool()])
+
+    await here.run(expected_tools=expected)
+
+    assert here.small.document(0)["functions"] == offered
+
+
+async def test_the_result_an_action_takes_is_no_part_of_the_answer() -> None:
+    """The last one answers, without being told to."""
+    here = world([plan(calculate("6 * 7"), calculate("${result.1} + 8"))])
+
+    result = result_of(await here.run("Take 6 times 7 and add 8."))
+
+    assert (result["answer"], result["verified"]) == ("50", True)
+    assert result["verification"]["confirmed_by"] == "computed_otherwise"
+    assert len(result["evidence"]) == 2
