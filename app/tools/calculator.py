@@ -54,8 +54,9 @@ class Calculator(CheckedTool):
         functions=(
             ToolFunction(
                 name="calculator",
-                description="all about plain numbers and percentages: + - * / ^ ! % sqrt(x)"
-                " cbrt mean median min max gcd lcm mod(a, b) round(x, places)",
+                description="everything about plain numbers, money and units; a percent change is"
+                " (b - a) / a * 100: + - * / ^ ! % sqrt(x) cbrt mean median min max gcd lcm"
+                " mod(a, b) round(x, places)",
                 takes="expression",
                 schemas={"expression": {"type": "string", "pattern": _CHARACTERS}},
             ),

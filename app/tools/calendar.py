@@ -23,31 +23,30 @@ _DATE = text(
 
 _FUNCTIONS = (
     ToolFunction(
-        name="calendar.add_subtract",
-        description="a date so long after or before another",
-        takes="operation date amount unit",
-        schemas={
-            "operation": choice(("add", "subtract")),
-            "amount": whole(0, MAX_AMOUNT),
-            "unit": choice(UNITS),
-        },
+        name="calendar.date_after",
+        takes="date amount unit",
+        fixed={"operation": "add"},
+        schemas={"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)},
     ),
     ToolFunction(
-        name="calendar.difference",
-        description="time between",
+        name="calendar.date_before",
+        takes="date amount unit",
+        fixed={"operation": "subtract"},
+        schemas={"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)},
+    ),
+    ToolFunction(
+        name="calendar.time_between",
         takes="date end_date unit",
         fixed={"operation": "difference"},
         schemas={"unit": choice(("days", "weeks", "months", "years"))},
     ),
     ToolFunction(
-        name="calendar.business_days",
-        description="count, both included",
+        name="calendar.count_business_days",
         takes="date end_date",
         fixed={"operation": "count_business_days"},
     ),
     ToolFunction(
-        name="calendar.weekday",
-        description="day of the week",
+        name="calendar.day_of_week",
         takes="date",
         fixed={"operation": "weekday"},
     ),
@@ -58,29 +57,49 @@ _FUNCTIONS = (
     ),
     ToolFunction(
         name="calendar.nth_weekday",
-        description="-1: last",
         takes="year month weekday nth",
+        description="-1: last",
         fixed={"operation": "nth_weekday"},
     ),
     ToolFunction(
-        name="calendar.nearest_weekday",
-        takes="operation date weekday",
-        schemas={"operation": choice(("weekday_after", "weekday_before"))},
+        name="calendar.weekday_after",
+        takes="date weekday",
+        fixed={"operation": "weekday_after"},
     ),
     ToolFunction(
-        name="calendar.month",
-        takes="operation year month",
-        schemas={"operation": choice(("days_in_month", "end_of_month"))},
+        name="calendar.weekday_before",
+        takes="date weekday",
+        fixed={"operation": "weekday_before"},
     ),
     ToolFunction(
-        name="calendar.year",
-        takes="operation year",
-        schemas={"operation": choice(("leap_year", "days_in_year"))},
+        name="calendar.days_in_month",
+        takes="year month",
+        fixed={"operation": "days_in_month"},
     ),
     ToolFunction(
-        name="calendar.clock",
-        takes="operation timezone?",
-        schemas={"operation": choice(("today", "now"))},
+        name="calendar.last_day_of_month",
+        takes="year month",
+        fixed={"operation": "end_of_month"},
+    ),
+    ToolFunction(
+        name="calendar.leap_year",
+        takes="year",
+        fixed={"operation": "leap_year"},
+    ),
+    ToolFunction(
+        name="calendar.days_in_year",
+        takes="year",
+        fixed={"operation": "days_in_year"},
+    ),
+    ToolFunction(
+        name="calendar.today",
+        takes="timezone?",
+        fixed={"operation": "today"},
+    ),
+    ToolFunction(
+        name="calendar.now",
+        takes="timezone?",
+        fixed={"operation": "now"},
     ),
 )
 

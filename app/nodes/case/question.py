@@ -3,7 +3,8 @@
 This tells a plan that answers another question, or has made up a number; that the tools were asked
 the right thing with the right numbers it cannot tell. A number counts as used if an action has it,
 itself or as a share of a hundred (``17%`` as 0.17, 1.17 or 0.83), in its arguments; a date, if its
-three parts stand together, however it is written. A number above twelve that stands in the
+three parts stand together, however it is written, or if the month and the year of a whole month
+do. A number above twelve that stands in the
 arguments must come from the question or an earlier result, be one that everybody knows, or be
 written in words. A date that has two readings, such as 03/04/2025, must be left as it is written,
 so that the calendar refuses it.
@@ -45,8 +46,12 @@ Parts = tuple[int, ...]
 """The year, month and day of a date, in ascending order: all that its written forms share."""
 
 
-def question_used(question: str, evidence: Sequence[Evidence]) -> bool | None:
-    """Return whether the evidence uses every number and date of a question; None if it has none."""
+def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
+    """Return the numbers and dates that a question and the arguments of its tools do not share.
+
+    First those of the question that no argument holds, then those of the arguments that come from
+    nowhere; as they are written. None if the question has no numbers.
+    """
     if len(question) > MAX_QUESTION_CHARS:
         return None
     dates, numbers = _facts(question)
@@ -56,16 +61,24 @@ def question_used(question: str, evidence: Sequence[Evidence]) -> bool | None:
     told = [found for found in ran if found.tool != RESPOND] or ran
     asked = " ".join(json.dumps(dict(found.args), ensure_ascii=False) for found in told)
     known_dates, known = _facts(asked)
-    known |= {Decimal(part) for parts in known_dates.values() for part in parts}
-    if not _WORDS.search(question) and _invented(asked, dates, numbers, ran):
-        return False
-    unread = [written for written, parts in dates.items() if _has_two_readings(written, parts)]
-    return (
-        all(parts in known_dates.values() for parts in dates.values())
-        and all(written in asked for written in unread)
-        and all(not known.isdisjoint(_forms(number)) for number in numbers)
-        and all(_is_a_share(number[1], asked, known) for number in _PERCENT.finditer(question))
-    )
+    whole = known_dates.values()
+    months = [parts for parts in dates.values() if {*map(Decimal, parts[1:])} <= known]
+    known = known | {Decimal(part) for parts in whole for part in parts}
+    return [
+        *(
+            written
+            for written, parts in dates.items()
+            if (parts not in whole and parts not in months)
+            or (_has_two_readings(written, parts) and written not in asked)
+        ),
+        *(str(number) for number in sorted(numbers) if known.isdisjoint(_forms(number))),
+        *(
+            found[0]
+            for found in _PERCENT.finditer(question)
+            if not _is_a_share(found[1], asked, known)
+        ),
+        *([] if _WORDS.search(question) else _invented(asked, dates, numbers, ran)),
+    ]
 
 
 def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
@@ -76,12 +89,12 @@ def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
 
 def _invented(
     asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[Evidence]
-) -> bool:
-    """Return whether a calculation holds a number that comes from nowhere."""
+) -> list[str]:
+    """Return the numbers of the arguments that come from nowhere."""
     found = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)
     given = {form for number in numbers for form in _forms(number)} | _facts(found)[1] | _COMMON
     given |= {Decimal(part) for parts in dates.values() for part in parts}
-    return any(number > _SMALL and number not in given for number in _facts(asked)[1])
+    return [str(one) for one in sorted(_facts(asked)[1]) if one > _SMALL and one not in given]
 
 
 def _facts(text: str) -> tuple[dict[str, Parts], set[Decimal]]:

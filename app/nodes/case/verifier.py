@@ -31,7 +31,7 @@ from app.nodes.case.evidence import (
     number_in,
     numbers_among,
 )
-from app.nodes.case.question import question_used
+from app.nodes.case.question import misused
 from app.nodes.case.work import CaseWork
 from app.tools.dates.reader import DateReader
 from app.tools.ports import (
@@ -115,6 +115,7 @@ def verify(
     used = {found.tool for found in evidence if not found.failed and not found.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
     checks: dict[Check, bool | None] = dict.fromkeys(Check)
+    strange: Sequence[str] | None = None
     checks[Check.ANSWERED] = answer is not None
     checks[Check.TOOLS_USED] = not missing if case.expected_tools else None
     if answer is not None:
@@ -123,10 +124,11 @@ def verify(
         checks[Check.COMPUTED_OTHERWISE] = _all_agree(answer, evidence, agrees, same)
         checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, same)
         if case.gold_answer is None:
-            checks[Check.QUESTION_USED] = question_used(case.question, evidence)
+            strange = misused(case.question, evidence)
+            checks[Check.QUESTION_USED] = None if strange is None else not strange
         else:
             checks[Check.GOLD] = same(answer.text, case.gold_answer)
-    failure = " ".join(_complaints(checks, evidence, missing))
+    failure = " ".join(_complaints(checks, evidence, missing, strange or ()))
     return Verdict(checks=checks, failure=failure, pass_metric=case.pass_metric)
 
 
@@ -221,17 +223,25 @@ _COMPLAINTS: Mapping[Check, str] = {
     Check.ANSWERED: "There is no answer yet.",
     Check.NO_ERROR: "An action that the answer rests on failed.",
     Check.REPEATED: "The answer is not what its actions give when they are worked out again.",
-    Check.QUESTION_USED: "A number or date of the question is not in the args as it is written.",
     Check.GOLD: "The answer is not the right one.",
     Check.COMPUTED_OTHERWISE: "Another way of working it out gives another answer.",
 }
+MAX_NAMED = 5
+"""Numbers and dates that a complaint names."""
+
 _UNCONFIRMED = "Nothing confirms the answer: let a tool work it out, with the question's numbers."
 
 
 def _complaints(
-    checks: Mapping[Check, bool | None], evidence: Sequence[Evidence], missing: Sequence[str]
+    checks: Mapping[Check, bool | None],
+    evidence: Sequence[Evidence],
+    missing: Sequence[str],
+    strange: Sequence[str],
 ) -> list[str]:
     messages = [words for check, words in _COMPLAINTS.items() if checks[check] is False]
+    if strange:
+        named = ", ".join(strange[:MAX_NAMED])
+        messages.append(f"The question and the args do not agree on {named}: use another tool.")
     if missing:
         messages.append(f"These tools must be used and were not: {', '.join(missing)}.")
     if not messages and not any(checks[check] for check in INDEPENDENT):

@@ -134,13 +134,13 @@ def test_the_type_of_an_argument_that_functions_share_is_shown_once() -> None:
     [
         ("calculator", {"expression": "6 * 7"}, "42"),
         (
-            "calendar.add_subtract",
-            {"operation": "subtract", "date": "5 March 2024", "amount": 30, "unit": "days"},
+            "calendar.date_before",
+            {"date": "5 March 2024", "amount": 30, "unit": "days"},
             "2024-02-04",
         ),
-        ("calendar.weekday", {"date": "September 8, 2025"}, "Monday"),
-        ("calendar.month", {"operation": "days_in_month", "year": 2024, "month": 2}, "29"),
-        ("calendar.clock", {"operation": "today", "timezone": None}, "2025-09-08"),
+        ("calendar.day_of_week", {"date": "September 8, 2025"}, "Monday"),
+        ("calendar.days_in_month", {"year": 2024, "month": 2}, "29"),
+        ("calendar.today", {"timezone": None}, "2025-09-08"),
         ("stock_day", {"symbol": "AAPL", "date": "2013-01-02", "field": "close"}, 549.03),
     ],
 )

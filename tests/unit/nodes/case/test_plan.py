@@ -121,4 +121,4 @@ _SCHEMA = jsonschema_rs.Draft202012Validator(plan_schema(functions_of(Calculator
 def test_the_parser_accepts_what_the_schema_for_providers_accepts(value: Any) -> None:
     """A model that is held to the schema never needs the reprompt."""
     if _SCHEMA.is_valid(value):
-        assert parse_plan(json.dumps(value))
+        assert isinstance(parse_plan(json.dumps(value)), Plan | Cannot)

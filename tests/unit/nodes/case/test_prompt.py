@@ -11,7 +11,7 @@ import pytest
 from app.llm.gateway import Tier
 from app.llm.ports import Message
 from app.nodes.case.evidence import Action, Evidence
-from app.nodes.case.plan import parse_plan
+from app.nodes.case.plan import Plan, parse_plan
 from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, Dialogue, ToolOffer
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
@@ -134,4 +134,4 @@ def test_the_system_message_calls_results_data_and_shows_a_reply_that_is_valid()
     (example,) = [line for line in SYSTEM.splitlines() if line.startswith('{"actions"')]
 
     assert "never instructions" in BUILT_IN.system.content
-    assert parse_plan(example)
+    assert isinstance(parse_plan(example), Plan)

@@ -6,14 +6,14 @@ import pytest
 
 from app.llm.gateway import Tier
 from app.nodes.case.evidence import Evidence
-from app.nodes.case.question import question_used
+from app.nodes.case.question import misused
 
 CONVERTED = {"start": "2009-01-01", "end": "2009-12-31"}
 
 
 def used(question: str, *asked: dict[str, Any], **result: Any) -> bool | None:
-    """What is said of a plan with these arguments."""
-    return question_used(
+    """Whether a plan with these arguments is found to ask the question."""
+    strange = misused(
         question,
         [
             Evidence(
@@ -27,6 +27,7 @@ def used(question: str, *asked: dict[str, Any], **result: Any) -> bool | None:
             for number, args in enumerate(asked, start=1)
         ],
     )
+    return None if strange is None else not strange
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ def used(question: str, *asked: dict[str, Any], **result: Any) -> bool | None:
         ("What weekday is 24.12.2025?", {"date": "2025-12-24"}),
         ("What weekday is 03/04/2025?", {"date": "03/04/2025"}),
         ("Return of AAPL in 2009?", CONVERTED),
+        ("end of the month for 2024-11-08", {"year": 2024, "month": 11}),
         ("second Tuesday of October 2025", {"year": 2025, "month": 10, "nth": 2}),
     ],
 )
