@@ -314,11 +314,9 @@ class RunExecutor:
             return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
         begun = RUN_RESUMED if run.last_seq else RUN_STARTED
         execution.journal.emit(Event(type=begun, data={"attempt": run.attempts}))
+        deadline = deadline_of(run.request.deadline, active.token)
         try:
-            with (
-                seconds_of(execution.scope, active.token),
-                deadline_of(active.run.request.deadline, active.token),
-            ):
+            with seconds_of(execution.scope, active.token), deadline:
                 return await self._supervisor.run(
                     graph.run(), active.token, late=lambda _: self._record_late(active, execution)
                 )
