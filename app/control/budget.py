@@ -37,6 +37,12 @@ class Dimension(StrEnum):
     TOOL_CALLS = "tool_calls"
     """Tool attempts."""
     TURNS = "turns"
+    TOKENS_ESTIMATED = "tokens_estimated"
+    """The part of the tokens that was estimated: what was sent and not answered."""
+    COST_USD_ESTIMATED = "cost_usd_estimated"
+    """The part of the cost that was estimated."""
+    UNPRICED_CALLS = "unpriced_calls"
+    """Provider attempts whose price is not known; no sum of costs holds them."""
 
 
 class _Strictly:

@@ -18,7 +18,7 @@ from app.trace.analysis import (
     is_attempt,
     time_shares,
 )
-from app.trace.node import Node
+from app.trace.node import WAITED_MS, Node, estimated_of
 from app.trace.snapshot import Snapshot
 
 WIDTH: Final = 98
@@ -73,13 +73,25 @@ def _headline(snapshot: Snapshot, root: Node, status: str) -> Iterator[str]:
     lasted = duration(duration_ms(root, snapshot))
     yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[status]} {lasted}."
     yield (
-        f"{money(totals['total_cost_usd'])} · {counted(kinds['llm'], 'LLM call')} · "
+        f"{_total_cost(snapshot)} · {counted(kinds['llm'], 'LLM call')} · "
         f"{counted(kinds['tool'], 'tool call')} · "
         f"{counted(retries, 'retry', 'retries')} · "
         f"{totals['total_tokens_in']:,} tokens in, {totals['total_tokens_out']:,} out · "
         f"depth {totals['max_depth']}"
     )
     yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _total_cost(snapshot: Snapshot) -> str:
+    """Return what a run cost, and how much of that is estimated or not known."""
+    nodes = snapshot["nodes"].values()
+    known = money(snapshot["aggregates"]["total_cost_usd"])
+    estimated = sum(estimated_of(node)[1] for node in nodes)
+    unknown = sum(node["cost_usd"] is None for node in nodes)
+    parts = [f"{money(estimated)} of it estimated"] if estimated else []
+    if unknown:
+        parts.append(f"beside {counted(unknown, 'call')} of unknown price")
+    return f"{known} ({', '.join(parts)})" if parts else known
 
 
 def _was_made(node: Node) -> bool:
@@ -115,6 +127,8 @@ def _tree(
         yield _row(node, prefix, status(node), snapshot)
         if node["stop_reason"] or node["error_class"]:
             yield f"{'':8}{indent}{'│  ' if below else '   '}{_reason(node)}"
+        for note in _budget_notes(node):
+            yield f"{'':8}{indent}{'│  ' if below else '   '}{note}"
         for child in reversed(below):
             last = child is below[-1]
             branch, trunk = ("└─ ", "   ") if last else ("├─ ", "│  ")
@@ -131,10 +145,21 @@ def _row(node: Node, prefix: str, status: str, snapshot: Snapshot) -> str:
     tokens = ""
     if node["tokens_in"] or node["tokens_out"]:
         tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
-    cost = money(node["cost_usd"]) if node["cost_usd"] else ""
+    cost = money(node["cost_usd"]) if node["cost_usd"] != 0 else ""
     lasted = duration(duration_ms(node, snapshot))
     row = f"{node['node_id']:8}{label:{_LABEL}} {status:9} {lasted:>8} {tokens:>18} {cost:>9}"
     return row.rstrip()
+
+
+def _budget_notes(node: Node) -> Iterator[str]:
+    """Yield what a call's budget made of it: a wait, and amounts that are estimates."""
+    waited = node["metadata"].get(WAITED_MS)
+    if isinstance(waited, int):
+        yield f"waited {duration(waited)} for its budget"
+    tokens, usd = estimated_of(node)
+    if tokens or usd:
+        cost = f" and {money(usd)}" if usd else ""
+        yield f"estimated: {counted(tokens, 'token')}{cost}"
 
 
 def _times(snapshot: Snapshot) -> Iterator[str]:
@@ -220,8 +245,10 @@ def duration(ms: int) -> str:
     return f"{minutes // 60} h {minutes % 60:02} m"
 
 
-def money(usd: float) -> str:
+def money(usd: float | None) -> str:
     """Return dollars to a hundredth of a cent."""
+    if usd is None:
+        return "unknown"
     return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
 
 

@@ -39,7 +39,7 @@ MAX_REASON_CHARS = 400
 REMEMBERED_OFFERS = 64
 """Offers of tools: one for all cases without links, and one for every graph with links."""
 
-_HALTS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
+_HALTS = frozenset({StopKind.BUDGET, StopKind.DEADLINE})
 
 
 class CaseFailedError(Exception):
@@ -185,7 +185,7 @@ def _halt(decided: GateDecision, work: CaseWork) -> Stop:
             scope=work.context.node_id,
             limit=limit,
             used=used,
-            reason=f"ACT step limit exceeded: {used}/{limit}",
+            reason=f"ACT step limit exceeded: {used} used, limit {limit}",
         )
     )
 

@@ -88,7 +88,7 @@ async def test_a_trace_tells_how_a_graph_ended() -> None:
     assert (failed.status, failed.error) == ("failed", "It broke with ValueError.")
     assert failed.steps[0].error == "It broke with ValueError."
     assert halted.status == "failed"
-    assert "Step limit exceeded: 0/0" in str(halted.error)
+    assert "Step limit exceeded: 0 used, 0 reserved, 1 requested, limit 0" in str(halted.error)
     assert (cancelled.status, cancelled.error) == ("cancelled", "enough")
 
 
