@@ -73,10 +73,15 @@ class RunView(View):
     by step and handle, and steps, each with its status and its error. What there is of it stays
     when the run ends early."""
     usage: dict[str, Any] | None
-    """What was spent: tokens, seconds, steps, api_calls, cost_usd, llm_calls_small,
-    llm_calls_big, tool_calls."""
+    """What was spent, while it works what was spent so far: tokens, seconds, steps, api_calls,
+    cost_usd, llm_calls_small, llm_calls_big, tool_calls. tokens_estimated and cost_usd_estimated
+    are the parts of tokens and cost_usd that are estimates: of what is in flight, and of what was
+    sent and never answered. cost_usd is null if the price of a call is not known (unpriced_calls
+    of them); cost_usd_known is then the sum of the others. Null while it works where runs are
+    listed or accepted."""
     stop: dict[str, Any] | None
-    """Why it ended before its natural end: kind, dimension, scope, limit, used, reason, at."""
+    """Why it ended before its natural end: kind, dimension, scope, limit, used, reserved (for work
+    in flight), requested, reason, at."""
     cancel: CancelView | None
     metadata: dict[str, Any]
     """What its caller sent along."""
@@ -128,7 +133,8 @@ class CallView(View):
     status: str
     """``success`` and ``fail`` had taken effect; ``running`` is being cut off."""
     model: str | None
-    cost_usd: float
+    cost_usd: float | None
+    """Null if its price is not known."""
 
     @classmethod
     def of(cls, record: CallRecord) -> Self:
@@ -140,7 +146,7 @@ class CallView(View):
             name=node["name"],
             status=node["status"],
             model=node.get("model"),
-            cost_usd=node.get("cost_usd", 0.0),
+            cost_usd=node["cost_usd"],
         )
 
 

@@ -12,14 +12,15 @@ reserved (``waiting.py``); :meth:`Scope.reserve` and :meth:`Scope.charge` refuse
 may call them: one lock guards the scopes of a tree.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from app.control.account import WARNING_SHARES, Account
 from app.control.budget import Amount, Budget, Dimension
 from app.control.usage import BudgetExceededError, Charge, ResourceUsage, checked
 from app.control.waiting import HOLDER, Reservation, Room, Waiter, WaitingLine
 
-__all__ = ["HOLDER", "Reservation", "Room", "Scope", "Waiter", "Warn"]
+__all__ = ["ESTIMATED_OF", "HOLDER", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 
 Warn = Callable[["Scope", Dimension, float], None]
 """Called once when a scope's dimension has reached a share (0.7, 0.9) of its limit."""
@@ -44,7 +45,7 @@ class Scope(Account):
             warn or (parent._warn if parent else None),
         )
         self.parent = parent
-        self._lineage: tuple[Scope, ...] = (self, *parent._lineage) if parent else (self,)
+        self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
         self.line: WaitingLine = WaitingLine(self.usage.lock) if parent is None else parent.line
         """Those who wait for room here and in the scopes around and inside this one."""
         self.usage.lock = self.line.lock
@@ -55,7 +56,7 @@ class Scope(Account):
 
     def lineage(self) -> tuple["Scope", ...]:
         """Return this scope and its ancestors, innermost first."""
-        return self._lineage
+        return (self, *self._ancestors)  # kept, it would keep the scope alive
 
     def reserve(self, charge: Charge) -> Reservation:
         """Hold ``charge`` here and in every ancestor, or nowhere, without waiting.
@@ -64,7 +65,7 @@ class Scope(Account):
             BudgetExceededError: a limit would be passed; names the scope and the dimension.
             ValueError: an amount is negative or not finite.
         """
-        return self.line.reserve(self._lineage, checked(charge))
+        return self.line.reserve(self.lineage(), checked(charge))
 
     def ask(
         self,
@@ -83,9 +84,9 @@ class Scope(Account):
                 is held; names the scope and the dimension.
             ValueError: an amount is negative or not finite.
         """
-        return self.line.ask(self._lineage, checked(charge), wanted, tracked=tracked)
+        return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
 
-    def release_left(self, made_by: Callable[[object], bool]) -> None:
+    def release_left(self, made_by: Callable[[Any], bool]) -> None:
         """Give back what a step has reserved and left unsettled."""
         for reservation, holder in list(self.line.tracked.items()):
             if made_by(holder):
@@ -100,7 +101,7 @@ class Scope(Account):
                 if type(asked) is not int or asked < 0:
                     charge = checked(charge)
                     break
-            lineage = self._lineage
+            lineage = (self, *self._ancestors)
             for scope in lineage:
                 if scope.limits and (refused := scope.refusal(charge, scope.held)) is not None:
                     raise refused
@@ -118,7 +119,7 @@ class Scope(Account):
 
     def add(self, charge: Charge) -> None:
         """Count what was spent already, whatever the limits say (late costs, replayed runs)."""
-        for scope in self._lineage:
+        for scope in self.lineage():
             scope.usage.add(charge)
             scope.warn_of(charge)
 
@@ -135,18 +136,18 @@ class Scope(Account):
 
     def require_something_left(self) -> None:
         """Raise BudgetExceededError where any limit, here or above, is used up."""
-        for scope in self._lineage:
+        for scope in self.lineage():
             tripped = scope.usage.tripped_by(scope.budget)
             if tripped is not None:
                 raise scope.stop(tripped[0])
 
     def limits_of(self, dimension: Dimension) -> bool:
         """Return whether this scope or an ancestor limits a dimension."""
-        return any(dimension in scope.limits for scope in self._lineage)
+        return any(dimension in scope.limits for scope in self.lineage())
 
     def remaining(self, dimension: Dimension) -> Amount | None:
         """Return what can still be reserved in a dimension, here and above; None is unlimited."""
-        rests = (scope.room(dimension) for scope in self._lineage)
+        rests = (scope.room(dimension) for scope in self.lineage())
         least = min((rest for rest in rests if rest is not None), default=None)
         return None if least is None else max(0, least)
 
@@ -165,7 +166,7 @@ class Scope(Account):
 
     def remaining_seconds(self) -> float | None:
         """Return the time that is left before a limit of seconds, here or above, interrupts."""
-        limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self._lineage)
+        limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
         left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
         return min(left, default=None)
 
@@ -186,11 +187,14 @@ class Scope(Account):
 
 def as_estimated(charge: Charge) -> Charge:
     """Return a charge with the parts that say that its tokens and its cost are estimates."""
-    marks = {_ESTIMATED[d]: amount for d, amount in charge.items() if d in _ESTIMATED and amount}
+    marks = {
+        ESTIMATED_OF[d]: amount for d, amount in charge.items() if d in ESTIMATED_OF and amount
+    }
     return {**charge, **marks}
 
 
-_ESTIMATED = {
+ESTIMATED_OF: Mapping[Dimension, Dimension] = {
     Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
     Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
 }
+"""What says of a dimension which part of it is an estimate."""

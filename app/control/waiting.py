@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from app.control.account import Account
 from app.control.budget import Amount, Dimension
@@ -166,7 +166,7 @@ class WaitingLine:
 
     def __init__(self, lock: threading.RLock) -> None:
         self.lock = lock
-        self.tracked: dict[Reservation, object] = {}
+        self.tracked: dict[Reservation, Any] = {}
         """The reservations that end with a step, by whoever made them."""
         self._waiters: list[Waiter] = []
 

@@ -7,9 +7,9 @@ from the journal. One that was cut off is executed again and counts as the same 
 from dataclasses import replace
 
 from app.control.budget import Budget, Dimension
-from app.control.ledger import Scope
+from app.control.ledger import HOLDER, Scope
 from app.control.stops import HandOver, Stop
-from app.control.usage import Charge
+from app.control.usage import BudgetExceededError, Charge
 from app.engine.context import FlowContext, GraphView, Outputs, RunContext
 from app.engine.events import (
     LATE_RESULT,
@@ -33,6 +33,7 @@ from app.engine.report import (
     failure_of,
     message_of_error,
 )
+from app.engine.reserving import reserved
 from app.engine.step_attempts import begin, end_of, outputs_of
 from app.engine.step_path import StepPath
 from app.engine.supervision import seconds_of
@@ -53,6 +54,7 @@ class StepRunner:
         self._detached = run.calls.detached
         self._parent = parent
         self._scope = scope
+        self._tracked = scope.line.tracked
         self.within = within
 
     async def execute(
@@ -79,7 +81,11 @@ class StepRunner:
             if journal is not None:
                 await journal.barrier(external=False)  # asks for cancels that were not delivered
                 self._token.check()
-            context = self._begun(step, report, path, view, recorded)
+            try:
+                context = self._begun(step, report, path, view, recorded)
+            except BudgetExceededError as refused:
+                await self._charge_in_line(refused)
+                context = self._begun(step, report, path, view, recorded, charged=True)
             if step.plain:  # a coroutine less, which is felt at every step
                 execution = begin(step.work, inputs, context)
                 if type(execution) is ExecutionResult:
@@ -96,6 +102,9 @@ class StepRunner:
         except BaseException as stop:
             self._cut_off(step, report, path, stop)
             raise
+        finally:
+            if self._tracked:
+                self._release_left(path)
         if self._token.stop is not None:
             self._token.check()
 
@@ -106,13 +115,17 @@ class StepRunner:
         path: StepPath,
         view: GraphView,
         recorded: Recorded | None,
+        *,
+        charged: bool = False,
     ) -> FlowContext:
         """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
         if recorded is None:
-            self._scope.charge(ONE_STEP)
+            if not charged:
+                self._scope.charge(ONE_STEP)
             report.charge = ONE_STEP
         elif recorded.value is not None:
             report.failed_before = recorded.value
+        HOLDER.set(path)
         report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
@@ -123,6 +136,17 @@ class StepRunner:
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
+
+    async def _charge_in_line(self, refused: BudgetExceededError) -> None:
+        """Charge a step once others have settled what they had reserved of the limit on steps."""
+        if not refused.cause.reserved:
+            raise refused
+        (await reserved(self._scope, ONE_STEP, tracked=False)).settle(ONE_STEP)
+
+    def _release_left(self, path: StepPath) -> None:
+        """Give back what was reserved in a step and not settled: nobody will do it any more."""
+        inside = path.inside()
+        self._scope.release_left(lambda holder: holder == path or holder in inside)
 
     def _path_of(self, step_id: str) -> StepPath:
         return StepPath(step_id) if self.within is None else self.within.step(step_id)

@@ -5,12 +5,16 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import structlog
+
 from app.control.ledger import Scope
 from app.control.stops import Stop
 from app.engine.cancellation import CancellationToken
 from app.engine.step_path import Area, StepPath
 
 Result = TypeVar("Result")
+
+_log = structlog.get_logger(__name__)
 
 
 class DetachedWork:
@@ -66,8 +70,15 @@ async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) 
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        task.add_done_callback(_forget)  # whoever asked for it has gone
         await until_done((task,), grace_seconds)
         raise
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    """Let go of how a task has ended that nobody waits for any more."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.info("shielded.failed_late", error=type(error).__name__)
 
 
 async def until_done(
@@ -131,6 +142,7 @@ class Supervisor:
                 await asyncio.wait({task}, timeout=self.grace_seconds)
         except asyncio.CancelledError:
             task.cancel()
+            task.add_done_callback(_forget)
             await until_done((task,), self.grace_seconds)
             if not task.done():
                 detach(task, late)

@@ -65,6 +65,8 @@ class _Active:
     delivered_at: datetime | None = None
     finished: bool = False
     """True once its end was stored by this process."""
+    usage: Callable[[], Mapping[str, Any]] | None = None
+    """Returns what it has spent so far, once it is executed."""
     final: Run | None = None
     """The run as this process ended it; None where only the store can say."""
 
@@ -169,6 +171,11 @@ class RunExecutor:
         if active is not None:
             active.token.trip(LostRunError())
 
+    def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
+        """Return what a run that is executed here has spent so far; None if it is not."""
+        active = self._active.get(key)
+        return None if active is None or active.usage is None else active.usage()
+
     def stop_taking(self) -> None:
         """Take no more runs; those that are executed go on."""
         self._open = False
@@ -236,6 +243,7 @@ class RunExecutor:
             cause = StopCause(kind=StopKind.ERROR, reason="The run's journal cannot be read.")
             await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
             return
+        active.usage = execution.scope.to_dict
         try:
             outcome = await self._outcome(active, execution)
         except GraphProblemsError as error:  # it was fine when it was accepted

@@ -225,7 +225,7 @@ class Graph:
             return {}
         services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
-        inner = replace(flow, run=run, scope=context.scope or flow.scope)
+        inner = replace(flow, run=run, scope=context.own_scope())
         nested = GraphExecution.inside(inner, self._ready(), {})
         flow.keep(lambda: {DEFAULT_HANDLE: results_of(nested.outputs())})
         return results_of(await nested.result())

@@ -34,6 +34,7 @@ from app.runs.ports import (
     Permission,
     RunFilter,
     RunNotifier,
+    SpentSoFar,
 )
 from app.runs.run import (
     NEXT,
@@ -55,6 +56,7 @@ from tests.support.memory_rows import (
     last_seq_of,
     run_of,
     skipped_in,
+    spent_of,
     write_calls,
     write_events,
 )
@@ -198,6 +200,9 @@ class MemoryRuns:
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         async with _transaction():
             return journal_of(self.rows.get(key, Row()))
+
+    async def spent(self, key: RunKey) -> SpentSoFar:
+        return spent_of(self.rows[key])
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         async with _transaction():
