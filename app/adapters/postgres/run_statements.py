@@ -148,12 +148,12 @@ SPENT = """
                 THEN greatest(0, extract(epoch FROM clock_timestamp() - claimed_at)) ELSE 0 END
             FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s), 0)::float8 AS seconds
     FROM (
-        SELECT key AS dimension, CASE WHEN bool_or(jsonb_typeof(value) = 'string')
-            THEN to_jsonb(sum((value #>> '{}')::numeric)::text)
-            ELSE to_jsonb(sum((value #>> '{}')::numeric)) END AS amount
-        FROM calls, jsonb_each(charge)
+        SELECT part.dimension, CASE WHEN bool_or(jsonb_typeof(part.amount) = 'string')
+            THEN to_jsonb(sum((part.amount #>> '{}')::numeric)::text)
+            ELSE to_jsonb(sum((part.amount #>> '{}')::numeric)) END AS amount
+        FROM calls, jsonb_each(charge) AS part(dimension, amount)
         WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
-        GROUP BY key
+        GROUP BY part.dimension
     ) AS spent"""
 """What a run has spent so far; money is stored as text, and is text here as well."""
 
