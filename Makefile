@@ -7,6 +7,7 @@
 #   make example   write config.yaml.example anew from the settings' schema
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
+#   make exact     compare the usage of 500 random runs with what the fake provider has counted
 #   make clean     remove what these commands made; data/ stays
 #
 # PYTHON=python3.12 chooses the interpreter that .venv is made with; ARGS="-k budget -x" goes to
@@ -15,7 +16,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench clean
+.PHONY: help serve test check format example eval bench exact clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -63,6 +64,9 @@ eval: $(SYNC_STAMP)
 
 bench: $(SYNC_STAMP)
 	$(BIN)/python -m bench $(ARGS)
+
+exact: $(SYNC_STAMP)
+	EXACT_RUNS=$${EXACT_RUNS:-500} $(BIN)/pytest -q -s --timeout=3600 tests/acceptance/test_exact_usage.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
