@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -66,12 +67,14 @@ async def test_sixty_small_calls_in_thirty_two_lanes_fit_under_a_cent(
     """Each would reserve most of it; they ask for less, wait for one another, and all are made."""
     await provider.answer_by_default(Step(text="ok", tokens_in=12, tokens_out=2))
     settings = exact_settings(provider)
-    async with ServiceProcess(database_url, settings=settings) as service:
-        async with service.client() as client:
-            run = mapping("Say ok to ${default}.", 60, lanes=32)
-            await client.post_run(run | {"run_id": "cent", "budget": {"max_cost_usd": 0.01}})
-            ended = await finished(client, "cent", seconds=60)
-            trace = await client.trace("cent")
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        service.client() as client,
+    ):
+        run = mapping("Say ok to ${default}.", 60, lanes=32)
+        await client.post_run(run | {"run_id": "cent", "budget": {"max_cost_usd": 0.01}})
+        ended = await finished(client, "cent", seconds=60)
+        trace = await client.trace("cent")
 
     assert ended["status"] == "completed", ended
     usage = ended["usage"]
@@ -156,7 +159,7 @@ class Chaos:
 
 def some_step(chance: random.Random) -> Step:
     """How the provider treats one request."""
-    tokens = {
+    tokens: dict[str, Any] = {
         "tokens_in": chance.randint(1, 400),
         "tokens_out": chance.randint(1, 300),
         "delay_seconds": chance.choice((0, 0.01, 0.1, 0.4)),
@@ -224,8 +227,8 @@ async def test_the_usage_of_random_runs_is_what_the_provider_has_counted(
         await _all_runs(names, chaos, provider)
         problems = []
         for name in names:
-            run = await chaos.ask(lambda client, name=name: client.get_run(name))
-            trace = await chaos.ask(lambda client, name=name: client.trace(name))
+            run = await chaos.ask(partial(CaseworkerClient.get_run, run_id=name))
+            trace = await chaos.ask(partial(CaseworkerClient.trace, run_id=name))
             arrivals = await provider.arrivals(f"{name} ")
             found = differences(run, trace["snapshot"], arrivals)
             problems += [f"{name}: {problem}" for problem in found]

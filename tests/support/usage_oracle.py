@@ -55,7 +55,7 @@ def _wrong_sums(usage: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) ->
     estimated = [estimated_of(node) for node in nodes]
     if usage["tokens_estimated"] != sum(tokens for tokens, _ in estimated):
         yield f"the run estimates {usage['tokens_estimated']} tokens, its trace {estimated}"
-    cost = sum(Decimal(str(node["cost_usd"])) for node in nodes)
+    cost = sum((Decimal(str(node["cost_usd"])) for node in nodes), Decimal(0))
     if abs(Decimal(str(usage["cost_usd"])) - cost) > Decimal("1e-9"):
         yield f"the run cost {usage['cost_usd']}, its trace says {cost}"
 
@@ -79,8 +79,8 @@ def _wrong_call(call: _Call) -> Iterator[str]:
     if not heard:
         yield f"charged {charged}, counted {[_tokens(a) for a in counted]}, estimated {estimated}"
         return
-    cost = sum(Decimal(str(n["cost_usd"])) for n in call.nodes)
-    cost -= sum(Decimal(str(usd)) for _, usd in marked)
+    cost = sum((Decimal(str(n["cost_usd"])) for n in call.nodes), Decimal(0))
+    cost -= sum((Decimal(str(usd)) for _, usd in marked), Decimal(0))
     if not any(abs(cost - sum(map(_cost, some))) < Decimal("1e-9") for some in heard):
         yield f"charged ${cost}, counted {[_cost(a) for a in counted]}"
 

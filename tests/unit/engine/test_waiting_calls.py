@@ -168,7 +168,7 @@ def test_of_a_retried_call_only_the_lost_attempt_is_estimated() -> None:
     """The answer was counted by the provider."""
     gateway = told(lambda gateway: gateway.perform(Attempts(busy())))
 
-    node = gateway.node()
+    node: Any = gateway.node()
     assert (node["tokens_in"], node["tokens_out"]) == (80 + 70, 20 + 5)
     assert node["metadata"]["estimated"]["tokens_out"] == 20
     assert (gateway.spent()["tokens"], gateway.spent()["tokens_estimated"]) == (175, 100)

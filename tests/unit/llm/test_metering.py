@@ -49,7 +49,7 @@ def test_an_answer_that_was_lost_is_estimated_by_the_time_it_took() -> None:
     asking = told(scripted(CUT, COUNTED), priced("m", max_output_tokens=4096))
 
     usage = asking.run.scope.to_dict()
-    [call] = asking.calls()
+    call: Any = asking.calls()[0]
     estimated = call["metadata"]["estimated"]
     assert estimated["tokens_out"] == MOST_TOKENS_PER_SECOND
     assert call["tokens_out"] == MOST_TOKENS_PER_SECOND + 2
@@ -79,7 +79,7 @@ def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
     step = Step(text="four" * 30, omit_usage=True)
     asking = told(scripted(step), priced("m", max_output_tokens=4096))
 
-    [call] = asking.calls()
+    call: Any = asking.calls()[0]
     assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == 40
 
 

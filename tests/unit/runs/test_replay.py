@@ -145,7 +145,7 @@ def test_a_call_that_was_lost_in_flight_shows_what_it_is_charged() -> None:
     *others, flying, attempt = lost()
     estimated = {"tokens_in": 20, "tokens_out": 10, "cost_usd": 0.25}
     value = {IF_LOST: {**estimated, "cost_usd": "0.25", "estimated": estimated}}
-    charge = flying.charge | {"tokens_estimated": 30, "cost_usd_estimated": "0.25"}
+    charge = {**flying.charge, "tokens_estimated": 30, "cost_usd_estimated": "0.25"}
 
     earlier = [*others, replace(flying, value=value, charge=charge), attempt]
     graph, _ = graph_of(RUN, earlier)
