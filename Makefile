@@ -8,6 +8,7 @@
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
 #   make exact     compare the usage of 500 random runs with what the fake provider has counted
+#   make attacks   attack the service under a limit of memory, and print what each attack did
 #   make clean     remove what these commands made; data/ stays
 #
 # PYTHON=python3.12 chooses the interpreter that .venv is made with; ARGS="-k budget -x" goes to
@@ -16,7 +17,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench exact clean
+.PHONY: help serve test check format example eval bench exact attacks clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +49,7 @@ check: $(SYNC_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright --level error
 	$(BIN)/lint-imports
 	$(BIN)/deptry app
 
@@ -67,6 +69,9 @@ bench: $(SYNC_STAMP)
 
 exact: $(SYNC_STAMP)
 	EXACT_RUNS=$${EXACT_RUNS:-500} $(BIN)/pytest -q -s --timeout=3600 tests/acceptance/test_exact_usage.py $(ARGS)
+
+attacks: $(SYNC_STAMP)
+	$(BIN)/python -m tests.attacks $(ARGS)
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

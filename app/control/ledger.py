@@ -37,7 +37,12 @@ class Scope(Account):
         parent: "Scope | None" = None,
         usage: ResourceUsage | None = None,
         warn: Warn | None = None,
+        requires_prices: bool = True,
     ) -> None:
+        """Open a scope.
+
+        ``requires_prices`` says whether its limit of cost refuses calls whose price is not known.
+        """
         super().__init__(
             name,
             budget or Budget(),
@@ -46,6 +51,7 @@ class Scope(Account):
         )
         self.parent = parent
         self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
+        self._requires_prices = requires_prices
         self.line: WaitingLine = WaitingLine(self.usage.lock) if parent is None else parent.line
         """Those who wait for room here and in the scopes around and inside this one."""
         self.usage.lock = self.line.lock
@@ -144,6 +150,11 @@ class Scope(Account):
     def limits_of(self, dimension: Dimension) -> bool:
         """Return whether this scope or an ancestor limits a dimension."""
         return any(dimension in scope.limits for scope in self.lineage())
+
+    def requires_prices(self) -> bool:
+        """Return whether a limit of cost, here or above, refuses calls of unknown price."""
+        limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope.limits)
+        return any(scope._requires_prices for scope in limited)
 
     def remaining(self, dimension: Dimension) -> Amount | None:
         """Return what can still be reserved in a dimension, here and above; None is unlimited."""

@@ -7,11 +7,16 @@ it into a :class:`StopCause`, which is what callers see as ``stop``.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from app.control.budget import Amount, json_number
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return a moment in UTC as callers see it, such as ``2025-09-08T12:00:00Z``."""
+    return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
 
 
 class StopKind(StrEnum):
@@ -22,6 +27,9 @@ class StopKind(StrEnum):
     CANCELLED = "cancelled"
     ERROR = "error"
     WORKER_LOST = "worker_lost"
+
+
+_LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +49,15 @@ class StopCause:
     """What was asked for and refused."""
     requested_by: str | None = None
     reason: str | None = None
+    step_id: str | None = None
+    """The step that failed, of an error."""
+    error_class: str | None = None
+    """The class of the failure, of an error."""
     at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as JSON values, without what is not known."""
-        at = self.at.isoformat() if self.at else None
+        at = rfc3339(self.at) if self.at else None
         values = asdict(self) | {"kind": self.kind.value, "at": at}
         values |= {name: json_number(getattr(self, name)) for name in _AMOUNTS}
         return {name: value for name, value in values.items() if value is not None}
@@ -76,6 +88,11 @@ class Stop(BaseException):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args), self.__dict__
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether a limit was met: what it ends is halted, and not cancelled or failed."""
+        return self.cause.kind in _LIMITS
+
 
 def _restored(kind: type[Stop], args: tuple[Any, ...]) -> Stop:
     """Return a stop whose attributes are about to be set: its class may ask for other arguments."""
@@ -97,7 +114,7 @@ class DeadlineExceededError(Stop):
     """The instant that the caller named has passed."""
 
     def __init__(self, deadline: datetime) -> None:
-        reason = f"The deadline {deadline.isoformat()} has passed."
+        reason = f"The deadline {rfc3339(deadline)} has passed."
         super().__init__(StopCause(kind=StopKind.DEADLINE, reason=reason))
 
 

@@ -13,7 +13,7 @@ was lost is made again if that does no harm, and counts as the same logical call
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,6 @@ from app.control.budget import Amount, Dimension
 from app.control.ledger import Reservation, Room, Scope
 from app.control.usage import NOTHING, Charge
 from app.engine.call import (
-    BROKEN,
     FREE,
     Attempt,
     AttemptError,
@@ -36,11 +35,17 @@ from app.engine.call import (
     SpentSum,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
+from app.engine.events import CALL_STARTED, Event, EventSink, call_ended
 from app.engine.ports import IF_LOST, CallOutcome, Entry, Journal, Recorded
 from app.engine.reserving import reserved
 from app.engine.supervision import DetachedWork
+from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import ValueTooLargeError
 from app.trace.node import ESTIMATED, WAITED_MS
+
+TOO_LARGE = "too_large"
+"""The class of a call whose result passes a limit."""
 
 
 class Calls:
@@ -54,15 +59,17 @@ class Calls:
         token: CancellationToken,
         jitter: Callable[[], float],
         deadline_in: Callable[[], float | None] = lambda: None,
+        events: EventSink | None = None,
     ) -> None:
         """Open the gateway.
 
         ``jitter`` draws from [-1, 1]; ``deadline_in`` returns the seconds until the run's deadline,
-        if it has one.
+        if it has one; ``events`` takes the begin and the end of each call.
         """
         self.graph = graph
         self.journal = journal
         self.token = token
+        self.events = events
         self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
 
@@ -88,8 +95,12 @@ class Calls:
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
         except AttemptError as failure:
             raise made.fail(failure) from None
+        except ValueTooLargeError as error:
+            large = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
+            raise made.fail(large) from None
         except Exception as error:
-            made.end(made.unknown, self.graph.mark_failure, type(error).__name__, BROKEN)
+            said = message_of_error(error)
+            made.end(made.unknown, self.graph.mark_failure, type(error).__name__, said)
             raise
         except BaseException as stop:
             reason = str(self.token.stop or stop) or type(stop).__name__
@@ -134,6 +145,9 @@ class _Performance:
         self._node = calls.graph.begin_node(
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
+        self._parent = parent
+        if call.request is not None:
+            calls.journal.note_request(self._node, call.request)
         self._attempts = AttemptLog(calls.graph, self._node)
         self._estimate = call.estimate
         self._spent = SpentSum()
@@ -148,6 +162,8 @@ class _Performance:
         reservation = await self._let_through(counted)
         if self._attempts.made:
             self._graph.increment_retries(self._node)
+        else:
+            self._emit(CALL_STARTED, {})
         spent: Spent | None = None
         try:
             with self._attempts:
@@ -241,9 +257,11 @@ class _Performance:
         value: Any = None,
     ) -> None:
         """Journal and mark the end; what was spent is kept even if the run had ended before."""
-        usage = self._spent.usage()
-        if self._spent.estimated:
-            self._graph.annotate(self._node, {ESTIMATED: self._spent.estimated})
+        spent, usage = self._spent, self._spent.usage()
+        if spent.estimated:
+            self._graph.annotate(self._node, {ESTIMATED: spent.estimated})
+        if self._attempts.made:
+            self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
         self._note(outcome, value=value)
         if not mark(self._node, *why, **usage) and self._spent != SpentSum():  # it was abandoned
             self._graph.add_late_usage(self._node, **usage)
@@ -259,6 +277,13 @@ class _Performance:
         cost = None if usage.cost_usd is None else str(usage.cost_usd)
         value = {IF_LOST: {**usage.usage(), "cost_usd": cost, ESTIMATED: usage.estimated}}
         self._note(None, _sum(counted, lost.charge), value=value)
+
+    def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
+        events, call = self._calls.events, self._call
+        if events is not None:
+            about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
+            step_id = self._graph.name_of(self._parent)
+            events.emit(Event(type=kind, step_id=step_id, node_id=self._node, data=about))
 
     def _note(
         self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None

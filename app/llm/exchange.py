@@ -9,6 +9,8 @@ from enum import StrEnum
 from itertools import count
 from typing import Any
 
+import structlog
+
 from app.control.budget import Amount, Dimension
 from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
@@ -16,10 +18,13 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.llm.forms import StructuredOutput, read_json
+from app.llm.forms import StructuredOutput, read_json, storable
 from app.llm.metering import Metering
 from app.llm.ports import ModelError, ModelProvider, ModelRequest, RequestOrigin, TokenUsage
 from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice
+from app.trace.payloads import Payloads
+
+log = structlog.get_logger(__name__)
 
 
 class Tier(StrEnum):
@@ -71,6 +76,8 @@ class Completion:
     """The part of ``tokens_out`` that was spent on reasoning."""
     cost_usd: Decimal | None
     """None if the model's price is not known."""
+    finish_reason: str | None = None
+    """Why the model stopped writing, in its provider's word."""
     estimated: bool = False
     """Whether tokens and cost are estimates, because the provider sent no counts."""
 
@@ -117,9 +124,10 @@ class Exchange:
 class Exchanges:
     """Performs exchanges through the run's gateway, metered and priced."""
 
-    def __init__(self, list_price: ListPrice, retry: RetryPolicy) -> None:
+    def __init__(self, list_price: ListPrice, retry: RetryPolicy, payloads: Payloads) -> None:
         self._list_price = list_price
         self._retry = retry
+        self._payloads = payloads
 
     async def perform(
         self, exchange: Exchange, context: FlowContext, *, once: Mapping[Dimension, Amount]
@@ -150,6 +158,7 @@ class Exchanges:
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata=exchange.metadata,
+            request=self._shown(exchange),
         )
         numbers = count(1)
 
@@ -169,6 +178,18 @@ class Exchanges:
         cost_usd = None if cost is None else Decimal(cost)
         return Completion(**{**value, "text": text, "cost_usd": cost_usd, "provider": provider})
 
+    def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
+        """Return what a trace keeps of a request."""
+        request, external = exchange.request, exchange.model.provider.external
+        parameters = {
+            "max_output_tokens": request.max_output_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "json_schema": request.json_schema if external else None,  # others do not read it
+        }
+        messages = [(message.role, message.content) for message in request.messages]
+        return self._payloads.prompt(messages, parameters)
+
     def _metering(self, exchange: Exchange) -> Metering:
         chosen = exchange.model
 
@@ -185,7 +206,7 @@ _METERED = (Dimension.TOKENS, Dimension.COST_USD)
 
 def _refusal(chosen: TierModel, metering: Metering, scope: Scope) -> Stop | None:
     """Return the stop of a call whose cost is limited and whose price is not known."""
-    if metering.price_is_known or not scope.limits_of(Dimension.COST_USD):
+    if metering.price_is_known or not scope.requires_prices():
         return None
     unknown = PriceUnknownError(chosen.provider.name, chosen.model)
     cause = StopCause(
@@ -201,6 +222,17 @@ async def _attempt(chosen: TierModel, request: ModelRequest, metering: Metering 
     try:
         reply = await chosen.provider.complete(chosen.model, request)
     except ModelError as error:
+        origin = request.origin
+        log.warning(
+            "model.failed",
+            model=chosen.model,
+            provider=chosen.provider.name,
+            call_key=None if origin is None else origin.call,
+            attempt=None if origin is None else origin.attempt,
+            error_class=error.fault.value,
+            error=str(error),
+            status=error.status,
+        )
         raise AttemptError(
             str(error),
             error_class=error.fault.value,
@@ -213,6 +245,11 @@ async def _attempt(chosen: TierModel, request: ModelRequest, metering: Metering 
         spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
     else:
         usage, spent = metering.answered(reply)
-    cost_usd = None if spent.cost_usd is None else str(spent.cost_usd)
-    value = {"text": reply.text, "model": reply.model, "cost_usd": cost_usd}
-    return Reply(value | asdict(usage) | ({"estimated": True} if spent.estimated else {}), spent)
+    value: dict[str, Any] = {
+        "text": storable(reply.text),
+        "model": storable(reply.model),
+        "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
+        "finish_reason": reply.finish_reason and storable(reply.finish_reason),
+        **asdict(usage),
+    }
+    return Reply(value | ({"estimated": True} if spent.estimated else {}), spent)

@@ -12,6 +12,7 @@ from app.engine.driver import GraphExecution
 from app.engine.node import Execution, ExecutionResult
 from app.engine.ports import CallOutcome
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.engine.step_values import Total
 from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
 from app.kernel.problems import Names, listed, quoted
 from app.kernel.validation import Handles
@@ -244,7 +245,8 @@ class MapNode:
             return ExecutionResult({DEFAULT_HANDLE: []})
         known = _answered_before(context, len(items))
         graph = data.graph_for(items, inputs, context.node_id, known)
-        execution = GraphExecution.inside(context, graph, {})
+        total = Total.of_items(context.run.limits)
+        execution = GraphExecution.inside(context, graph, {}, total)
         context.keep(lambda: {DEFAULT_HANDLE: data.results(execution.outputs(), len(items))})
         try:
             produced = await execution.result()

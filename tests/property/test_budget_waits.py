@@ -79,7 +79,7 @@ class World:
         for scope in self.scopes:
             for dimension, limit in scope.limits.items():
                 held = scope.reserved(dimension)
-                assert held >= 0  # type: ignore[operator]
+                assert held >= 0
                 assert scope.usage.of(dimension) + held <= limit  # type: ignore[operator]
 
     async def make(self, call: Call, own: tuple[dict[Dimension, int], ...] = ()) -> None:
@@ -111,7 +111,7 @@ class World:
         cause = refused.cause
         by = next(s for s in scope.lineage() if s.name == cause.scope)
         dimension = Dimension(str(cause.dimension))
-        assert by.usage.of(dimension) + call.asks[dimension] > by.limits[dimension]  # type: ignore[operator]
+        assert by.usage.of(dimension) + call.asks[dimension] > by.limits[dimension]
 
 
 def play(seed: int) -> World:

@@ -125,7 +125,6 @@ async def test_stops_can_be_copied_and_pickled() -> None:
     assert restored.budget == context.budget
 
 
-@pytest.mark.req("004/cancel")
 async def test_a_watcher_that_raises_keeps_the_stop_from_nobody() -> None:
     """Neither from those that watch as well, nor from the graph."""
     token, heard = CancellationToken(), list[str]()
