@@ -13,7 +13,7 @@ from app.kernel.facts import StepStatus
 
 
 class Usage(View):
-    """What was spent."""
+    """What was spent; while the run works what was so far, estimates included."""
 
     tokens: int
     """Input plus output tokens."""
