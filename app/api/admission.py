@@ -27,6 +27,7 @@ from app.runs.graphs import RunnableGraph
 from app.runs.run import GraphRef, NewRun, RunKey, RunKind, RunRequest
 from app.runs.service import new_run_id
 from app.tools.dispatch import ToolDispatch
+from app.trace.frozen_json import ValueTooLargeError, freeze
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -58,6 +59,7 @@ class CaseAdmission:
             gold_answer=body.gold_answer,
             mode=body.mode or limits.default_mode,
             budget=self._budget(body.budget),
+            requires_prices=requires_prices(body.budget, limits.default_budget, limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
@@ -99,6 +101,7 @@ class GraphAdmission:
         request = RunRequest(
             kind=RunKind.GRAPH,
             budget=given_limits(body.budget, Budget()).merged_with(limits.budget_ceiling),
+            requires_prices=requires_prices(body.budget, Budget(), limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
@@ -124,8 +127,10 @@ class GraphAdmission:
 
     def _violations(self, body: GraphRunBody) -> Iterator[Violation]:
         most = self._limits.max_body_bytes
-        if body.inputs and len(as_json(body.inputs)) > most:
+        if body.inputs and not fits(body.inputs, most, self._limits):
             yield Violation("inputs", f"The inputs may take at most {most} bytes as JSON.")
+        if isinstance(body.input, dict | list) and len(as_json(body.input)) > most:
+            yield Violation("input", f"The input may take at most {most} bytes as JSON.")
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value as input or as inputs.{DEFAULT_HANDLE}, not as both."
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
@@ -140,11 +145,20 @@ def _inputs(body: GraphRunBody) -> Mapping[str, Any]:
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
     """Yield what is wrong with the fields that runs of every kind have."""
     longest, most = limits.max_input_chars, limits.max_metadata_bytes
-    if body.input is not None and len(body.input) > longest:
+    if isinstance(body.input, str) and len(body.input) > longest:
         message = f"The input may have at most {longest} characters (max_input_chars)."
         yield Violation("input", message)
-    if body.metadata and len(as_json(body.metadata)) > most:
+    if body.metadata and not fits(body.metadata, most, limits):
         yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+
+
+def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:
+    """Return whether a value is stored in at most ``max_bytes``, numbers written out."""
+    try:
+        freeze(value, max_bytes=max_bytes, max_depth=limits.max_json_depth, key="")
+    except ValueTooLargeError:
+        return False
+    return True
 
 
 def require_none(violations: Sequence[Violation]) -> None:
@@ -160,6 +174,12 @@ def require_none(violations: Sequence[Violation]) -> None:
 def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
     """Replace limits key by key, null included."""
     return usual if given is None else given.over(usual)
+
+
+def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
+    """Return whether somebody has set the run's limit of cost: its caller or the configuration."""
+    set_by_caller = given_limits(given, usual).max_cost_usd is not None
+    return set_by_caller or limits.ceiling_requires_prices
 
 
 def new_run(
@@ -181,10 +201,12 @@ def request_hash(body: RunFields) -> str:
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # null is a limit of its own here: unlimited
         fields["budget"] = body.budget.to_json()
+    given = fields.pop("input")  # an empty list is a value there
     sent = {name: value for name, value in fields.items() if value not in (None, [], {})}
+    sent |= {} if given is None else {"input": given}
     return hashlib.sha256(as_json(sent)).hexdigest()
 
 
-def as_json(value: Mapping[str, Any]) -> bytes:
+def as_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
     """Return a value as canonical JSON."""
     return _CANONICAL.encode(value).encode()

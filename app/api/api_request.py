@@ -79,6 +79,28 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
+class BodiesUnderWay:
+    """Counts the bytes of the bodies that this process is receiving, and refuses more."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    def hold(self, size: int) -> None:
+        """Count bytes that have come.
+
+        Raises:
+            ProblemError: too many are held.
+        """
+        self._held += size
+        if self._held > self._limit:
+            raise ProblemError(types.TOO_MANY_BODIES)
+
+    def release(self, size: int) -> None:
+        """Forget bytes that were held: their body is whole, or given up."""
+        self._held -= size
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
     """What the application is built from, for all its routes."""
@@ -86,6 +108,7 @@ class ApiContext:
     services: ApiServices
     limits: ApiLimits
     streams: OpenStreams
+    bodies: BodiesUnderWay
     cases: CaseAdmission
     graph_runs: GraphAdmission
     graphs: GraphDefinitions
@@ -210,11 +233,15 @@ class ApiRequest(Request):
         declared = self.headers.get("content-length", "")
         if len(declared) > _LENGTH_DIGITS or (declared.isdecimal() and int(declared) > limit):
             raise too_large
-        content = bytearray()
-        async for chunk in self.stream():
-            content += chunk
-            if len(content) > limit:
-                raise too_large
+        content, bodies = bytearray(), self.api.bodies
+        try:
+            async for chunk in self.stream():
+                content += chunk
+                bodies.hold(len(chunk))
+                if len(content) > limit:
+                    raise too_large
+        finally:
+            bodies.release(len(content))
         return bytes(content)
 
 

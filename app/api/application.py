@@ -9,12 +9,12 @@ from starlette.middleware import Middleware
 
 from app.api import problems
 from app.api.admission import CaseAdmission, GraphAdmission
-from app.api.api_request import ApiContext
+from app.api.api_request import ApiContext, BodiesUnderWay
 from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
-from app.api.request_envelope import RequestEnvelope
+from app.api.request_envelope import AllowedHosts, RequestEnvelope
 from app.api.routes import artifacts, catalog, docs, events, graphs, health, runs, traces
-from app.api.services import ApiLimits, ApiServices
+from app.api.services import ApiLimits, ApiServices, Readiness
 from app.runs.definitions import GraphDefinitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -22,7 +22,8 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 _DESCRIPTION = (
     "Runs agents for other services inside hard budgets, cancellable at any moment, with a trace "
     "of every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
-    "refused; every response carries X-Request-ID."
+    "refused; every response carries X-Request-ID.\n\n"
+    "How to add tools, functions and providers of models: [extending](docs/extending.md)."
 )
 
 
@@ -47,21 +48,37 @@ def build_api(
         # routes of the application itself: those of an included router are looked for twice
         routes=[route for part in parts for route in part.router.routes],
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=problems.handlers(),
-        middleware=[Middleware(RequestEnvelope)],
+        middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(limits.allowed_hosts))],
         telemetry={**(telemetry or {}), "logs": False},
     )
+    app.state.readiness = services.readiness, limits.readiness_seconds
     definitions = GraphDefinitions(services.graphs, services.graph_checks, limits.of_graphs)
     app.state.api = ApiContext(
         services=services,
         limits=limits,
         streams=OpenStreams(limits.max_event_streams),
+        bodies=BodiesUnderWay(limits.max_bodies_bytes),
         cases=CaseAdmission(limits, services.tools),
         graph_runs=GraphAdmission(limits, definitions),
         graphs=definitions,
     )
+    app.state.openapi_documents = {}
     describe(app)
+    return app
+
+
+def build_health_api(readiness: Readiness, *, seconds: float) -> FastAPI:
+    """Return an application that only tells whether its process lives and is ready."""
+    app = FastAPI(
+        routes=[*health.router.routes],
+        openapi_url=None,
+        exception_handlers=problems.handlers(),
+        middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(None))],
+    )
+    app.state.readiness = readiness, seconds
     return app

@@ -106,9 +106,12 @@ _SHOWN = frozenset({"image/png"})
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 CONTENT: Mapping[str, Any] = MappingProxyType(
-    {**dict.fromkeys((*_CONTENT_TYPES, UNKNOWN), _BINARY), "application/json": {"schema": {}}}
+    {
+        **dict.fromkeys((UNKNOWN, *_CONTENT_TYPES), _BINARY),
+        "application/json": {"schema": {"description": "Whatever JSON the file holds."}},
+    }
 )
-"""How the OpenAPI document describes the bytes."""
+"""How the OpenAPI document describes the bytes; generated clients read them as the first type."""
 
 HEADERS: Mapping[str, Any] = {
     "ETag": {"description": "The file's SHA-256 digest.", "schema": {"type": "string"}},

@@ -11,9 +11,15 @@ from app.api.problem_types import (
     ANONYMOUS_REFUSED,
     BODY_TOO_LARGE,
     CATALOGUE,
+    HEAD_TOO_LARGE,
+    HOST_REFUSED,
     INTERNAL,
     INVALID_REQUEST,
     MALFORMED_BODY,
+    MALFORMED_REQUEST,
+    REQUEST_TIMEOUT,
+    TOO_MANY_BODIES,
+    TOO_MANY_CONNECTIONS,
     UNAVAILABLE,
     UNSUPPORTED_MEDIA_TYPE,
     ProblemType,
@@ -57,6 +63,40 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
     },
 }
 
+SERVER_SENT_EVENT_SCHEMA: Mapping[str, Any] = {
+    "title": "ServerSentEvent",
+    "type": "object",
+    "description": "One event of a stream: its lines `id:`, `event:` and `data:`.",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "The number of the event, its `seq`."},
+        "event": {"type": "string", "description": "Its `type`, such as `step.started`."},
+        "data": {
+            "type": "string",
+            "description": "The event as JSON.",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/EventView"},
+        },
+    },
+}
+
+EVENT_STREAM: Mapping[str, Any] = {
+    "schema": {
+        "type": "string",
+        "description": "Events until the run has ended, with comments in between that keep the "
+        "stream open.",
+        "contentMediaType": "text/event-stream",
+        "contentSchema": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/ServerSentEvent"},
+        },
+    }
+}
+"""How the OpenAPI document describes a stream of server-sent events."""
+
+_NOT_DESCRIBED = "Successful Response"
+"""What the framework says of an answer that nobody has described."""
+
 _REQUEST_ID_HEADER = {
     "X-Request-ID": {
         "description": "The caller's own if it sent a sane one, else a new one.",
@@ -80,7 +120,15 @@ GRAPH_HEADERS = {"Location": {"description": "Where the version is.", "schema": 
 EVERY_RUN_ROUTE = (ANONYMOUS_REFUSED, INVALID_REQUEST, UNAVAILABLE)
 """What every route that asks the store may answer."""
 
-EVERY_BODY = (MALFORMED_BODY, BODY_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE)
+_EVERY_ROUTE = (MALFORMED_REQUEST, HOST_REFUSED, HEAD_TOO_LARGE, INTERNAL, TOO_MANY_CONNECTIONS)
+
+EVERY_BODY = (
+    MALFORMED_BODY,
+    REQUEST_TIMEOUT,
+    BODY_TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    TOO_MANY_BODIES,
+)
 """What every route that takes a body may answer."""
 
 
@@ -100,9 +148,7 @@ _GRAPH: dict[str, Any] = {
     "edges": [
         {
             "source": "discount",
-            "source_handle": "default",
             "target": "total",
-            "target_handle": "default",
             "data": {"channel": "flow"},
         }
     ],
@@ -161,7 +207,7 @@ GRAPHS_TO_VALIDATE: dict[str, Example] = {
 def answers(*kinds: ProblemType) -> Responses:
     """Return how a route documents the problems it may answer with."""
     documented: Responses = {}
-    for kind in sorted((*kinds, INTERNAL), key=lambda kind: kind.status):
+    for kind in sorted((*kinds, *_EVERY_ROUTE), key=lambda kind: kind.status):
         response = documented.setdefault(
             kind.status,
             {
@@ -194,9 +240,27 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(document: dict[str, Any]) -> None:
-    document["components"]["schemas"]["Problem"] = dict(PROBLEM_SCHEMA)
+    schemas = document["components"]["schemas"]
+    schemas["Problem"] = dict(PROBLEM_SCHEMA)
+    schemas["ServerSentEvent"] = dict(SERVER_SENT_EVENT_SCHEMA)
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
+            _optional_body(operation)
             for response in operation["responses"].values():
                 response["headers"] = _REQUEST_ID_HEADER | response.get("headers", {})
+                if response["description"] == _NOT_DESCRIBED:
+                    response["description"] = _of_its_schema(response, schemas)
+
+
+def _optional_body(operation: dict[str, Any]) -> None:
+    """Leave out the default of an optional body: it stands beside a reference, where it is lost."""
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        media["schema"].pop("default", None)
+
+
+def _of_its_schema(response: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    """Return what the schema of an answer says of itself."""
+    [media] = response["content"].values()
+    described: str = schemas[media["schema"]["$ref"].rpartition("/")[2]]["description"]
+    return described

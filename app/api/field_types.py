@@ -12,10 +12,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     StringConstraints,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from app.api.json_text import is_storable
 from app.control.budget import MAX_LIMIT
@@ -40,6 +42,27 @@ class View(BaseModel):
     """What a caller sees of a value of the domain, made from its attributes."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True, use_attribute_docstrings=True)
+
+
+class DocumentedAs:
+    """Documents an object by the schema of a model, or of one of several; it validates nothing.
+
+    What the service has stored itself is shown as it is: validating it would cost time with every
+    answer, and refuse what an earlier version stored. Graphs are validated later, all problems at
+    once.
+    """
+
+    def __init__(self, *models: type[BaseModel]) -> None:
+        self._models = models
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema that generated clients and people see."""
+        choices: list[CoreSchema | tuple[CoreSchema, str]] = [
+            model.__pydantic_core_schema__ for model in self._models
+        ]
+        return handler(core_schema.union_schema(choices))  # also of one: each becomes a reference
 
 
 MAX_REASON_CHARS = 500

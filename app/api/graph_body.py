@@ -3,11 +3,10 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, StringConstraints
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
-from app.api.field_types import Body, Cursor, Query, StorableText
+from app.api.field_types import Body, Cursor, DocumentedAs, Query, StorableText
 from app.nodes.graph_spec import GraphSpec
 from app.nodes.reading import OWN
 
@@ -49,27 +48,10 @@ class GraphByName(Body):
 Description = Annotated[StorableText, StringConstraints(max_length=MAX_DESCRIPTION_CHARS)]
 
 
-class GraphForm:
-    """Documents an object as a graph, or as one of some other models; it validates nothing.
-
-    Graphs are validated later, so that all their problems are reported at once.
-    """
-
-    def __init__(self, *others: Any) -> None:
-        self._models = (GraphSpec, *others)
-
-    def __get_pydantic_json_schema__(
-        self, _: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Return the schema that generated clients and people see."""
-        forms = [handler(model.__pydantic_core_schema__) for model in self._models]
-        return forms[0] if len(forms) == 1 else {"anyOf": forms}
-
-
-InlineGraph = Annotated[dict[str, Any], GraphForm()]
+InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
 """A graph itself."""
 
-GraphOrName = Annotated[dict[str, Any], GraphForm(GraphByName)]
+GraphOrName = Annotated[dict[str, Any], DocumentedAs(GraphSpec, GraphByName)]
 """A graph itself, or the name of a registered one."""
 
 

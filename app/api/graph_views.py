@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from app.api.field_types import View
+from app.api.field_types import DocumentedAs, View
 from app.api.violations import words_of
 from app.kernel.validation import Problem, Severity
+from app.nodes.graph_spec import GraphSpec
 from app.runs.graphs import GraphDefinition, GraphPage, GraphVersion, Registered
 
 
@@ -73,7 +74,7 @@ class RegisteredGraph(GraphSummary):
 class GraphDefinitionView(GraphSummary):
     """One version of a registered graph."""
 
-    graph: dict[str, Any]
+    graph: Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
     """As its author wrote it."""
 
     @classmethod

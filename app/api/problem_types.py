@@ -29,6 +29,12 @@ MALFORMED_BODY = ProblemType(
     title="The body cannot be read",
     detail="Send one JSON object in UTF-8.",
 )
+MALFORMED_REQUEST = ProblemType(
+    slug="malformed-request",
+    status=400,
+    title="The request is not HTTP",
+    detail="Send HTTP/1.1, and at most 16 requests before the first of them is answered.",
+)
 ANONYMOUS_REFUSED = ProblemType(
     slug="anonymous-refused",
     status=403,
@@ -60,11 +66,24 @@ ARTIFACT_NOT_FOUND = ProblemType(
     title="The run has no such file",
     detail="Check the name; GET /runs/{run_id}/artifacts lists the files of a run.",
 )
+CALL_NOT_FOUND = ProblemType(
+    slug="call-not-found",
+    status=404,
+    title="The run has made no such call",
+    detail="Check the node id; GET /runs/{run_id}/trace has those of all calls under nodes.",
+)
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
     status=405,
     title="The resource does not know this method",
     detail="Use one of the methods in the Allow header.",
+)
+REQUEST_TIMEOUT = ProblemType(
+    slug="request-timeout",
+    status=408,
+    title="The request did not arrive in time",
+    detail="Send the whole request at once; server.head_timeout_seconds limits its head, and "
+    "server.min_kb_per_second is the least rate of its body.",
 )
 RUN_CONFLICT = ProblemType(
     slug="run-conflict",
@@ -90,6 +109,12 @@ UNSUPPORTED_MEDIA_TYPE = ProblemType(
     status=415,
     title="The body is not plain JSON",
     detail="Send the body as application/json in UTF-8, without a Content-Encoding.",
+)
+HOST_REFUSED = ProblemType(
+    slug="host-refused",
+    status=421,
+    title="The service does not answer under this host name",
+    detail="Call it by an address or by localhost, or add the name to server.allowed_hosts.",
 )
 INVALID_REQUEST = ProblemType(
     slug="invalid-request",
@@ -125,6 +150,13 @@ TOO_MANY_STREAMS = ProblemType(
     "(Accept: application/json), or try again after the time in Retry-After.",
     retry_after_seconds=5,
 )
+HEAD_TOO_LARGE = ProblemType(
+    slug="head-too-large",
+    status=431,
+    title="The head of the request is too large",
+    detail="Send a shorter URL and fewer or shorter headers; server.max_head_kb and "
+    "server.max_headers are the limits.",
+)
 INTERNAL = ProblemType(
     slug="internal-error",
     status=500,
@@ -140,6 +172,20 @@ UNAVAILABLE = ProblemType(
     "run_id or Idempotency-Key, after the time in Retry-After; it makes no second run.",
     retry_after_seconds=2,
 )
+TOO_MANY_CONNECTIONS = ProblemType(
+    slug="too-many-connections",
+    status=503,
+    title="Too many connections are open",
+    detail="Close those that are not used, or try again after the time in Retry-After.",
+    retry_after_seconds=2,
+)
+TOO_MANY_BODIES = ProblemType(
+    slug="too-many-bodies",
+    status=503,
+    title="Too many request bodies are on their way",
+    detail="Nothing was read or stored. Send the same request again after the time in Retry-After.",
+    retry_after_seconds=2,
+)
 NOT_READY = ProblemType(
     slug="not-ready",
     status=503,
@@ -150,22 +196,29 @@ NOT_READY = ProblemType(
 
 CATALOGUE: tuple[ProblemType, ...] = (
     MALFORMED_BODY,
+    MALFORMED_REQUEST,
     ANONYMOUS_REFUSED,
     ROUTE_NOT_FOUND,
     RUN_NOT_FOUND,
     GRAPH_NOT_FOUND,
     ARTIFACT_NOT_FOUND,
+    CALL_NOT_FOUND,
     METHOD_NOT_ALLOWED,
+    REQUEST_TIMEOUT,
     RUN_CONFLICT,
     GRAPH_IN_USE,
     BODY_TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
+    HOST_REFUSED,
     INVALID_REQUEST,
     IDEMPOTENCY_MISMATCH,
     TOO_MANY_PENDING_CANCELS,
     QUEUE_FULL,
     TOO_MANY_STREAMS,
+    HEAD_TOO_LARGE,
     INTERNAL,
     UNAVAILABLE,
+    TOO_MANY_CONNECTIONS,
+    TOO_MANY_BODIES,
     NOT_READY,
 )

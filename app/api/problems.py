@@ -19,6 +19,7 @@ from app.api.problem_types import ProblemType
 from app.api.violations import Violation, graph_violations, violations_of
 from app.runs.errors import (
     ArtifactNotFoundError,
+    CallNotFoundError,
     GraphInUseError,
     GraphNotFoundError,
     GraphRefusedError,
@@ -42,6 +43,7 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         GraphRefusedError: types.INVALID_REQUEST,
         GraphNotFoundError: types.GRAPH_NOT_FOUND,
         ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
+        CallNotFoundError: types.CALL_NOT_FOUND,
         GraphInUseError: types.GRAPH_IN_USE,
         TooManyPendingCancelsError: types.TOO_MANY_PENDING_CANCELS,
         QueueFullError: types.QUEUE_FULL,

@@ -2,18 +2,53 @@
 
 import re
 import uuid
+from functools import lru_cache
+from ipaddress import ip_address
 
 import structlog
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.problem_types import INTERNAL
+from app.api.problem_types import HOST_REFUSED, INTERNAL
 from app.api.problems import ProblemError, problem_response
-from app.observability.redaction import holds_key
+from app.observability.redaction import without_keys
 
 log = structlog.get_logger(__name__)
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+_PROBES = frozenset({"/healthz", "/readyz"})
+"""What watches over processes may call them by any name."""
+
+
+class AllowedHosts:
+    """The names under which the service answers.
+
+    A page of another site can make its own name lead to this machine, and then counts in a browser
+    as a page of the service (DNS rebinding). Its requests still carry that name. So an address is
+    always allowed, which no page can be called, and a name only if it is known.
+    """
+
+    def __init__(self, names: frozenset[str] | None) -> None:
+        """Allow addresses, ``localhost`` and ``names``; None allows every name."""
+        self._names = names and frozenset(map(str.lower, names))
+        self.allow = lru_cache(maxsize=256)(self._allow)
+
+    def _allow(self, host: bytes) -> bool:
+        """Tell whether a Host header, or the lack of one (empty), is served."""
+        if self._names is None or not host:
+            return True
+        name = host.decode("latin-1").lower()
+        name = name.rpartition("]")[0].lstrip("[") or name.partition(":")[0]
+        return name.rstrip(".") in ("localhost", *self._names) or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class RequestEnvelope:
@@ -23,8 +58,9 @@ class RequestEnvelope:
     response and on every log line of the request, and of the run that the request began.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -43,7 +79,13 @@ class RequestEnvelope:
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
+                if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
+                    refusal = problem_response(request_id, ProblemError(HOST_REFUSED))
+                    await refusal(scope, receive, send_named)
+                    return
                 await self._app(scope, receive, send_named)
+            except ClientDisconnect:
+                return  # nobody is left to answer
             except Exception:
                 log.exception("http.request_broke", method=scope["method"])
                 if started:
@@ -52,9 +94,15 @@ class RequestEnvelope:
                 await response(scope, receive, send_named)
 
 
+def _host(scope: Scope) -> bytes:
+    """Return the Host header; two of them make a name that nothing has."""
+    return b",".join([value for name, value in scope["headers"] if name == b"host"])
+
+
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
-    return given if _SANE_ID.fullmatch(given) and not holds_key(given) else uuid.uuid4().hex
+    is_sane = _SANE_ID.fullmatch(given) and without_keys(given) == given
+    return given if is_sane else uuid.uuid4().hex
 
 
 def _with_common(

@@ -121,7 +121,7 @@ class RunFields(Body):
     run_id: RunId | None = None
     """Names the run; left out, the service makes a UUIDv7. Repeating an id repeats nothing."""
     kind: str
-    input: CaseInput | None = None
+    input: Any = None
     budget: BudgetBody | None = None
     """What the run may spend."""
     deadline: Instant | None = None
@@ -164,8 +164,8 @@ class GraphRunBody(RunFields):
     accepted with, with all the graphs that it contains."""
     inputs: dict[str, Any] | None = None
     """Values by input handle, for the steps without incoming flow edges."""
-    input: CaseInput | None = None
-    """Short for ``inputs.default``."""
+    input: Any = None
+    """Short for ``inputs.default``: any JSON; null is left out."""
     budget: BudgetBody | None = None
     """What the run may spend; left out, as much as the service allows any run."""
     expected_tools: OfCases = None
@@ -216,6 +216,8 @@ class TraceQuery(Query):
 
     format: Literal["json", "explain"] = "json"
     """``json`` is the snapshot; ``explain`` is a text to read."""
+    payloads: bool = False
+    """Show with the snapshot what each call asked and what it got."""
 
 
 def idempotency_key(headers: Headers) -> str | None:

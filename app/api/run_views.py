@@ -1,11 +1,19 @@
 """Runs and cancel receipts as callers see them."""
 
+from dataclasses import fields
 from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from app.api.field_types import View
+from pydantic import Field, WithJsonSchema
+from typing_extensions import TypeAliasType
+
+from app.api.field_types import DocumentedAs, View
+from app.api.result_views import CaseResult, GraphResult, RunStop, Usage
+from app.control.budget import Budget, json_name, json_number
 from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, Run, RunKind, RunStatus
+
+_LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
 
 
 class Links(View):
@@ -40,6 +48,11 @@ class RunGraph(View):
     version: int | None
 
 
+FinishReason = Annotated[
+    str, WithJsonSchema({"type": "string", "enum": ["success", "budget", "big_fail"]})
+]
+
+
 class CancelView(View):
     """A request to cancel the run."""
 
@@ -50,8 +63,8 @@ class CancelView(View):
     """When the worker that executes the run received it."""
 
 
-class RunView(View):
-    """A run: its state and what came of it."""
+class RunSummary(View):
+    """A run as lists show it: its state, without its result."""
 
     run_id: str
     kind: RunKind
@@ -60,23 +73,19 @@ class RunView(View):
     graph: RunGraph | None
     """The registered graph that it executes; null of other runs and of a graph that was sent
     along."""
-    finish_reason: str | None
-    """``success``, ``budget`` or ``big_fail``; null while it works, if it was cancelled, or if
-    something else broke."""
+    finish_reason: FinishReason | None
+    """How a case ended; null while it works, if it was cancelled, or if something else broke."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
     attempts: int
     """How often a worker has begun it."""
-    result: dict[str, Any] | None
-    """Of a case: answer, verified, finish_reason, logs, artifacts, counters. Of a graph: outputs,
-    by step and handle, and steps, each with its status and its error. What there is of it stays
-    when the run ends early."""
-    usage: dict[str, Any] | None
-    """What was spent: tokens, seconds, steps, api_calls, cost_usd, llm_calls_small,
-    llm_calls_big, tool_calls."""
-    stop: dict[str, Any] | None
-    """Why it ended before its natural end: kind, dimension, scope, limit, used, reason, at."""
+    limits: dict[str, float | None]
+    """What it may spend at most, ceilings of the service included; null is unlimited."""
+    usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
+    """What was spent."""
+    stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
+    """Why it ended before its natural end."""
     cancel: CancelView | None
     metadata: dict[str, Any]
     """What its caller sent along."""
@@ -85,37 +94,75 @@ class RunView(View):
     @classmethod
     def of(cls, run: Run, root: str) -> Self:
         """Return the view of a run."""
-        graph, cancel = run.request.graph_ref, run.cancel_request
-        return cls(
-            run_id=run.key.run_id,
-            kind=run.kind,
-            status=run.status,
-            graph=None if graph is None else RunGraph.model_validate(graph),
-            finish_reason=run.finish_reason,
-            created_at=run.created_at,
-            started_at=run.started_at,
-            finished_at=run.finished_at,
-            attempts=run.attempts,
-            result=run.result,
-            usage=run.usage,
-            stop=run.stop,
-            cancel=None if cancel is None else CancelView.model_validate(cancel),
-            metadata=run.metadata,
-            links=Links.of(run.key.run_id, root),
-        )
+        return cls(**_members(run, root))
+
+
+class CaseRun(RunSummary):
+    """A run of a case, and what came of it."""
+
+    kind: Literal[RunKind.CASE]
+    result: Annotated[dict[str, Any], DocumentedAs(CaseResult)] | None
+    """What there is of it stays when the run ends early."""
+
+
+class GraphRun(RunSummary):
+    """A run of a graph, and what came of it."""
+
+    kind: Literal[RunKind.GRAPH]
+    result: Annotated[dict[str, Any], DocumentedAs(GraphResult)] | None
+    """What there is of it stays when the run ends early."""
+
+
+RunView = TypeAliasType(
+    "RunView",
+    Annotated[
+        CaseRun | GraphRun,
+        Field(discriminator="kind", description="A run: its state and what came of it."),
+    ],
+)
+
+_VIEWS: dict[RunKind, type[CaseRun | GraphRun]] = {RunKind.CASE: CaseRun, RunKind.GRAPH: GraphRun}
+
+
+def view_of(run: Run, root: str) -> CaseRun | GraphRun:
+    """Return the view of a run, with links below the path that the service is served under."""
+    return _VIEWS[run.kind](**_members(run, root), result=run.result)
+
+
+def _members(run: Run, root: str) -> dict[str, Any]:
+    graph, cancel, budget = run.request.graph_ref, run.cancel_request, run.request.budget
+    return {
+        "run_id": run.key.run_id,
+        "kind": run.kind,
+        "status": run.status,
+        "graph": None if graph is None else RunGraph.model_validate(graph),
+        "finish_reason": run.finish_reason,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "attempts": run.attempts,
+        "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
+        "usage": run.usage,
+        "stop": run.stop,
+        "cancel": None if cancel is None else CancelView.model_validate(cancel),
+        "metadata": run.metadata,
+        "links": Links.of(run.key.run_id, root),
+    }
 
 
 class RunPage(View):
     """Some runs, newest first."""
 
-    runs: list[RunView]
+    runs: list[RunSummary]
     next_cursor: str | None
     """Ask for the next page with it; null on the last one."""
 
     @classmethod
     def of(cls, page: Page, root: str) -> Self:
         """Return the view of a page."""
-        return cls(runs=[RunView.of(run, root) for run in page.runs], next_cursor=page.next_cursor)
+        return cls(
+            runs=[RunSummary.of(run, root) for run in page.runs], next_cursor=page.next_cursor
+        )
 
 
 class CallView(View):

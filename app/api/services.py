@@ -1,13 +1,14 @@
 """What the HTTP layer is built from; the composition root hands it over."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
 from app.runs.artifacts import ArtifactReading
 from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
+from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.tools.dispatch import ToolDispatch
 
@@ -45,6 +46,7 @@ class ApiServices:
     """What the routes ask."""
 
     runs: RunService
+    payloads: PayloadReading
     artifacts: ArtifactReading
     tools: ToolDispatch
     models: ModelGateway
@@ -61,6 +63,8 @@ class ApiLimits:
     max_body_bytes: int
     """Of a body apart from the graph in it."""
     max_json_depth: int
+    max_page_bytes: int
+    """Of the runs on one page of a list, except the first of them."""
     max_input_chars: int
     """Code points of a case's input."""
     max_metadata_bytes: int = 16_384
@@ -77,14 +81,20 @@ class ApiLimits:
     """How many event streams this process keeps open at once."""
     readiness_seconds: float = 5.0
     """How long a check of readiness may take before it counts as failed."""
+    max_bodies_bytes: int
+    """Of all request bodies that a process is receiving at once."""
+    allowed_hosts: frozenset[str] | None
+    """The host names that requests may be sent to, besides addresses; None is any name."""
     anonymous: AnonymousFrom
     default_mode: str
     default_timezone: str
     default_seed: int | None = None
-    default_budget: Budget = field(default_factory=Budget)
+    default_budget: Budget
     """The limits of a case run, replaced one by one by those that its caller gives."""
-    budget_ceiling: Budget = field(default_factory=Budget)
+    budget_ceiling: Budget
     """What no run may pass, whatever its caller gives."""
+    ceiling_requires_prices: bool = False
+    """Whether its limit of cost refuses models whose price is not known, as a caller's does."""
 
     @property
     def of_graphs(self) -> GraphLimits:

@@ -1,24 +1,30 @@
 """Traces as callers see them: the calls of a run, its steps, and where its time and money went."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Self, cast
+from typing import Annotated, Any, Self, cast
 
-from app.api.field_types import View
+from app.api.field_types import DocumentedAs, View
 from app.api.run_views import Links
+from app.api.snapshot_views import TraceSnapshot
 from app.engine.step_path import StepPath
+from app.runs.run import RunStatus
 from app.runs.service import Trace
 from app.trace.analysis import (
     Segment,
+    ShownStatus,
     TimeShare,
     costs_by_model,
     costs_by_tier,
     critical_path,
     duration_ms,
     first_halted,
+    status_of,
     time_shares,
 )
 from app.trace.node import Node, number_of
+from app.trace.payloads import Payload
 from app.trace.snapshot import Snapshot
 from app.trace.step_trace import StepUse, add_nested, uses_of
 
@@ -142,8 +148,8 @@ class StepView(View):
     type: str
     node_id: str
     """Its CallNode in the snapshot, below which its calls are."""
-    status: str
-    """As in the snapshot: created, running, success, fail or halt."""
+    status: ShownStatus
+    """In the words of a run's status."""
     started_at: datetime
     finished_at: datetime | None
     duration_ms: int
@@ -160,7 +166,7 @@ class StepView(View):
     error_class: str | None
 
     @classmethod
-    def of(cls, node: Node, use: StepUse, snapshot: Snapshot) -> Self:
+    def of(cls, node: Node, use: StepUse, snapshot: Snapshot, status: ShownStatus) -> Self:
         """Return the view of a step's CallNode and of what was used below it."""
         path, ended_ms = node["name"], node["end_ts_ms"]
         return cls(
@@ -168,7 +174,7 @@ class StepView(View):
             path=path,
             type=str(node["metadata"]["step_type"]),
             node_id=node["node_id"],
-            status=node["status"],
+            status=status,
             started_at=_instant(node["start_ts_ms"]),
             finished_at=None if ended_ms is None else _instant(ended_ms),
             duration_ms=duration_ms(node, snapshot),
@@ -181,11 +187,18 @@ class StepView(View):
         )
 
 
+class PayloadView(View):
+    """What a call asked and what it got."""
+
+    request: Any
+    reply: Any
+
+
 class TraceView(View):
     """What a run did, call by call."""
 
     run_id: str
-    snapshot: dict[str, Any]
+    snapshot: Annotated[dict[str, Any], DocumentedAs(TraceSnapshot)]
     """The ExecutionGraph: chain_id, root_id, nodes by id, aggregates, snapshot_ts_ms."""
     steps: list[StepView]
     """In the order in which they began."""
@@ -193,26 +206,37 @@ class TraceView(View):
     """Where its time and its money went, and what stopped it."""
     events_url: str
     """Where the events of the run can be followed."""
+    payloads: dict[str, PayloadView] | None = None
+    """What calls and steps asked and got, by node id, if the request says ``payloads=true``. A
+    call that is missing here would have made it too large; ask for it alone."""
 
     @classmethod
-    def of(cls, trace: Trace, root: str) -> Self:
+    def of(cls, trace: Trace, root: str, payloads: Mapping[str, Payload] | None = None) -> Self:
         """Return the view of a trace; its links begin with the path the service is served under."""
         run_id, snapshot = trace.run.key.run_id, cast("Snapshot", trace.snapshot)
+        cancelled = trace.run.status is RunStatus.CANCELLED
         return cls(
             run_id=run_id,
             snapshot=trace.snapshot,
-            steps=_steps_of(snapshot),
+            steps=_steps_of(snapshot, cancelled=cancelled),
             analysis=AnalysisView.of(snapshot),
             events_url=Links.of(run_id, root).events,
+            payloads=None
+            if payloads is None
+            else {node_id: PayloadView.model_validate(one) for node_id, one in payloads.items()},
         )
 
 
-def _steps_of(snapshot: Snapshot) -> list[StepView]:
+def _steps_of(snapshot: Snapshot, *, cancelled: bool) -> list[StepView]:
     nodes = sorted(snapshot["nodes"].values(), key=lambda node: number_of(node["node_id"]))
     steps = {node["node_id"]: node for node in nodes if "step_type" in node["metadata"]}
     uses = uses_of(nodes, steps)
     add_nested(uses)
-    return [StepView.of(node, uses[node_id], snapshot) for node_id, node in steps.items()]
+    root = snapshot["nodes"][snapshot["root_id"] or ""]
+    return [
+        StepView.of(node, uses[node_id], snapshot, status_of(node, root, cancelled=cancelled))
+        for node_id, node in steps.items()
+    ]
 
 
 def _instant(epoch_ms: int) -> datetime:

@@ -33,6 +33,7 @@ from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import Tool
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.trace.payloads import Payloads
 
 
 def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
@@ -48,9 +49,14 @@ def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
     return ToolDispatch(
         ToolRegistry(tools),
         ToolPolicy(allow=None if allow is None else frozenset(allow), deny=frozenset(deny)),
-        payloads=settings.trace.payloads,
-        retry=_retry(settings.retry),
+        payloads=payloads_of(settings),
+        retry=retry_policy(settings.retry),
     )
+
+
+def payloads_of(settings: Settings) -> Payloads:
+    """Return what traces keep and show of requests and replies."""
+    return Payloads(settings.trace.payloads, settings.trace.max_payload_chars)
 
 
 def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelGateway:
@@ -67,6 +73,7 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
             base_url=chosen.base_url,
             api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
             recording=chosen.recording,
+            max_reply_bytes=settings.limits.max_reply_kb * 1024,
         )
         provider = providers.make(chosen.chosen_provider, endpoint)
         return TierModel(
@@ -83,7 +90,8 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
         tier: replace(model(chosen), fallbacks=tuple(map(model, chosen.fallbacks)))
         for tier, chosen in _tiers(settings).items()
     }
-    return ModelGateway(tiers, _list_price(settings), _retry(settings.retry))
+    retry = retry_policy(settings.retry)
+    return ModelGateway(tiers, _list_price(settings), retry, payloads_of(settings))
 
 
 def check_providers(settings: Settings) -> Providers:
@@ -150,7 +158,8 @@ def _case_defaults(settings: Settings) -> CaseDefaults:
     )
 
 
-def _retry(settings: RetrySettings) -> RetryPolicy:
+def retry_policy(settings: RetrySettings) -> RetryPolicy:
+    """Return how failed calls are made again."""
     named = settings.model_dump(exclude={"max_seconds"})
     return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
 

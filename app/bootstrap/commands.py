@@ -6,15 +6,24 @@ Most of the service is imported only once the settings are known to fit: it take
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.bootstrap.configuration import StartupError, logged_settings, read_settings
+from app.bootstrap.configuration import (
+    StartupError,
+    logged_settings,
+    read_settings,
+    url_of,
+    warn_of_near_misses,
+)
 from app.client import CaseworkerClient
 from app.observability.logs import configure_logging
 from app.settings.schema import Settings
 
 T = TypeVar("T")
+
+DATABASE_AWAY = "database.url: the database does not answer, or refuses the user."
 
 
 def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaitable[None]]) -> None:
@@ -26,7 +35,7 @@ def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaita
     settings = logged_settings()
     from app.bootstrap.server import serve
 
-    with _database(settings, migrate=migrate) as url:
+    with _database(settings, migrate=migrate) as url, _named_if_away():
         serve(settings, url, executes=executes and settings.worker.enabled, started=started)
 
 
@@ -37,14 +46,24 @@ def run_worker(*, migrate: bool) -> None:
         StartupError: the process cannot start.
     """
     settings = logged_settings()
-    from app.bootstrap.process import work
+    from app.bootstrap.worker import work
 
-    with _database(settings, migrate=migrate) as url:
+    with _database(settings, migrate=migrate) as url, _named_if_away():
         work(settings, url)
 
 
-def check_configuration() -> list[str]:
-    """Read the configuration as the service would; return the warnings and what it was read from.
+@dataclass(frozen=True, slots=True)
+class CheckedConfiguration:
+    """A configuration that fits."""
+
+    warnings: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    """The warnings about variables that are nearly, but not quite, a setting."""
+    source: str
+
+
+def check_configuration() -> CheckedConfiguration:
+    """Read the configuration as the service would.
 
     Raises:
         StartupError: it does not fit.
@@ -55,8 +74,22 @@ def check_configuration() -> list[str]:
 
     check_providers(loaded.settings)
     build_tools(loaded.settings, Toolbox(loaded.settings.tools).tools)
-    warnings = [f"warning: {warning}" for warning in loaded.warnings]
-    return [*warnings, f"The configuration fits ({loaded.source or 'defaults and environment'})."]
+    source = str(loaded.source or "defaults and environment")
+    return CheckedConfiguration(loaded.warnings, loaded.near_misses, source)
+
+
+def service_url() -> str:
+    """Return where the configured service can be called on this machine.
+
+    Raises:
+        StartupError: the configuration does not fit, or leaves the port open.
+    """
+    loaded = read_settings()
+    warn_of_near_misses(loaded)
+    server = loaded.settings.server
+    if server.port == 0:
+        raise StartupError("server.port is 0, any free one: give --url, or set CASEWORKER_URL.")
+    return url_of(server.host, server.port)
 
 
 def upgrade_database() -> None:
@@ -101,7 +134,9 @@ def run_with_client(
 def _use_in_process(
     use: Callable[[CaseworkerClient], Awaitable[T]], record: Path | None, about: Mapping[str, Any]
 ) -> T:
-    settings = read_settings().settings
+    loaded = read_settings()
+    warn_of_near_misses(loaded)
+    settings = loaded.settings
     from app.bootstrap.agents import begin_recording
     from app.bootstrap.server import use_in_process
 
@@ -110,6 +145,17 @@ def _use_in_process(
         _database(settings, migrate=False) as url,
     ):
         return use_in_process(use, settings, url, recorder)
+
+
+@contextmanager
+def _named_if_away() -> Iterator[None]:
+    """Say in one line that the database went away while the process started."""
+    from app.runs.errors import StoreUnavailableError
+
+    try:
+        yield
+    except StoreUnavailableError:
+        raise StartupError(DATABASE_AWAY) from None
 
 
 async def _use_remote(use: Callable[[CaseworkerClient], Awaitable[T]], url: str) -> T:
@@ -154,7 +200,5 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     except UnknownRevisionError as error:
         raise StartupError(f"database.url: {error}") from None
     except OperationalError:
-        raise StartupError(
-            "database.url: the database does not answer, or refuses the user."
-        ) from None
+        raise StartupError(DATABASE_AWAY) from None
     yield url

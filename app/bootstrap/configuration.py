@@ -1,6 +1,7 @@
 """What a process reads before anything else, so that a mistake is reported at once."""
 
 import os
+import sys
 from pathlib import Path
 
 import structlog
@@ -39,5 +40,19 @@ def logged_settings() -> Settings:
     logging = loaded.settings.logging
     configure_logging(level=logging.level, form=logging.format)
     for warning in loaded.warnings:
-        log.warning("settings.warning", detail=warning)
+        # What was probably meant as a setting is shown whatever level is logged.
+        tell = log.error if warning in loaded.near_misses else log.warning
+        tell("settings.warning", detail=warning)
     return loaded.settings
+
+
+def warn_of_near_misses(loaded: LoadedSettings) -> None:
+    """Write on standard error what was probably meant as a setting; for commands without a log."""
+    for warning in loaded.near_misses:
+        sys.stderr.write(f"warning: {warning}\n")
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL under which this machine reaches a server that listens on ``host``."""
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

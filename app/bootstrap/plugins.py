@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from app.bootstrap.configuration import StartupError
 from app.llm.ports import ModelEndpoint, ModelProvider
 from app.nodes.function import FunctionNode
-from app.observability.redaction import redact_text
+from app.observability.errors import message_of_error
 from app.settings.cases import PriceSettings, ToolSettings
 from app.tools.plotting.renderer import Renderer
 from app.tools.ports import Tool, ToolSpec
@@ -182,8 +182,9 @@ def _made(point: EntryPoint, kind: str, argument: object) -> Any:
     try:
         return factory(argument) if _requires_one(factory) else factory()
     except Exception as error:
-        shown = f"{type(error).__name__}: {redact_text(str(error))}"
-        raise StartupError(f"The {kind} {point.name!r} cannot be made: {shown}") from error
+        raise StartupError(
+            f"The {kind} {point.name!r} ({point.value}) cannot be made: {message_of_error(error)}"
+        ) from error
 
 
 def _requires_one(factory: Callable[..., Any]) -> bool:
@@ -199,5 +200,5 @@ def _loaded(point: EntryPoint, kind: str) -> Any:
         return point.load()
     except Exception as error:
         raise StartupError(
-            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}."
+            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {message_of_error(error)}"
         ) from error

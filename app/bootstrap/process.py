@@ -5,10 +5,8 @@ closes in the opposite order: it takes nothing more, lets runs end or gives them
 beating, and lets go of the database last.
 """
 
-import asyncio
 import gc
 import os
-import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -17,39 +15,45 @@ from functools import partial
 from typing import Final
 
 import structlog
-import uvloop
 
 from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.definitions import PostgresGraphs
 from app.adapters.postgres.dispatch import QueueDispatch
-from app.adapters.postgres.engines import PoolSizes, answers, open_engines
+from app.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.listener import listen_for_cancels
 from app.adapters.postgres.migrating import is_current
 from app.adapters.postgres.runs import PostgresRuns
-from app.adapters.postgres.workers import PostgresWorkers
+from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any_alive
 from app.adapters.providers.recorded import Recorder
 from app.adapters.queue.worker import QueueTimes, QueueWorker
 from app.api.services import PartState
-from app.bootstrap.agents import build_catalog, build_models, build_tools
+from app.bootstrap.agents import build_catalog, build_models, build_tools, payloads_of
 from app.bootstrap.plugins import Toolbox, installed_functions
 from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.function import BlockingPool
 from app.runs.artifacts import ArtifactLimits, ArtifactReading, RunArtifacts
+from app.runs.errors import StoreUnavailableError
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat, Loops
+from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.tools.dispatch import ToolDispatch
+from app.trace.frozen_json import ValueLimits
 
 log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS: Final = (10_000, 10, 10)
 """Of the three generations. A run makes some hundred objects and leaves few cycles behind; with the
 usual thresholds a tenth of its time would go into looking for them."""
+
+
+STUCK_SECONDS: Final = 5.0
+"""How long writes may wait before the process says that it is not ready."""
 
 
 class Process:
@@ -78,7 +82,7 @@ class Process:
         self._journal = PostgresJournal(url, self._patience)
         self._dispatch = QueueDispatch(url)
         self._store = PostgresRuns(
-            self._engines, self._journal, self._dispatch, _store_limits(settings)
+            self._engines, self._journal, self._dispatch, store_limits(settings)
         )
         self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools)
@@ -93,6 +97,9 @@ class Process:
         self._executor = self._build_executor() if executes else None
         self._heartbeat: Heartbeat | None = None
         self.runs = RunService(self._store, self._executor)
+        self.payloads = PayloadReading(
+            self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
+        )
         self._loops = Loops()
         self._closing = False
 
@@ -103,11 +110,11 @@ class Process:
         Raises:
             StoreUnavailableError: the database does not answer.
         """
-        await self._journal.start()
-        if self._executor is not None:
-            await self._take_work(self._executor)
-            log.info("process.open", worker_id=self._executor.worker_id)
         try:
+            await self._journal.start()
+            if self._executor is not None:
+                await self._take_work(self._executor)
+                log.info("process.open", worker_id=self._executor.worker_id)
             yield
         finally:
             await self._close()
@@ -136,16 +143,32 @@ class Process:
 
     async def check(self) -> Mapping[str, PartState]:
         """Return how each part stands that this process needs to serve."""
-        worker = PartState(not self._closing, "The process is shutting down." * self._closing)
-        if not await answers(self._engines.control):
-            return {"database": PartState(False, "The database does not answer."), "worker": worker}
-        current = await is_current(self._engines.control)
+        control = self._engines.control
+        database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
+        if not database.ready:
+            return {"database": database, "worker": self._worker_state()}
+        try:
+            current = await is_current(control)
+            stale_seconds = self.settings.worker.stale_after_seconds
+            alive = self._executor is not None or await any_alive(
+                control, stale_seconds=stale_seconds
+            )
+        except StoreUnavailableError:
+            return {"database": _database_state(None, 0.0), "worker": self._worker_state()}
         outdated = "" if current else "The database is outdated: run `caseworker db upgrade`."
         return {
-            "database": PartState(True),
+            "database": database,
             "migrations": PartState(current, outdated),
-            "worker": worker,
+            "worker": self._worker_state(alive=alive),
         }
+
+    def _worker_state(self, *, alive: bool = True) -> PartState:
+        if self._closing:
+            return PartState(False, "The process is shutting down.")
+        silent = 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
+        if silent > self.settings.worker.stale_after_seconds:
+            return PartState(False, f"No heartbeat got through for {silent:.0f} seconds.")
+        return PartState(True, "" if alive else "No worker is alive: accepted runs wait for one.")
 
     def _build_executor(self) -> RunExecutor:
         worker = self.settings.worker
@@ -160,11 +183,7 @@ class Process:
                 ToolDispatch: self.tools,
                 BlockingPool: self._pool,
             },
-            limits=ExecutorLimits(
-                max_runs=worker.max_runs,
-                max_attempts=worker.max_attempts,
-                max_parallel_steps=worker.max_parallel_steps,
-            ),
+            limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
         )
 
@@ -188,8 +207,6 @@ class Process:
             self._url,
             store=self._store,
             executor=executor,
-            pool=self._engines.work,
-            dispatch=self._dispatch,
             times=QueueTimes(
                 poll=worker.poll_seconds,
                 heartbeat=worker.heartbeat_seconds,
@@ -197,24 +214,27 @@ class Process:
             ),
             patience=patience,
         )
+        recovery = StaleRunRecovery(
+            pool=self._engines.work,
+            dispatch=self._dispatch,
+            interval_seconds=worker.heartbeat_seconds,
+            stale_seconds=worker.stale_after_seconds,
+            max_attempts=worker.max_attempts,
+        )
         self._loops.keep("heartbeat", self._heartbeat.run)
+        self._loops.keep("recovery", recovery.run)
         self._loops.keep("listener", listener)
         self._loops.keep("queue", queue.run)
 
 
-def work(settings: Settings, url: str) -> None:
-    """Execute queued runs, without serving the API, until a signal ends the process."""
-    uvloop.run(_work(Process(settings, url, executes=True)))
-
-
-async def _work(process: Process) -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
-    async with process.opened():
-        collect_garbage_seldom()
-        await ended.wait()
+def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartState:
+    if takes_writes is None:
+        return PartState(False, "The database does not answer.")
+    if not takes_writes:
+        return PartState(False, "The database takes no writes.")
+    if stuck_seconds > STUCK_SECONDS:
+        return PartState(False, f"No write got through for {stuck_seconds:.0f} seconds.")
+    return PartState(True)
 
 
 def collect_garbage_seldom() -> None:
@@ -227,7 +247,32 @@ def collect_garbage_seldom() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _store_limits(settings: Settings) -> StoreLimits:
+def value_limits(settings: Settings) -> ValueLimits:
+    """Return how large the values of runs may be."""
+    limits = settings.limits
+    return ValueLimits(
+        max_value_bytes=limits.max_value_kb << 10,
+        max_outputs_bytes=limits.max_outputs_kb << 10,
+        max_result_bytes=limits.max_result_kb << 10,
+        max_event_bytes=limits.max_event_kb << 10,
+        max_run_bytes=limits.max_run_mb << 20,
+        max_depth=limits.max_depth,
+    )
+
+
+def executor_limits(settings: Settings) -> ExecutorLimits:
+    """Return how a process executes runs."""
+    worker = settings.worker
+    return ExecutorLimits(
+        max_runs=worker.max_runs,
+        max_attempts=worker.max_attempts,
+        max_parallel_steps=worker.max_parallel_steps,
+        values=value_limits(settings),
+    )
+
+
+def store_limits(settings: Settings) -> StoreLimits:
+    """Return what the store of runs refuses."""
     return StoreLimits(
         pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
         max_pending_cancels=settings.cancellation.max_early_intents,

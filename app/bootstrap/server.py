@@ -1,6 +1,7 @@
 """Serves the API, with a process behind it that opens and closes with the server."""
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -15,12 +16,17 @@ from fastapi import FastAPI
 
 from app.adapters.providers.recorded import Recorder
 from app.api.application import build_api
+from app.api.http_protocol import ConnectionLimits, bounded_by
 from app.api.services import ApiLimits, ApiServices
+from app.bootstrap.configuration import url_of
 from app.bootstrap.process import Process, collect_garbage_seldom
 from app.client import CaseworkerClient
 from app.settings.schema import Settings
 
 T = TypeVar("T")
+
+_OTHER_FILES = 500
+"""Open files of a process that are no connections of callers."""
 
 Started = Callable[[str], Awaitable[None]]
 """Called with the server's URL once it answers."""
@@ -30,6 +36,7 @@ def build_app(process: Process) -> FastAPI:
     """Return the ASGI application of a process, which opens and closes with it."""
     services = ApiServices(
         runs=process.runs,
+        payloads=process.payloads,
         artifacts=process.artifacts,
         tools=process.tools,
         models=process.models,
@@ -40,28 +47,34 @@ def build_app(process: Process) -> FastAPI:
     )
     return build_api(
         services,
-        _limits(process.settings),
+        api_limits(process.settings),
         version=version("caseworker"),
         lifespan=lambda _: process.opened(),
     )
 
 
 def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> None:
-    """Serve until the process gets a signal to end."""
+    """Serve until the process gets a signal to end.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+    """
     process = Process(settings, url, executes=executes)
     config = uvicorn.Config(
         build_app(process),
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",
-        http="httptools",
+        http=bounded_by(connection_limits(settings)),
+        timeout_keep_alive=settings.server.keep_alive_seconds,
         ws="none",
-        lifespan="on",
+        lifespan="off",  # the server opens the process itself, and says what is wrong
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
     )
+    _allow_connections(settings.server.max_connections)
     _Server(config, process, started).run()
 
 
@@ -79,7 +92,7 @@ def use_in_process(
     async def opened() -> T:
         process = Process(settings, url, executes=True, recorder=recorder)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
-        client = CaseworkerClient("http://in-process", transport=transport)
+        client = CaseworkerClient("http://localhost", transport=transport)
         async with process.opened(), client:
             return await use(client)
 
@@ -94,6 +107,10 @@ class _Server(uvicorn.Server):
         self._process = process
         self._tell_started = started
         self._telling: asyncio.Task[None] | None = None
+
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        async with self._process.opened():
+            await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -112,20 +129,23 @@ class _Server(uvicorn.Server):
 
     def _url(self) -> str:
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
-        return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        return url_of(host, port)
 
 
-def _limits(settings: Settings) -> ApiLimits:
+def api_limits(settings: Settings) -> ApiLimits:
+    """Return what the HTTP layer lets through."""
     return ApiLimits(
         max_body_bytes=settings.server.max_body_kb * 1024,
-        max_json_depth=settings.server.max_json_depth,
+        max_json_depth=settings.limits.max_depth,
+        max_page_bytes=settings.limits.max_page_kb * 1024,
         max_input_chars=settings.flags.max_input_chars,
         max_graph_bytes=settings.admission.max_graph_kb * 1024,
         max_graph_steps=settings.admission.max_graph_steps,
         max_graph_edges=settings.admission.max_graph_edges,
         max_graph_depth=settings.admission.max_graph_depth,
         max_event_streams=settings.events.max_streams,
+        max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
+        allowed_hosts=_allowed_hosts(settings),
         max_wait_seconds=int(settings.server.request_timeout_seconds),
         anonymous=settings.auth.anonymous,
         default_mode=settings.flags.mode,
@@ -133,4 +153,38 @@ def _limits(settings: Settings) -> ApiLimits:
         default_seed=settings.flags.seed,
         default_budget=settings.budget.limits,
         budget_ceiling=settings.admission.limits,
+        ceiling_requires_prices=settings.admission.requires_prices,
     )
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """Return what the connections of a process may hold, and how long they may wait."""
+    server = settings.server
+    return ConnectionLimits(
+        max_connections=server.max_connections,
+        max_head_bytes=server.max_head_kb * 1024,
+        max_headers=server.max_headers,
+        head_seconds=server.head_timeout_seconds,
+        bytes_per_second=server.min_kb_per_second * 1024,
+    )
+
+
+def _allowed_hosts(settings: Settings) -> frozenset[str] | None:
+    """Return the names that requests may be sent to, besides addresses and localhost.
+
+    Whoever serves anonymous callers from anywhere names the hosts, or leaves that to what stands in
+    front of the service.
+    """
+    named = settings.server.allowed_hosts
+    if named is None and settings.auth.anonymous == "anywhere":
+        return None
+    return frozenset({settings.server.host, *(named or ())})
+
+
+def _allow_connections(count: int) -> None:
+    """Raise the process's own limit of open files, as far as it may, to hold the connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

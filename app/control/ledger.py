@@ -32,13 +32,19 @@ class Scope:
         parent: "Scope | None" = None,
         usage: ResourceUsage | None = None,
         warn: Warn | None = None,
+        requires_prices: bool = True,
     ) -> None:
+        """Open a scope.
+
+        ``requires_prices`` says whether its limit of cost refuses calls whose price is not known.
+        """
         self.name = name
         self.budget = budget or Budget()
         self.usage = usage or ResourceUsage()
         self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
         self._limits = self.budget.limits()
         self._limits.pop(Dimension.SECONDS, None)  # time passes by itself; see remaining_seconds
+        self._requires_prices = requires_prices
         self._mark = object()
         """Left on the usage when it was found within the limits."""
         self._held: dict[Dimension, Amount] = {}
@@ -102,9 +108,10 @@ class Scope:
             if tripped is not None:
                 raise scope._stop(*tripped)
 
-    def limits_of(self, dimension: Dimension) -> bool:
-        """Return whether this scope or an ancestor limits a dimension."""
-        return any(dimension in scope._limits for scope in self.lineage())
+    def requires_prices(self) -> bool:
+        """Return whether a limit of cost, here or above, refuses calls of unknown price."""
+        limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope._limits)
+        return any(scope._requires_prices for scope in limited)
 
     def remaining(self, dimension: Dimension) -> Amount | None:
         """Return what can still be reserved in a dimension, here and above; None is unlimited."""

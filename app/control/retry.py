@@ -67,7 +67,8 @@ class ErrorPolicy:
     retry_backoff: float = 2.0
     """By how much each further wait is longer."""
     timeout_ms: int | None = None
-    """The time of one attempt, the fallback's included; None is unlimited."""
+    """The time of one attempt, the fallback's included; None is unlimited. A plain function cannot
+    be interrupted: it ends by itself, and what it returns too late is not taken."""
     fallback_value: Any = None
     fallback_node: Any = None
 

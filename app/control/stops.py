@@ -7,11 +7,16 @@ it into a :class:`StopCause`, which is what callers see as ``stop``.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from app.control.budget import Amount, json_number
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return a moment in UTC as callers see it, such as ``2025-09-08T12:00:00Z``."""
+    return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
 
 
 class StopKind(StrEnum):
@@ -23,6 +28,9 @@ class StopKind(StrEnum):
     LOOP = "loop"
     ERROR = "error"
     WORKER_LOST = "worker_lost"
+
+
+_LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +46,15 @@ class StopCause:
     used: Amount | None = None
     requested_by: str | None = None
     reason: str | None = None
+    step_id: str | None = None
+    """The step that failed, of an error."""
+    error_class: str | None = None
+    """The class of the failure, of an error."""
     at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as JSON values, without what is not known."""
-        at = self.at.isoformat() if self.at else None
+        at = rfc3339(self.at) if self.at else None
         values = asdict(self) | {"kind": self.kind.value, "at": at}
         values |= {"limit": json_number(self.limit), "used": json_number(self.used)}
         return {name: value for name, value in values.items() if value is not None}
@@ -64,6 +76,11 @@ class Stop(BaseException):
         self.partial_results: Mapping[str, Any] = {}
         """What a graph executed in Python had produced when it was stopped, by step."""
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether a limit was met: what it ends is halted, and not cancelled or failed."""
+        return self.cause.kind in _LIMITS
+
 
 class CancelledError(Stop):
     """Someone asked the run to stop.
@@ -80,7 +97,7 @@ class DeadlineExceededError(Stop):
     """The instant that the caller named has passed."""
 
     def __init__(self, deadline: datetime) -> None:
-        reason = f"The deadline {deadline.isoformat()} has passed."
+        reason = f"The deadline {rfc3339(deadline)} has passed."
         super().__init__(StopCause(kind=StopKind.DEADLINE, reason=reason))
 
 

@@ -1,5 +1,6 @@
 """What was spent."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -85,7 +86,19 @@ class ResourceUsage:
     @property
     def time_elapsed_seconds(self) -> float:
         """Seconds since the scope began, on the monotonic clock."""
-        return self._before_seconds + self._clock() - self._start_monotonic
+        return self._before_seconds + max(0.0, self._clock() - self._start_monotonic)
+
+    @classmethod
+    def unstarted(cls) -> "ResourceUsage":
+        """Return a usage that counts seconds from :meth:`start` on."""
+        usage = cls()
+        usage._start_monotonic = math.inf
+        return usage
+
+    def start(self) -> None:
+        """Begin to count seconds, unless that has begun."""
+        if self._start_monotonic == math.inf:
+            self.start_time, self._start_monotonic = datetime.now(UTC), self._clock()
 
     def fresh(self) -> "ResourceUsage":
         """Return a usage that begins now, on the same clock, with nothing spent."""

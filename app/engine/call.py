@@ -15,6 +15,7 @@ from app.control.ledger import Scope
 from app.control.retry import RetryPolicy, verdict
 from app.control.usage import Charge
 from app.engine.step_path import StepPath
+from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import checked_usage
 
@@ -72,6 +73,8 @@ class CallSpec:
     timeout_seconds: float | None = None
     """Per attempt."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    request: Mapping[str, Any] | None = None
+    """What is asked, as a trace may show it; None keeps nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,6 @@ class OutcomeUnknownError(Exception):
 
 
 Attempt = Callable[[], Awaitable[Reply]]
-
-BROKEN = "The call broke."
-"""Said of an error that is none of a call's own: its message could hold anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,8 @@ class AttemptLog:
         self._first: dict[str, Any] | None = None
         self.made = 0
         """The attempts so far, those of an earlier execution included."""
+        self.of_fallback = False
+        """Whether the next attempt is that of what works in place of a step."""
 
     def __enter__(self) -> None:
         self.made += 1
@@ -222,8 +224,11 @@ class AttemptLog:
             self._started_ms = self._graph.now_ms()
         else:
             self.add_first()
+            about: dict[str, object] = {"attempt": self.made}
+            if self.of_fallback:
+                about["fallback"] = True
             self._node = self._graph.begin_node(
-                self._call_node, "system", "attempt", metadata={"attempt": self.made}
+                self._call_node, "system", "attempt", metadata=about
             )
         self._graph.mark_running(self._node)
 
@@ -236,7 +241,7 @@ class AttemptLog:
         elif isinstance(error, self._failures):
             self._graph.mark_failure(self._node, _class_of(error), self._said(error))
         elif isinstance(error, Exception):
-            self._graph.mark_failure(self._node, type(error).__name__, BROKEN)
+            self._graph.mark_failure(self._node, type(error).__name__, message_of_error(error))
         else:
             self._graph.mark_halt(self._node, str(error) or type(error).__name__)
 

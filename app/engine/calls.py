@@ -12,7 +12,7 @@ was lost is made again if that does no harm, and counts as the same logical call
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,6 @@ from app.control.budget import Dimension
 from app.control.ledger import Reservation, Scope
 from app.control.usage import NOTHING, Charge
 from app.engine.call import (
-    BROKEN,
     FREE,
     Attempt,
     AttemptError,
@@ -33,9 +32,15 @@ from app.engine.call import (
     Spent,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
+from app.engine.events import CALL_STARTED, Event, EventSink, call_ended
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded
 from app.engine.supervision import DetachedWork
+from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import ValueTooLargeError
+
+TOO_LARGE = "too_large"
+"""The class of a call whose result passes a limit."""
 
 
 class Calls:
@@ -49,15 +54,17 @@ class Calls:
         token: CancellationToken,
         jitter: Callable[[], float],
         deadline_in: Callable[[], float | None] = lambda: None,
+        events: EventSink | None = None,
     ) -> None:
         """Open the gateway.
 
         ``jitter`` draws from [-1, 1]; ``deadline_in`` returns the seconds until the run's deadline,
-        if it has one.
+        if it has one; ``events`` takes the begin and the end of each call.
         """
         self.graph = graph
         self.journal = journal
         self.token = token
+        self.events = events
         self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
 
@@ -83,8 +90,12 @@ class Calls:
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
         except AttemptError as failure:
             raise made.fail(failure) from None
+        except ValueTooLargeError as error:
+            large = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
+            raise made.fail(large) from None
         except Exception as error:
-            made.end(made.unknown, self.graph.mark_failure, type(error).__name__, BROKEN)
+            said = message_of_error(error)
+            made.end(made.unknown, self.graph.mark_failure, type(error).__name__, said)
             raise
         except BaseException as stop:
             reason = str(self.token.stop or stop) or type(stop).__name__
@@ -129,6 +140,9 @@ class _Performance:
         self._node = calls.graph.begin_node(
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
+        self._parent = parent
+        if call.request is not None:
+            calls.journal.note_request(self._node, call.request)
         self._attempts = AttemptLog(calls.graph, self._node)
         self._spent = FREE
         self._charged: dict[Dimension, Any] = {}
@@ -140,6 +154,8 @@ class _Performance:
         reservation = await self._let_through(_sum(counted, _charge_of(call.estimate)))
         if self._attempts.made:
             self._graph.increment_retries(self._node)
+        else:
+            self._emit(CALL_STARTED, {})
         spent = call.estimate
         try:
             with self._attempts:
@@ -205,9 +221,18 @@ class _Performance:
             "tokens_in": spent.tokens_in,
             "tokens_out": spent.tokens_out,
         }
+        if self._attempts.made:
+            self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
         self._note(outcome, value=value)
         if not mark(self._node, *why, **usage) and spent != FREE:  # the call was abandoned
             self._graph.add_late_usage(self._node, **usage)
+
+    def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
+        events, call = self._calls.events, self._call
+        if events is not None:
+            about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
+            step_id = self._graph.name_of(self._parent)
+            events.emit(Event(type=kind, step_id=step_id, node_id=self._node, data=about))
 
     def _note(
         self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from app.control.budget import Budget
@@ -16,6 +17,7 @@ from app.engine.step_path import StepPath
 from app.kernel.graph import Channel, Edge, Step
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 
 class Runtime(Protocol):
@@ -80,6 +82,8 @@ class RunContext:
     state: dict[str, Any] = field(default_factory=dict)
     """What the steps of the run share with one another; it does not outlive its execution."""
     chat_id: str | None = None
+    limits: ValueLimits | None = None
+    """How large values may be; None where nothing is stored: they need not even be JSON."""
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     """How long cancelled work may take to end before it is abandoned."""
@@ -107,7 +111,8 @@ class ExecutionContext:
     upstream: dict[str, Any] = field(default_factory=dict)
     """The results of the steps that this one depends on, by step id."""
     budget: Budget | None = None
-    usage: ResourceUsage = field(default_factory=ResourceUsage)
+    usage: ResourceUsage = field(default_factory=ResourceUsage.unstarted)
+    """Counts seconds from the first execution on, if it is not given."""
     cancellation: CancellationToken | None = None
     trace: ExecutionTrace | None = None
     """Pass one to get the details of every step."""
@@ -116,6 +121,12 @@ class ExecutionContext:
     it what several nodes could otherwise spend twice."""
     flow: "FlowContext | None" = None
     """Where the step stands in its run; None outside of one."""
+    deadline: datetime | None = None
+    """An instant with a zone that ends the execution, whatever is left of the budget."""
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and self.deadline.tzinfo is None:
+            raise ValueError("deadline must have a zone, such as datetime.now(UTC) has.")
 
     def check_budget(self) -> None:
         """Raise BudgetExceededError if nothing is left for a further charge, here or above."""
@@ -151,6 +162,7 @@ class ExecutionContext:
     def own_scope(self) -> Scope:
         """Return the scope of this context; one that its caller built gets it now."""
         if self.scope is None:
+            self.usage.start()
             self.scope = Scope("run", self.budget, usage=self.usage)
         return self.scope
 
@@ -212,6 +224,11 @@ class FlowContext:
     def state(self) -> dict[str, Any]:
         """Belongs to the run's execution and is shared by its steps."""
         return self.run.state
+
+    @property
+    def limits(self) -> ValueLimits:
+        """How large the values may be that the step makes."""
+        return self.run.limits or USUAL_LIMITS
 
     @property
     def services(self) -> Mapping[type, Any]:

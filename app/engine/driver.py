@@ -9,6 +9,7 @@ them; what ignores that for its grace period is abandoned, and its result is dro
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,10 +22,12 @@ from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
 from app.engine.step_runner import StepRunner
+from app.engine.step_values import StepValues, Total
 from app.engine.supervision import detach, until_done
 from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
 from app.kernel.graph import GraphError
 from app.kernel.scheduler import Scheduler
+from app.trace.call_tree import ANOTHER_FAILED
 
 TURN_SECONDS = 0.005
 """How long steps that wait for nothing may keep the event loop from everybody else."""
@@ -39,17 +42,23 @@ class GraphExecution:
         inputs: Outputs,
         run: RunContext,
         around: FlowContext | None = None,
+        total: Total | None = None,
     ) -> None:
         """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to.
 
-        ``around`` is the step that executes the graph; None: it is the outermost one.
+        ``around`` is the step that executes the graph; None: it is the outermost one. ``total``
+        limits what its steps produce together; that of the outermost one is the run's result.
         """
-        if around is None:
-            self._step_runner = StepRunner(run, run.root, run.scope, None)
-        else:
-            self._step_runner = StepRunner(run, around.trace_parent, around.scope, around.path)
+        limits, parent, scope = run.limits, run.root, run.scope
+        if around is not None:
+            parent, scope = around.trace_parent, around.scope
+        elif limits is not None:
+            total = Total.of_run(limits)
+        most = math.inf if limits is None else limits.max_value_bytes
+        self._routing = Routing(prepared, inputs, None if around is None else around.path, most)
+        values = None if limits is None else StepValues(limits, total)
+        self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps
-        self._routing = Routing(prepared, inputs, self._step_runner.within)
         self._run = run
         # A step that is cut off gets less time to end than whatever waits for this graph.
         self._grace_seconds = run.grace_seconds / 2
@@ -68,11 +77,15 @@ class GraphExecution:
 
     @classmethod
     def inside(
-        cls, context: FlowContext, prepared: PreparedGraph, inputs: Outputs
+        cls,
+        context: FlowContext,
+        prepared: PreparedGraph,
+        inputs: Outputs,
+        total: Total | None = None,
     ) -> "GraphExecution":
         """Prepare to execute a graph inside a step, within its limits and in its slot."""
         run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
-        return cls(prepared, inputs, run, context)
+        return cls(prepared, inputs, run, context, total)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
         """Return how the graph stands although it is still being executed, or never was."""
@@ -160,9 +173,7 @@ class GraphExecution:
             if len(self._ready) == 1 and not self._tasks:
                 step_id = self._ready.popleft()
                 report = self._reports[step_id]
-                await self._step_runner.execute(
-                    self._steps[step_id], report, self._routing.inputs_of(step_id), self
-                )
+                await self._step_runner.execute(self._steps[step_id], report, self)
                 self._take(self._tell(step_id, report))
                 if clock() >= turn_ends:
                     await asyncio.sleep(0)  # timers, cancels and other runs have their turn
@@ -170,7 +181,9 @@ class GraphExecution:
                     turn_ends = clock() + TURN_SECONDS
             else:
                 await self._work_side_by_side()
-        stuck = not self._scheduler.done or not self._reports
+        if not self._steps:
+            self._run.token.check()  # else the steps see to that
+        stuck = not self._scheduler.done or (self._steps and not self._reports)
         if stuck and self._outcome.error is None:
             raise GraphError("Some steps wait for one another.")
 
@@ -201,14 +214,16 @@ class GraphExecution:
                 self._tasks.pop(step_id).result()
                 orders = self._tell(step_id, self._reports[step_id])
                 if self._outcome.error is not None:
-                    cancelled = await self._drain()
+                    cancelled = await self._drain(ANOTHER_FAILED)
                     if cancelled is not None:
                         raise cancelled
                 self._take(orders)
         except BaseException as ended:
             if isinstance(ended, BudgetExceededError) and self._run.token.stop is None:
                 await self._let_end()
-            await self._drain()  # a cancel that comes meanwhile says less than what came before
+            await self._drain(
+                str(ended)
+            )  # a cancel that comes meanwhile says less than what came before
             raise
 
     def _start_ready(self) -> None:
@@ -220,7 +235,7 @@ class GraphExecution:
     async def _execute_apart(self, step_id: str) -> None:
         try:
             step, report = self._steps[step_id], self._reports[step_id]
-            await self._step_runner.execute(step, report, self._routing.inputs_of(step_id), self)
+            await self._step_runner.execute(step, report, self)
         finally:
             self._ended.append(step_id)
             self._wake()
@@ -265,16 +280,17 @@ class GraphExecution:
         except asyncio.CancelledError:
             return  # those that are left are drained, and the limit is what is reported
 
-    async def _drain(self) -> asyncio.CancelledError | None:
+    async def _drain(self, reason: str) -> asyncio.CancelledError | None:
         """Cancel the steps that still work, and wait for them; abandon what will not end.
 
-        Return a cancel that came meanwhile.
+        ``reason`` is what their ends say, unless the run has a stop of its own. Return a cancel
+        that came meanwhile.
         """
         tasks, self._tasks = self._tasks, {}
         self._ready.clear()
         for step_id, task in tasks.items():
             self._step_runner.cut_off(step_id)
-            task.cancel()
+            task.cancel(reason)
         cancelled = await until_done(tasks.values(), self._grace_seconds)
         for step_id, task in tasks.items():
             self._free_slot()

@@ -1,6 +1,6 @@
 """The events of a run. They are numbered and dated where they are stored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -13,6 +13,17 @@ STEP_CANCELLED: Final = "step.cancelled"
 """A stop, or the failure of a sibling, cut it off."""
 STEP_SKIPPED: Final = "step.skipped"
 """Every path to it was dead; it never started."""
+CALL_STARTED: Final = "call.started"
+"""A call of a model or a tool was let through. One that is refused emits nothing; one that was cut
+off with its worker begins again, as another node."""
+CALL_COMPLETED: Final = "call.completed"
+CALL_ERROR: Final = "call.error"
+CALL_CANCELLED: Final = "call.cancelled"
+ROUTED: Final = "router.routed"
+"""A router has chosen: ``handles`` are those on which its value leaves."""
+RUN_STARTED: Final = "run.started"
+RUN_RESUMED: Final = "run.resumed"
+"""A worker goes on with a run that another one had begun."""
 BUDGET_WARNING: Final = "budget.warning"
 LATE_RESULT: Final = "late_result"
 """Abandoned work came to an end after all; its result was dropped."""
@@ -21,6 +32,12 @@ LIFECYCLE: Final = frozenset(
     {STEP_STARTED, STEP_RESUMED, STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED, STEP_SKIPPED}
 )
 """The events that the engine alone emits: one start and one end for each executed step."""
+
+CALLS: Final = frozenset({CALL_STARTED, CALL_COMPLETED, CALL_ERROR, CALL_CANCELLED})
+"""The begin and the end of each call that was made; the gateway alone emits them."""
+
+RESERVED: Final = LIFECYCLE | CALLS | {RUN_STARTED, RUN_RESUMED}
+"""What no node may emit."""
 
 STEP_ENDS: Final = frozenset({STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED})
 
@@ -36,6 +53,24 @@ class Event:
     """Its CallNode."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """JSON values, safe to show."""
+
+
+def call_ended(
+    why: Sequence[str], attempts: int, tokens_in: int, tokens_out: int
+) -> tuple[str, dict[str, Any]]:
+    """Return type and data of the end of a call.
+
+    ``why`` is empty after a success, the class and the message of a failure, or the reason of a
+    stop that cut it off.
+    """
+    data = {"attempts": attempts, "tokens_in": tokens_in, "tokens_out": tokens_out}
+    match why:
+        case (error_class, message):
+            return CALL_ERROR, {**data, "error_class": error_class, "error": message}
+        case (reason,):
+            return CALL_CANCELLED, {**data, "reason": reason}
+        case _:
+            return CALL_COMPLETED, data
 
 
 class EventSink(Protocol):

@@ -17,6 +17,16 @@ class ExecutionResult:
 
     outputs: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse what is no mapping, where the node that is to blame can be seen.
+
+        Raises:
+            TypeError: the outputs are no mapping.
+        """
+        if type(self.outputs) is not dict and not isinstance(self.outputs, Mapping):
+            kind = type(self.outputs).__name__
+            raise TypeError(f"A result holds values by output handle, not {kind}.")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:

@@ -1,5 +1,6 @@
 """What the engine needs from outside: a journal."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -72,6 +73,10 @@ class Journal(Protocol):
         """
         ...
 
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        """Keep what a call asks, as a trace may show it; it is stored with the call's node."""
+        ...
+
     def touch(self) -> None:
         """Say that the run's ExecutionGraph has changed, so that it gets stored soon."""
         ...
@@ -79,9 +84,9 @@ class Journal(Protocol):
     async def barrier(self, *, external: bool) -> None:
         """Pass only while this worker owns the run and nobody asked the run to stop.
 
-        For an external call everything noted so far is durable afterwards, and the permission is
-        at most 100 ms old. A call that stays inside the process may rely on an earlier permission
-        of that age.
+        For an external call everything noted so far is durable afterwards, and the permission
+        was asked for. A call that stays inside the process may rely on an earlier permission that
+        is at most 100 ms old.
 
         Raises:
             Stop: the run was asked to stop, or belongs to another worker now.
@@ -105,6 +110,9 @@ class NullJournal:
 
     def note(self, node_id: str, entry: Entry) -> None:
         """Forget an entry."""
+
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        """Forget a request."""
 
     def touch(self) -> None:
         """Store nothing."""

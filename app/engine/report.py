@@ -3,6 +3,7 @@
 What a trace reads later (``StepRecords``) knows nothing of the run, and keeps no run alive by that.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -14,12 +15,12 @@ from app.engine.events import STEP_CANCELLED, Event
 from app.engine.ports import CallOutcome, Recorded
 from app.engine.prepared import PreparedGraph
 from app.engine.step_path import Area, StepPath
+from app.engine.step_values import require_joined
 from app.kernel.facts import COMPLETED, NEXT, RUNNING, StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
-from app.observability.redaction import redact_text
+from app.observability.errors import message_of_error
+from app.trace.call_tree import ABANDONED
 from app.trace.step_trace import StepRecord
-
-MAX_REASON_CHARS = 500
 
 
 class StepBrokenError(Exception):
@@ -42,6 +43,16 @@ class RecordedFailureError(Exception):
 
 class StepTimeoutError(TimeoutError):
     """One attempt of a step took longer than its policy allows."""
+
+    seconds = 0.0
+    """The time that the attempt had."""
+
+    @classmethod
+    def after(cls, timeout_ms: int) -> "StepTimeoutError":
+        """Return the failure of an attempt that had so much time."""
+        late = cls(f"No result within {timeout_ms} ms.")
+        late.seconds = timeout_ms / 1000
+        return late
 
 
 @dataclass(slots=True)
@@ -67,6 +78,10 @@ class StepReport:
     """How many attempts an earlier execution has made in vain, and what the last one came to."""
     node: str = ""
     """Its CallNode, once it has one."""
+    attempts: int = 1
+    """How often it was tried, a fallback included, if it has failed."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of its outputs as JSON, by handle; empty in runs without limits of size."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
         """Remember what gives the step's partial outputs."""
@@ -99,11 +114,11 @@ class StepReport:
         if recorded.outcome is CallOutcome.RESULT:
             return self.become(StepStatus.COMPLETED, recorded.value)
         if recorded.outcome is not CallOutcome.FAILURE:
-            return stop_in(recorded) is not None and self.become(
-                StepStatus.CANCELLED, recorded.value["outputs"]
-            )
+            stop = stop_in(recorded)
+            return stop is not None and self.become(cut_off_status(stop), recorded.value["outputs"])
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
+        self.node, self.attempts = recorded.node_id, recorded.value.get("attempts", 1)
         ended = StepStatus.FAILED if self.recovered_by is None else StepStatus.COMPLETED
         return self.become(ended, outputs, error)
 
@@ -144,15 +159,10 @@ class GraphOutcome:
                 left += error.exceptions
 
 
-def message_of_error(error: Exception) -> str:
-    """Return what may be said of a failure.
-
-    The messages of our own errors are made to be shown; others could hold anything.
-    """
-    ours = type(error).__module__.startswith("app.")
-    if not ours:
-        return f"It broke with {type(error).__name__}."
-    return redact_text(str(error), max_chars=MAX_REASON_CHARS)
+def cut_off_status(stop: BaseException | None) -> StepStatus:
+    """Return how a step stands that was cut off: halted if a limit was met, else cancelled."""
+    limit = isinstance(stop, Stop) and stop.is_limit
+    return StepStatus.HALTED if limit else StepStatus.CANCELLED
 
 
 def stop_in(recorded: Recorded) -> Stop | None:
@@ -177,9 +187,6 @@ def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
 def class_of(error: Exception) -> str:
     """Return the name of the class of a failure, also of one that is only recorded."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
-
-
-ABANDONED = "The step ignored its cancellation and was abandoned."
 
 
 def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:
@@ -207,28 +214,39 @@ def detach_inside(run: RunContext, area: Area) -> None:
 class Routing:
     """How the steps of a graph stand, and which values are routed to them."""
 
-    __slots__ = ("_incoming", "_inputs", "_prepared", "_within", "reports")
+    __slots__ = ("_incoming", "_inputs", "_max_bytes", "_prepared", "reports", "within")
 
-    def __init__(self, prepared: PreparedGraph, inputs: Outputs, within: StepPath | None) -> None:
+    def __init__(
+        self,
+        prepared: PreparedGraph,
+        inputs: Outputs,
+        within: StepPath | None,
+        max_bytes: float = math.inf,
+    ) -> None:
         """Route ``inputs`` to the steps that no flow edge leads to.
 
-        ``within`` is the step that executes the graph; None: it is the outermost one.
+        ``within`` is the step that executes the graph; None: it is the outermost one. No handle
+        gets more than ``max_bytes``.
         """
         self._prepared = prepared
         self._inputs = inputs
-        self._within = within
+        self.within = within
+        self._max_bytes = max_bytes
         self._incoming = prepared.topology.incoming
         self.reports = {step_id: StepReport() for step_id in prepared.topology.active}
         """By step, in the order of the graph."""
 
     def _path_of(self, step_id: str) -> StepPath:
-        return StepPath(step_id) if self._within is None else self._within.step(step_id)
+        return StepPath(step_id) if self.within is None else self.within.step(step_id)
 
     def inputs_of(self, step_id: str) -> Outputs:
         """Return the values that were routed to a step, by handle.
 
         A handle that one edge leads to gets its value; one that several lead to gets the list of
         those that came, in the order of the edges.
+
+        Raises:
+            ValueTooLargeError: such a list is larger than a value may be.
         """
         incoming = self._incoming.get(step_id)
         if incoming is None:
@@ -237,16 +255,18 @@ class Routing:
             (edge,) = incoming
             return {edge.target_handle: self.reports[edge.source].outputs[edge.source_handle]}
         inputs: dict[str, Any] = {}
-        shared = self._prepared.shared_handles.get(step_id, ())
+        joined = dict.fromkeys(self._prepared.shared_handles.get(step_id, ()), 2)
         for edge in incoming:
-            outputs = self.reports[edge.source].outputs
-            if edge.source_handle not in outputs:
+            source, handle = self.reports[edge.source], edge.target_handle
+            if edge.source_handle not in source.outputs:
                 continue
-            value = outputs[edge.source_handle]
-            if edge.target_handle in shared:
-                inputs.setdefault(edge.target_handle, []).append(value)
+            value = source.outputs[edge.source_handle]
+            if handle in joined:
+                joined[handle] += source.sizes.get(edge.source_handle, 0) + 1
+                require_joined(step_id, handle, joined[handle], self._max_bytes)
+                inputs.setdefault(handle, []).append(value)
             else:
-                inputs[edge.target_handle] = value
+                inputs[handle] = value
         return inputs
 
     def outputs(self) -> Mapping[str, Outputs]:

@@ -5,18 +5,21 @@ retries it, skips it or replaces it.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import structlog
+
 from app.control.retry import ErrorPolicy
 from app.control.stops import Stop
 from app.engine.call import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
-from app.engine.events import LATE_RESULT, LIFECYCLE, Event
+from app.engine.events import LATE_RESULT, RESERVED, Event
 from app.engine.node import Execution, ExecutionResult, NodeEvent
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
@@ -25,13 +28,16 @@ from app.engine.report import (
     StepBrokenError,
     StepReport,
     StepTimeoutError,
+    class_of,
     detach_inside,
     failure_of,
-    message_of_error,
 )
 from app.engine.step_path import StepPath
 from app.engine.supervision import detach, until_done
 from app.kernel.graph import DEFAULT_HANDLE
+from app.observability.errors import is_ours, message_of_error
+
+log = structlog.get_logger(__name__)
 
 
 def outputs_of(
@@ -66,13 +72,21 @@ async def _under_policy(
     return await recovery.outputs()
 
 
-async def _once(work: BoundNode, inputs: Outputs, context: FlowContext) -> Outputs:
-    """Let a node work once and return what it produced, by handle."""
+async def _once(
+    work: BoundNode, inputs: Outputs, context: FlowContext, late: StepTimeoutError | None = None
+) -> Outputs:
+    """Let a node work once and return what it produced, by handle.
+
+    ``late`` is raised if a node that returns at once, and so cannot be cut off, took too long.
+    """
     if work.lock is not None:
         async with work.lock.held():
-            return await _once(BoundNode(work.node, work.data), inputs, context)
+            return await _once(BoundNode(work.node, work.data), inputs, context, late)
+    begun = None if late is None else time.monotonic()
     execution = begin(work, inputs, context)
     if type(execution) is ExecutionResult:
+        if late is not None and begun is not None and time.monotonic() - begun > late.seconds:
+            raise late
         return execution.outputs
     return await end_of(execution, context)
 
@@ -121,7 +135,7 @@ def _meant_by(error: BaseException) -> BaseException:
     if stop is not None:
         stop.__suppress_context__ = True
         return stop
-    broken = StepBrokenError(f"The step's node ended with {type(error).__name__}.")
+    broken = StepBrokenError(f"The step's node ended with {message_of_error(error)}.")
     broken.__cause__ = error
     return broken
 
@@ -151,7 +165,7 @@ async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
 def _pass_on(item: Any, context: FlowContext) -> None:
     if not isinstance(item, NodeEvent):
         raise StepBrokenError("The step's node told something that is no NodeEvent.")
-    if item.type in LIFECYCLE:
+    if item.type in RESERVED:
         raise StepBrokenError(f"{item.type} is for the engine to tell.")
     if context.run.events is not None:
         context.run.events.emit(
@@ -166,7 +180,17 @@ def _pass_on(item: Any, context: FlowContext) -> None:
 
 def _note_failed(context: FlowContext, report: StepReport, number: int, error: Exception) -> None:
     """Journal that so many attempts of a step have failed: none of them is made again."""
+    report.attempts = number
     if context.run.journal is not None:
+        log.warning(
+            "step.attempt_failed",
+            step_id=context.path.text,
+            node_id=context.trace_parent,
+            attempt=number,
+            error_class=class_of(error),
+            error=message_of_error(error),
+            exc_info=None if is_ours(error) else error,
+        )
         failed = failure_of(error, failed_attempts=number)
         entry = step_entry(context.path, report.charge, value=failed)
         context.run.journal.note(context.trace_parent, entry)
@@ -188,10 +212,10 @@ async def _in_time(
     """
     if policy.timeout_ms is None:
         return await _once(work, inputs, context)
-    late = StepTimeoutError(f"No result within {policy.timeout_ms} ms.")
-    attempt = asyncio.create_task(_once(work, inputs, context), name=f"step {context.path}")
+    late = StepTimeoutError.after(policy.timeout_ms)
+    attempt = asyncio.create_task(_once(work, inputs, context, late), name=f"step {context.path}")
     try:
-        await asyncio.wait({attempt}, timeout=policy.timeout_ms / 1000)
+        await asyncio.wait({attempt}, timeout=late.seconds)
     except asyncio.CancelledError:
         await _cut_off(attempt, context)
         raise
@@ -304,6 +328,8 @@ class _Recovery:
                 return {DEFAULT_HANDLE: self._policy.fallback_value}
             case "fallback" if self._step.fallback is not None:
                 path, number = self._context.path.fallback(), self._attempts.made
+                report.attempts += 1
+                self._attempts.of_fallback = True
                 try:
                     outputs = await self._make(self._step.fallback, path, number)
                 except Exception as failed:

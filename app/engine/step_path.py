@@ -86,7 +86,9 @@ class Area:
         return other.text.startswith(own) and other.text[end : end + 1] in self._joints
 
 
-def check_step_id(step_id: str) -> None:
-    """Raise ValueError for an id that is empty or would be ambiguous inside a path."""
+def check_step_id(step_id: object) -> None:
+    """Raise TypeError or ValueError for an id that is no text, empty or ambiguous in a path."""
+    if not isinstance(step_id, str):
+        raise TypeError(f"The id of a step must be a text, not {type(step_id).__name__}.")
     if not step_id or not _JOINTS.isdisjoint(step_id):
         raise ValueError("The id of a step must have a character and none of / ~ >")

@@ -4,7 +4,11 @@ A step that an earlier execution of the run has finished is not executed again: 
 from the journal. One that was cut off is executed again and counts as the same step.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+import structlog
 
 from app.control.budget import Budget, Dimension
 from app.control.ledger import Scope
@@ -24,28 +28,44 @@ from app.engine.node import ExecutionResult
 from app.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
 from app.engine.prepared import PreparedStep
 from app.engine.report import (
-    ABANDONED,
+    Routing,
     StepReport,
     class_of,
+    cut_off_status,
     detach_inside,
     emit_cut_off,
     emit_end,
     failure_of,
-    message_of_error,
 )
 from app.engine.step_attempts import begin, end_of, outputs_of
 from app.engine.step_path import StepPath
+from app.engine.step_values import StepValues, sizes_of
 from app.engine.supervision import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
+from app.observability.errors import is_ours, message_of_error
+from app.trace.call_tree import ABANDONED
+from app.trace.frozen_json import FrozenJson, frozen_object, thawed
+
+log = structlog.get_logger(__name__)
 
 ONE_STEP: Charge = {Dimension.STEPS: 1}
+
+CANCELLED = "The task that executes it was cancelled."
+"""The reason of what ended although neither a stop nor a failure is known."""
 
 
 class StepRunner:
     """Executes the steps of one graph."""
 
-    def __init__(self, run: RunContext, parent: str, scope: Scope, within: StepPath | None) -> None:
-        """Execute steps below the CallNode ``parent``; ``within`` is the step around, if any."""
+    def __init__(
+        self,
+        run: RunContext,
+        parent: str,
+        scope: Scope,
+        routing: Routing,
+        values: StepValues | None,
+    ) -> None:
+        """Execute steps below the CallNode ``parent``; ``values`` limits what they produce."""
         self._run = run
         # What every step needs is unpacked: looking it up again would cost a tenth of a step.
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
@@ -53,11 +73,11 @@ class StepRunner:
         self._detached = run.calls.detached
         self._parent = parent
         self._scope = scope
-        self.within = within
+        self._routing = routing
+        self._values = values
+        self.within = routing.within
 
-    async def execute(
-        self, step: PreparedStep, report: StepReport, inputs: Outputs, view: GraphView
-    ) -> None:
+    async def execute(self, step: PreparedStep, report: StepReport, view: GraphView) -> None:
         """Execute a step, or take its outputs from the journal; how it ended is in ``report``.
 
         A stop before or after it counts.
@@ -70,6 +90,7 @@ class StepRunner:
         if journal is not None:
             recorded = journal.recorded(path.record_key)
             if recorded is not None and report.recall(recorded):
+                report.sizes = self._sizes_of(path, report.outputs) or {}
                 return
         if self._token.stop is not None:
             self._token.check()
@@ -80,6 +101,7 @@ class StepRunner:
                 await journal.barrier(external=False)  # asks for cancels that were not delivered
                 self._token.check()
             context = self._begun(step, report, path, view, recorded)
+            inputs = self._routing.inputs_of(step.step.id)
             if step.plain:  # a coroutine less, which is felt at every step
                 execution = begin(step.work, inputs, context)
                 if type(execution) is ExecutionResult:
@@ -124,6 +146,20 @@ class StepRunner:
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
+    def _sizes_of(self, path: StepPath, outputs: Outputs) -> Mapping[str, int] | None:
+        """Return the bytes of outputs by handle; None if they cannot be stored."""
+        if self._values is None or not outputs:
+            return {}
+        try:
+            return sizes_of(self._values.frozen(path.text, outputs))
+        except ValueError:
+            return None
+
+    def _kept(self, report: StepReport, path: StepPath) -> Outputs:
+        """Return what a step that ends badly has to show; nothing if it cannot be stored."""
+        outputs = report.so_far()
+        return {} if self._sizes_of(path, outputs) is None else outputs
+
     def _path_of(self, step_id: str) -> StepPath:
         return StepPath(step_id) if self.within is None else self.within.step(step_id)
 
@@ -162,14 +198,32 @@ class StepRunner:
     def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
         if self._journal is not None:
-            self._journal.note(node, _ended_well(report, path, outputs))
+            stored = self._stored(report, path, outputs)
+            self._journal.note(node, _ended_well(report, path, stored))
         self._trace.end_step(node)
         if self._events is not None:
-            data = {"recovered_by": report.recovered_by} if report.recovered_by else {}
+            data: dict[str, str] = {}
+            if report.recovered_by is not None and report.error is not None:
+                error = message_of_error(report.error)
+                data = {"recovered_by": report.recovered_by, "error": error}
             emit_end(self._run, STEP_COMPLETED, path, data)
         report.complete(outputs, self._readings[0])
         if self._journal is not None:
             self._journal.touch()
+
+    def _stored(
+        self, report: StepReport, path: StepPath, outputs: Outputs
+    ) -> FrozenJson | dict[str, Any]:
+        """Return outputs as they are journaled, with their sizes noted in ``report``.
+
+        Raises:
+            ValueError: they pass a limit, or are not JSON.
+        """
+        if self._values is None:
+            return dict(outputs)
+        frozen = self._values.frozen(path.text, outputs)
+        report.sizes = sizes_of(frozen)
+        return frozen_object(frozen)
 
     def _end_badly(
         self,
@@ -187,11 +241,21 @@ class StepRunner:
         self, step: PreparedStep, report: StepReport, path: StepPath, error: Exception
     ) -> None:
         said, kind = message_of_error(error), class_of(error)
-        node, outputs = self._node_of(step, report, path), report.so_far()
+        node, outputs = self._node_of(step, report, path), self._kept(report, path)
         if self._journal is not None and report.status is StepStatus.RUNNING:
-            value = failure_of(error, outputs=dict(outputs))
+            value = failure_of(error, outputs=dict(outputs), attempts=report.attempts)
             failure = step_entry(path, report.charge, CallOutcome.FAILURE, value)
             _note(self._journal, node, failure)
+        if self._journal is not None:
+            log.warning(
+                "step.failed",
+                step_id=path.text,
+                node_id=node,
+                attempts=report.attempts,
+                error_class=kind,
+                error=said,
+                exc_info=None if is_ours(error) or step.policy is not None else error,
+            )
         self._trace.mark_failure(node, kind, said)
         self._end_badly(report, StepStatus.FAILED, outputs, error)
         emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
@@ -206,18 +270,20 @@ class StepRunner:
         if isinstance(stop, HandOver):
             self._token.trip(stop)
         final = self._token.stop or stop
-        reason, outputs = str(final) or "Another step failed.", report.so_far()
+        reason, outputs = str(final) or CANCELLED, self._kept(report, path)
         node = self._node_of(step, report, path)
         if isinstance(final, Stop) and not isinstance(final, HandOver):
-            self._note_stop(node, report, path, final)
+            self._note_stop(node, report, path, final, outputs)
         self._trace.mark_halt(node, reason)
-        self._end_badly(report, StepStatus.CANCELLED, outputs)
+        self._end_badly(report, cut_off_status(final), outputs)
         emit_cut_off(self._run, path, reason)
 
-    def _note_stop(self, node: str, report: StepReport, path: StepPath, stop: Stop) -> None:
+    def _note_stop(
+        self, node: str, report: StepReport, path: StepPath, stop: Stop, outputs: Outputs
+    ) -> None:
         """Journal what ends the run: if its worker is lost now, nobody goes on with it."""
         if self._journal is not None and StepStatus.CANCELLED in NEXT[report.status]:
-            value = {"stop": stop.cause.to_dict(), "outputs": dict(report.so_far())}
+            value = {"stop": stop.cause.to_dict(), "outputs": dict(outputs)}
             _note(self._journal, node, step_entry(path, report.charge, value=value))
 
     def cut_off(self, step_id: str) -> None:
@@ -228,7 +294,7 @@ class StepRunner:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
         path = self._path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
-        self._end_badly(report, StepStatus.CANCELLED, report.so_far())
+        self._end_badly(report, cut_off_status(self._token.stop), self._kept(report, path))
         detach_inside(self._run, path.inside())
         emit_cut_off(self._run, path, ABANDONED)
 
@@ -248,11 +314,16 @@ class StepRunner:
         self._detached.end(self._path_of(step_id).inside())
 
 
-def _ended_well(report: StepReport, path: StepPath, outputs: Outputs) -> Entry:
+def _ended_well(report: StepReport, path: StepPath, outputs: FrozenJson | dict[str, Any]) -> Entry:
     """Return what is journaled of a step that has outputs; its policy may have seen to that."""
     if report.recovered_by is None or report.error is None:
-        return step_entry(path, report.charge, CallOutcome.RESULT, dict(outputs))
-    made_good = failure_of(report.error, outputs=dict(outputs), recovered_by=report.recovered_by)
+        return step_entry(path, report.charge, CallOutcome.RESULT, outputs)
+    made_good = failure_of(
+        report.error,
+        outputs=thawed(outputs),
+        recovered_by=report.recovered_by,
+        attempts=report.attempts,
+    )
     return step_entry(path, report.charge, CallOutcome.FAILURE, made_good)
 
 

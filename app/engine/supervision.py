@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from app.control.ledger import Scope
-from app.control.stops import Stop
+from app.control.stops import DeadlineExceededError, Stop
 from app.engine.cancellation import CancellationToken
 from app.engine.step_path import Area, StepPath
 
@@ -66,8 +67,14 @@ async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) 
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        task.add_done_callback(_retrieve)  # nobody else looks at how it failed
         await until_done((task,), grace_seconds)
         raise
+
+
+def _retrieve(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def until_done(
@@ -194,3 +201,19 @@ def seconds_of(
     finally:
         for timer in timers:
             timer.cancel()
+
+
+@contextmanager
+def deadline_of(deadline: datetime | None, token: CancellationToken) -> Iterator[None]:
+    """Have a deadline interrupt the run while the block works; at once if it has passed."""
+    if deadline is None:
+        yield
+        return
+    left, stop = (deadline - datetime.now(UTC)).total_seconds(), DeadlineExceededError(deadline)
+    if left <= 0:
+        token.trip(stop)
+    timer = asyncio.get_running_loop().call_later(max(0.0, left), token.trip, stop)
+    try:
+        yield
+    finally:
+        timer.cancel()

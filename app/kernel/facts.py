@@ -54,8 +54,10 @@ class StepStatus(StrEnum):
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
+    HALTED = "halted"
+    """It was cut off, or refused, by a limit."""
     CANCELLED = "cancelled"
-    """It was cut off by a stop."""
+    """It was cut off by another stop, or because a step beside it failed."""
     SKIPPED = "skipped"
     """Every path to it was dead; it never started."""
 
@@ -73,18 +75,20 @@ NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
                 StepStatus.COMPLETED,
                 StepStatus.FAILED,
                 StepStatus.SKIPPED,
+                StepStatus.HALTED,
                 StepStatus.CANCELLED,
             }
         ),
         StepStatus.RUNNING: frozenset(
-            {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED}
+            {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.HALTED, StepStatus.CANCELLED}
         ),
         StepStatus.COMPLETED: frozenset(),
         StepStatus.FAILED: frozenset(),
+        StepStatus.HALTED: frozenset(),
         StepStatus.CANCELLED: frozenset(),
         StepStatus.SKIPPED: frozenset(),
     }
 )
-"""What a status may change into. A step goes from pending to completed when an earlier attempt of
-its run finished it, to cancelled when a limit refuses its start, and to failed when the start
+"""What a status may change into. A step goes from not started to completed when an earlier attempt
+of its run finished it, to halted when a limit refuses its start, and to failed when the start
 itself breaks."""

@@ -149,7 +149,7 @@ def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) ->
     """Yield what is wrong with the channel of an edge and with its two ends."""
     for end, step_id in (("source", edge.source), ("target", edge.target)):
         if step_id not in known:
-            yield Problem(f"edges.{index}.{end}", _no_step(step_id))
+            yield Problem(f"edges.{index}.{end}", _no_step(step_id, edge))
     if edge.channel not in _CHANNELS:
         yield Problem(
             f"edges.{index}.data.channel",
@@ -198,8 +198,9 @@ def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterato
             yield Problem(f"entry.{index}", _no_step(step_id))
 
 
-def _no_step(step_id: str) -> str:
-    return f"There is no step {quoted(step_id)}. Name a step of this graph, or add it."
+def _no_step(step_id: str, edge: Edge | None = None) -> str:
+    ends = "" if edge is None else f" (edge {quoted(edge.source)} to {quoted(edge.target)})"
+    return f"There is no step {quoted(step_id)}{ends}. Name a step of this graph, or add it."
 
 
 def _execution_problems(whole: _Whole) -> Iterator[Problem]:

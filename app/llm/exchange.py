@@ -9,13 +9,15 @@ from enum import StrEnum
 from itertools import count
 from typing import Any
 
+import structlog
+
 from app.control.budget import Amount, Dimension
 from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.llm.forms import StructuredOutput, read_json
+from app.llm.forms import StructuredOutput, read_json, storable
 from app.llm.ports import (
     ModelError,
     ModelProvider,
@@ -24,6 +26,9 @@ from app.llm.ports import (
     TokenUsage,
 )
 from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice, estimate_tokens
+from app.trace.payloads import Payloads
+
+log = structlog.get_logger(__name__)
 
 
 class Tier(StrEnum):
@@ -72,6 +77,8 @@ class Completion:
     tokens_reasoning: int = 0
     """The part of ``tokens_out`` that was spent on reasoning."""
     cost_usd: Decimal
+    finish_reason: str | None = None
+    """Why the model stopped writing, in its provider's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +113,10 @@ class Exchange:
 class Exchanges:
     """Performs exchanges through the run's gateway, metered and priced."""
 
-    def __init__(self, list_price: ListPrice, retry: RetryPolicy) -> None:
+    def __init__(self, list_price: ListPrice, retry: RetryPolicy, payloads: Payloads) -> None:
         self._list_price = list_price
         self._retry = retry
+        self._payloads = payloads
 
     async def perform(
         self, exchange: Exchange, context: FlowContext, *, once: Mapping[Dimension, Amount]
@@ -135,6 +143,7 @@ class Exchanges:
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata=exchange.metadata,
+            request=self._shown(exchange),
         )
         numbers = count(1)
 
@@ -152,6 +161,18 @@ class Exchanges:
         cost_usd, provider = Decimal(value["cost_usd"]), chosen.provider.name
         return Completion(**{**value, "text": text, "cost_usd": cost_usd, "provider": provider})
 
+    def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
+        """Return what a trace keeps of a request."""
+        request, external = exchange.request, exchange.model.provider.external
+        parameters = {
+            "max_output_tokens": request.max_output_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "json_schema": request.json_schema if external else None,  # others do not read it
+        }
+        messages = [(message.role, message.content) for message in request.messages]
+        return self._payloads.prompt(messages, parameters)
+
     def _estimate(self, exchange: Exchange, context: FlowContext) -> tuple[Spent, Stop | None]:
         """Estimate an attempt from above; refuse it where a cost limit meets an unknown price."""
         if not exchange.model.provider.external:
@@ -160,7 +181,7 @@ class Exchanges:
         try:
             return self._spent(exchange.model, tokens), None
         except PriceUnknownError as unknown:
-            if not context.scope.limits_of(Dimension.COST_USD):
+            if not context.scope.requires_prices():
                 return _unpriced(tokens), None
             cause = StopCause(
                 kind=StopKind.BUDGET,
@@ -175,6 +196,16 @@ class Exchanges:
             reply = await chosen.provider.complete(chosen.model, request)
         except ModelError as error:
             refused = error.status is not None and error.status >= 400
+            log.warning(
+                "model.failed",
+                model=chosen.model,
+                provider=chosen.provider.name,
+                call_key=None if request.origin is None else request.origin.call,
+                attempt=None if request.origin is None else request.origin.attempt,
+                error_class=error.fault.value,
+                error=str(error),
+                status=error.status,
+            )
             raise AttemptError(
                 str(error),
                 error_class=error.fault.value,
@@ -190,7 +221,12 @@ class Exchanges:
                 spent = self._spent(chosen, usage)
             except PriceUnknownError:
                 spent = _unpriced(usage)
-        value = {"text": reply.text, "model": reply.model, "cost_usd": str(spent.cost_usd)}
+        value: dict[str, Any] = {
+            "text": storable(reply.text),
+            "model": storable(reply.model),
+            "cost_usd": str(spent.cost_usd),
+            "finish_reason": reply.finish_reason and storable(reply.finish_reason),
+        }
         return Reply(value | asdict(usage), spent)
 
     def _spent(self, chosen: TierModel, usage: TokenUsage) -> Spent:

@@ -18,6 +18,8 @@ from app.llm.ports import Message, ModelRequest
 MAX_REPLY_CHARS = 1_000_000
 """A longer reply is not searched for JSON."""
 
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+"""NUL, which no database stores, and halves of a surrogate pair, which no encoding sends."""
 _FENCED = re.compile(
     r"^ {0,3}```[A-Za-z0-9]*[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
 )
@@ -87,6 +89,11 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
         json_schema=None,
         json_object=form is ReplyForm.JSON,
     )
+
+
+def storable(text: str) -> str:
+    """Return what a provider wrote, with U+FFFD for what cannot be stored or sent on."""
+    return _NO_CHARACTER.sub("\ufffd", text)
 
 
 def read_json(reply: str) -> str:

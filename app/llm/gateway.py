@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from app.control.budget import Amount, Dimension
 from app.control.retry import RetryPolicy
 from app.engine.call import CallFailedError
@@ -23,6 +25,9 @@ from app.llm.exchange import Completion, Exchange, Exchanges, Tier, TierModel
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.ports import Message, ModelFault, ModelRequest
 from app.llm.pricing import ListPrice
+from app.trace.payloads import REDACTED, Payloads
+
+log = structlog.get_logger(__name__)
 
 __all__ = ["Completion", "ModelGateway", "Tier", "TierModel"]
 
@@ -85,10 +90,15 @@ class ModelGateway:
     """Asks the models of both tiers."""
 
     def __init__(
-        self, tiers: Mapping[Tier, TierModel], list_price: ListPrice, retry: RetryPolicy
+        self,
+        tiers: Mapping[Tier, TierModel],
+        list_price: ListPrice,
+        retry: RetryPolicy,
+        payloads: Payloads = REDACTED,
     ) -> None:
+        """Ask the models of ``tiers``; traces keep of prompts what ``payloads`` says."""
         self._tiers = tiers
-        self._exchanges = Exchanges(list_price, retry)
+        self._exchanges = Exchanges(list_price, retry, payloads)
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The best form that an endpoint was found to have, by provider and model."""
 
@@ -142,6 +152,14 @@ class ModelGateway:
                 return await self._ask(asked, chosen, number)
             except CallFailedError as failed:
                 if models and failed.error_class in _EXHAUSTED:
+                    log.warning(
+                        "model.fallback",
+                        tier=tier.value,
+                        model=chosen.model,
+                        error_class=failed.error_class,
+                        error=str(failed),
+                        fallback=models[0][1].model,
+                    )
                     continue
                 failed.attempts = asked.attempts
                 raise

@@ -7,6 +7,9 @@ from typing import Any, Literal, Protocol
 
 Role = Literal["system", "user", "assistant"]
 
+MAX_REPLY_BYTES = 1024 * 1024
+"""The longest reply of a provider that is read, unless the configuration says otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
@@ -90,8 +93,8 @@ _MISCONFIGURED = frozenset({401, 402, 403, 404, *range(300, 400)})
 class ModelError(Exception):
     """A provider attempt that failed.
 
-    The message is safe to log: it names the kind of failure and never repeats what the provider
-    or the caller wrote.
+    The message is safe to log: it names the kind of failure, and repeats what the provider wrote
+    only redacted and cut.
     """
 
     def __init__(
@@ -126,6 +129,8 @@ class ModelEndpoint:
     model: str
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    max_reply_bytes: int = MAX_REPLY_BYTES
+    """The longest reply that may be read, unfolded."""
     recording: str | None = None
     """The file of a recording, for the provider that replays one."""
 

@@ -5,7 +5,7 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeVar
 
 from app.engine.concurrency import NodeLock
@@ -84,9 +84,15 @@ class FunctionNode:
         A ``persistent`` node has a state of its own, so one step at a time works with it. A
         ``blocking`` one is called in a thread.
 
+        A plain function runs in the context of its graph's task: a context variable that it sets
+        may be seen by later steps. Return what they are to know.
+
         Raises:
-            ValueError: ``fn`` is a coroutine function and should be called in a thread.
+            ValueError: ``fn`` is a generator function, which has no result, or a coroutine function
+                and should be called in a thread.
         """
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise ValueError(f"The function of node {id!r} is a generator: return a list instead.")
         if blocking and inspect.iscoroutinefunction(fn):
             raise ValueError("A coroutine function cannot be blocking: it runs on the event loop.")
         self.id = id
@@ -95,6 +101,9 @@ class FunctionNode:
         self.blocking = blocking
         self.lock = NodeLock(id) if persistent else None
         """Held by the one step that works with a persistent node."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
 
     async def execute(self, context: ExecutionContext) -> Any:
         """Call the function and return what it, or what it awaits, returns."""
@@ -130,9 +139,13 @@ class ContextNode:
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
         """Execute the node with its context."""
         found = self._begin(execution_context(context, self._input))
-        if type(found) in _VALUES or not is_awaitable(found):
+        if type(found) in _VALUES:
             return ExecutionResult({DEFAULT_HANDLE: found})
-        return _result_of(found)
+        if is_awaitable(found):
+            return _result_of(found)
+        if isinstance(found, GeneratorType | AsyncGeneratorType):
+            raise TypeError(f"Node {self.node.id!r} returned a generator: return a list instead.")
+        return ExecutionResult({DEFAULT_HANDLE: found})
 
 
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 
 from app.control.budget import Budget
 from app.control.retry import ErrorPolicy
+from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.reading import HandleName, StepData, refusal
 
 MAX_PARALLEL = 64
@@ -80,7 +81,7 @@ class StepSpec(StepData):
 
 
 class EdgeData(StepData):
-    """What an edge must say; there is no default."""
+    """What travels on an edge; there is no default."""
 
     channel: Literal["flow", "link"]
     """``flow`` routes values, ``link`` materialises dependencies."""
@@ -92,9 +93,9 @@ class EdgeSpec(StepData):
     id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """A name for people."""
     source: StepId
-    source_handle: HandleName
+    source_handle: HandleName = DEFAULT_HANDLE
     target: StepId
-    target_handle: HandleName
+    target_handle: HandleName = DEFAULT_HANDLE
     data: EdgeData
 
 
@@ -113,7 +114,7 @@ class GraphFrame(StepData):
 
 
 class GraphSpec(GraphFrame):
-    """A whole graph, for those who describe its form."""
+    """A graph: steps, and the edges that join them."""
 
     steps: list[StepSpec]
     edges: list[EdgeSpec]

@@ -15,6 +15,7 @@ from app.nodes.node_type import NodeType, RunFacts
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
 from app.nodes.templates import compact
+from app.trace.frozen_json import ValueLimits
 
 _ANSWER, _REPROMPT = "answer", "reprompt"
 """What the calls are named; their keys end so."""
@@ -35,12 +36,12 @@ class LlmData(StepData):
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     """Makes sampling repeatable where the provider supports it; left out, the run's own."""
 
-    def messages(self, inputs: Outputs) -> list[Message]:
+    def messages(self, inputs: Outputs, limits: ValueLimits) -> list[Message]:
         """Return the messages with the values of the inputs; raises as templates do."""
-        asked = [Message(role="user", content=self.prompt.render(inputs))]
+        asked = [Message(role="user", content=self.prompt.render(inputs, limits))]
         if self.system is None:
             return asked
-        return [Message(role="system", content=self.system.render(inputs)), *asked]
+        return [Message(role="system", content=self.system.render(inputs, limits)), *asked]
 
 
 class LlmNode:
@@ -57,7 +58,7 @@ class LlmNode:
             CallFailedError: the provider failed, its retries included.
             Stop: a limit or a cancel request keeps it from being asked, or ended it.
         """
-        messages, schema = data.messages(inputs), data.output_schema
+        messages, schema = data.messages(inputs, context.limits), data.output_schema
         reply = await _ask(data, context, messages, _ANSWER)
         if schema is None:
             return ExecutionResult({DEFAULT_HANDLE: reply})

@@ -43,7 +43,9 @@ class RegisteredFunctions:
             MissingValueError: the arguments have a place for which there is no value.
             Exception: whatever the function raises.
         """
-        given = inputs.get(DEFAULT_HANDLE) if data.args is None else data.args.render(inputs)
+        given = inputs.get(DEFAULT_HANDLE)
+        if data.args is not None:
+            given = data.args.render(inputs, context.limits)
         found = await self._functions[data.name].execute(execution_context(context, given))
         return ExecutionResult({DEFAULT_HANDLE: found})
 

@@ -8,9 +8,16 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from pydantic import WithJsonSchema
 
 from app.nodes.reading import field_of, read_by, refusal
+from app.nodes.schema_size import SchemaSize
+from app.trace.json_values import MAX_DEPTH
 
 MAX_REPLY_CHARS = 1_000_000
-MAX_DEPTH = 64
+MAX_COMPILED_BYTES = 64 * 1024
+"""Of one pattern; every character of a text may visit all of it."""
+
+MAX_WORK = 20_000_000
+"""Characters of a reply times what is asked of each, in checks of a subschema."""
+
 MAX_FAULTS = 3
 
 _MASK = "the value"
@@ -21,24 +28,36 @@ class UnfitReplyError(ValueError):
 
 
 class ReplySchema:
-    """A JSON Schema (draft 2020-12) that refers to nothing outside itself."""
+    """A JSON Schema (draft 2020-12) that refers to nothing outside itself.
+
+    Compiling and checking hold the interpreter, so both are bounded beforehand: the schema by its
+    size and its patterns, a reply by its length times what the schema asks of each part of it.
+    """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile a schema, or raise ValueError: it is none, or refers elsewhere."""
+        """Compile a schema, or raise ValueError: it is none, is too large, or refers elsewhere."""
         self.schema = schema
+        self._size = SchemaSize.of(schema)
         try:
             self._validator = Draft202012Validator(
-                dict(schema), retriever=_refuse, mask=_MASK, pattern_options=RegexOptions()
+                dict(schema),
+                retriever=_refuse,
+                mask=_MASK,
+                pattern_options=RegexOptions(
+                    size_limit=MAX_COMPILED_BYTES, dfa_size_limit=MAX_COMPILED_BYTES
+                ),
             )
         except (ValidationError, ValueError):
             raise ValueError(
                 "This is no JSON Schema (draft 2020-12) that stands by itself, with patterns"
-                " that take linear time."
+                f" that take linear time and {MAX_COMPILED_BYTES:,} bytes at most."
             ) from None
 
     def read(self, reply: str) -> Any:
         """Return the JSON of a reply, or raise UnfitReplyError."""
-        value = _json_in(reply)
+        value, depth = _json_in(reply)
+        if self._size.work(len(reply), depth) > MAX_WORK:
+            raise UnfitReplyError("The reply is too long, or too deep, for so large a JSON Schema.")
         faults = [_shown(error) for error in self._validator.iter_errors(value)]
         if faults:
             more = len(faults) - MAX_FAULTS
@@ -54,19 +73,21 @@ def _shown(error: ValidationError) -> str:
     return f"{error.kind.name} at {place}"
 
 
-def _json_in(reply: str) -> Any:
+def _json_in(reply: str) -> tuple[Any, int]:
+    """Return the value in a reply, and how deep it is nested."""
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
         value = json.loads(reply, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise UnfitReplyError("The reply is not JSON alone.") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
+    level, depth = [value], 0
+    while level:
         level = [inner for one in level for inner in _inside(one)]
-    if level:
-        raise UnfitReplyError("The reply is nested too deeply.")
-    return value
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise UnfitReplyError("The reply is nested too deeply.")
+    return value, depth
 
 
 def _inside(value: Any) -> Iterator[Any]:

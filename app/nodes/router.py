@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from app.engine.context import FlowContext
+from app.engine.events import ROUTED, Event
 from app.engine.node import ExecutionResult
 from app.kernel.validation import Handles
 from app.nodes.node_type import NONE, NodeType
@@ -208,6 +209,10 @@ class RouterNode:
             MissingValueError: there is no value to send.
         """
         ways = data.taken(inputs)
+        events = context.run.events
+        if events is not None:
+            at, node = context.path.text, context.trace_parent
+            events.emit(Event(type=ROUTED, step_id=at, node_id=node, data={"handles": ways}))
         if not ways:
             return ExecutionResult()
         return ExecutionResult(dict.fromkeys(ways, data.value.value_in(inputs)))

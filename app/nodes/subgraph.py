@@ -10,6 +10,7 @@ from app.engine.context import FlowContext, Outputs
 from app.engine.driver import GraphExecution
 from app.engine.node import Execution, ExecutionResult
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.engine.step_values import Total
 from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
 from app.kernel.problems import Names, listed, quoted
 from app.kernel.validation import Handles
@@ -233,7 +234,8 @@ class MapNode:
         if not items:
             return ExecutionResult({DEFAULT_HANDLE: []})
         graph = data.graph_for(items, inputs, context.node_id)
-        execution = GraphExecution.inside(context, graph, {})
+        total = Total.of_items(context.run.limits)
+        execution = GraphExecution.inside(context, graph, {}, total)
         context.keep(lambda: {DEFAULT_HANDLE: data.results(execution.outputs(), len(items))})
         produced = await execution.result()
         return ExecutionResult({DEFAULT_HANDLE: data.results(produced, len(items))})

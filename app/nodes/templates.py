@@ -16,17 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from app.kernel.graph import DEFAULT_HANDLE
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from app.trace.json_values import MAX_DEPTH
 
 MAX_PATH_CHARS = 256
 MAX_PATH_NAMES = 32
 
 HANDLE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
-
-MAX_RENDERED_CHARS = 1_000_000
-"""How much text, or JSON written as text, the values of one template may come to."""
-
-MAX_DEPTH = 64
 
 _PLACE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 
@@ -107,9 +104,10 @@ class TemplateError(ValueError):
 class TooMuchTextError(ValueError):
     """The values of a template are too large to be put into it."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_chars: int) -> None:
         super().__init__(
-            f"The values of the template come to more than {MAX_RENDERED_CHARS} characters."
+            f"The values of the template come to more than {max_chars:,} characters"
+            " (limits.max_value_kb)."
         )
 
 
@@ -136,14 +134,14 @@ class TextTemplate:
         """Read a template, or raise TemplateError."""
         return cls(_parts(text))
 
-    def render(self, inputs: Mapping[str, Any]) -> str:
-        """Return the text with the values of ``inputs``.
+    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> str:
+        """Return the text with the values of ``inputs``, which may be as large as one value.
 
         Raises:
             MissingValueError: there is no value for a place; the message names it.
             TooMuchTextError: the values are too large.
         """
-        return _Rendering(inputs).text(self._parts)
+        return _Rendering(inputs, limits).text(self._parts)
 
 
 class JsonTemplate:
@@ -160,19 +158,19 @@ class JsonTemplate:
         self._render, self.constant = _read(value, 0)
         """True if it has no places."""
 
-    def render(self, inputs: Mapping[str, Any]) -> Any:
+    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> Any:
         """Return a new value with those of ``inputs``; raises as :class:`TextTemplate` does."""
-        return self._render(_Rendering(inputs))
+        return self._render(_Rendering(inputs, limits))
 
 
 class _Rendering:
     """One rendering: what may still be put in, and the texts that were already made."""
 
-    __slots__ = ("_inputs", "_left", "_texts")
+    __slots__ = ("_inputs", "_left", "_max_chars", "_texts")
 
-    def __init__(self, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, inputs: Mapping[str, Any], limits: ValueLimits) -> None:
         self._inputs = inputs
-        self._left = MAX_RENDERED_CHARS
+        self._left = self._max_chars = limits.max_value_bytes
         self._texts: dict[Path, str] = {}
 
     def text(self, parts: Sequence[str | Path]) -> str:
@@ -192,7 +190,7 @@ class _Rendering:
             text = self._texts[path] = value if isinstance(value, str) else compact(value)
         self._left -= len(text)
         if self._left < 0:
-            raise TooMuchTextError
+            raise TooMuchTextError(self._max_chars)
         return text
 
 

@@ -167,7 +167,7 @@ class ToolNode:
             ToolFailedError: the tool returned an error, and no flow edge leaves from ``error``.
             Stop: a limit or a cancel request keeps it from being used, or ended it.
         """
-        args = dict(inputs) if data.args is None else data.args.render(inputs)
+        args = dict(inputs) if data.args is None else data.args.render(inputs, context.limits)
         result = await self._tools.run(
             context, name=data.tool, args=args, key=_CALL, tool_context=self._context(context)
         )

@@ -2,14 +2,13 @@
 
 import logging
 import sys
-import traceback
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
+from app.observability.errors import format_error
 from app.observability.redaction import redact_text, redact_value
 
 LOG_FIELDS = frozenset(
@@ -19,6 +18,7 @@ LOG_FIELDS = frozenset(
         *("tier", "step_type", "tool", "args", "token_usage", "output_summary", "metric"),
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
+        *("model", "provider", "fallback"),
     }
 )
 """The fields that a log line may have; the value of any other is not shown."""
@@ -34,13 +34,6 @@ _VERBOSE = (
 
 _OWN_HANDLERS = ("uvicorn", "uvicorn.access", "uvicorn.error")
 """Loggers that bring handlers of their own."""
-
-MAX_MESSAGE_CHARS = 300
-_MAX_CHAIN = 8
-_MAX_IN_GROUP = 5
-
-_CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
-_DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 _EXCEPTION_CHARS = 20_000
 _NAME_CHARS = 60
@@ -127,51 +120,3 @@ def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         # A traceback is long by nature, and its end says what went wrong.
         redacted["exception"] = redact_value(line["exception"], max_chars=_EXCEPTION_CHARS)
     return redacted
-
-
-def format_error(error: BaseException) -> str:
-    """Return an error with its traceback, after the errors that led to it.
-
-    The messages of our own errors are made to be shown. Those of others may quote anything, such
-    as the row that a database refused: of them the first line is shown, redacted.
-    """
-    parts: list[str] = []
-    current: BaseException | None = error
-    for _ in range(_MAX_CHAIN):
-        if current is None:
-            break
-        cause, context = current.__cause__, current.__context__
-        parts.append("".join(_lines_of(current)))
-        if cause is not None:
-            parts.append(_CAUSED)
-        elif context is not None and not current.__suppress_context__:
-            parts.append(_DURING)
-        else:
-            break
-        current = cause or context
-    return "".join(reversed(parts)).rstrip()
-
-
-def message_of(error: BaseException) -> str:
-    """Return what may be shown of the message of an error."""
-    try:
-        message = str(error)
-    except Exception:  # it is code of others
-        return "(its message cannot be read)"
-    if type(error).__module__.startswith("app."):
-        return message
-    return redact_text(message.partition("\n")[0], max_chars=MAX_MESSAGE_CHARS)
-
-
-def _lines_of(error: BaseException) -> Iterator[str]:
-    if error.__traceback__ is not None:
-        yield "Traceback (most recent call last):\n"
-        yield from traceback.format_tb(error.__traceback__)
-    message = message_of(error)
-    name = type(error).__qualname__
-    module = type(error).__module__
-    shown = name if module == "builtins" else f"{module}.{name}"
-    yield f"{shown}: {message}\n" if message else f"{shown}\n"
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions[:_MAX_IN_GROUP]:
-            yield "".join(f"  | {line}\n" for line in format_error(inner).splitlines())

@@ -59,7 +59,7 @@ _SECRET = re.compile(
     r"passw|passphrase|passcode|secret|apikey|privatekey|accesskey|credential|authorization|cookie"
     r"|(?:signing|encryption|master|ssh|auth|client|license|account|session|shared)key$"
     r"|goldanswer|^cvv|^cvc|^auth$|^bearer$|connectionstring|mnemonic|seedphrase|kennwort"
-    r"|motdepasse|contrase[n\u00f1]|^senha$|\u043f\u0430\u0440\u043e\u043b\u044c"
+    r"|motdepasse|sess(?:ion)?id$|contrase[n\u00f1]|^senha$|\u043f\u0430\u0440\u043e\u043b\u044c"
     r"|(?<!per)(?<!first)(?<!last)token$"
 )
 _SECRET_WORDS = frozenset({"pass", "pw", "pwd", "pin", "otp", "sid", "session", "jwt", "dsn"})
@@ -101,9 +101,9 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     return _fitted(shown[:-_LOOKAHEAD_CHARS] if is_cut else shown, len(text), max_chars)
 
 
-def holds_key(text: str) -> bool:
-    """Tell whether a short text contains what has the form of a key."""
-    return _KEYS.apply(text) != text
+def without_keys(text: str) -> str:
+    """Return a text of our own without what has the form of a key; its words stay as they are."""
+    return _KEYS.apply(text)
 
 
 def normalize(text: str) -> str:

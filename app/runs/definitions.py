@@ -26,7 +26,8 @@ from app.runs.graphs import (
 from app.runs.run import GraphRef
 
 MANY_STEPS = 200
-"""A graph of more steps is checked on a thread, so that others need not wait for it."""
+LARGE_BYTES = 8192
+"""A graph of more steps or bytes is checked on a thread, so that others need not wait for it."""
 
 _NO_NAME = "There is no graph of this name; GET /graphs lists those there are."
 _NO_VERSION = "There is no such version of the graph; GET /graphs/{name}/versions lists them."
@@ -127,7 +128,7 @@ class GraphDefinitions:
             expansion.put(itself, graph)
         expanded = await expansion.expand(graph, itself=itself)
         check = self._checks.examine
-        if expanded.size.steps > MANY_STEPS:
+        if expanded.size.steps > MANY_STEPS or expanded.size.size_bytes > LARGE_BYTES:
             prepared, found = await asyncio.to_thread(check, expanded.graph)
         else:
             prepared, found = check(expanded.graph)

@@ -10,6 +10,10 @@ class RunNotFoundError(LookupError):
     """There is no such run, or it belongs to somebody else."""
 
 
+class CallNotFoundError(LookupError):
+    """The run has made no such call."""
+
+
 class ArtifactNotFoundError(LookupError):
     """The run has no such file, or not any more."""
 
@@ -32,6 +36,13 @@ class QueueFullError(Exception):
 
 class StoreUnavailableError(Exception):
     """The database did not answer in time; nothing is known to have been stored."""
+
+
+class WriteFailedError(Exception):
+    """The database was there, and could not carry out one write, however often it was asked."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"The database could not store a write of {size_bytes} bytes.")
 
 
 class InvalidRunError(ValueError):

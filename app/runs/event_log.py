@@ -8,18 +8,18 @@ leaves as it is. What an owner lost with its process was never stored and does n
 owner counts on from the last event that was.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.engine.events import BUDGET_WARNING, LATE_RESULT, LIFECYCLE, STEP_SKIPPED, Event
+from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STEP_SKIPPED, Event
 from app.runs.run import EventRecord, RunStatus
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
 
-_OURS: Final = LIFECYCLE | {BUDGET_WARNING, LATE_RESULT}
-_TYPE: Final = re.compile(r"(?!run\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
+_OURS: Final = RESERVED | {BUDGET_WARNING, LATE_RESULT}
+_TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 
 
 def run_ended(
@@ -43,6 +43,7 @@ class EventLog:
         *,
         last_seq: int,
         skipped: Set[str] = frozenset(),
+        limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Number on behind ``last_seq``, the last event that is stored.
@@ -52,6 +53,9 @@ class EventLog:
         """
         self._last_seq = last_seq
         self._skipped = skipped
+        self._limits = limits
+        self.size_bytes = 0
+        """Of the data of all events so far."""
         self._now = now
         self._fresh: list[tuple[Event, Mapping[str, Any], float]] = []
         self._numbered: list[EventRecord] = []
@@ -64,14 +68,34 @@ class EventLog:
         """Take an event.
 
         Raises:
+            ValueTooLargeError: its data passes a limit.
             ValueError: its data is not JSON, or its type is none that a node may use.
         """
         if event.type not in _OURS and not _TYPE.fullmatch(event.type):
-            raise ValueError("An event's type is a dotted word, and run.* is not for nodes.")
+            raise ValueError(
+                "An event's type is a dotted word, and run.* and call.* are not for nodes."
+            )
         if event.type == STEP_SKIPPED and event.step_id in self._skipped:
             return
-        data = frozen(event.data) if event.data else event.data
+        # What the gateway tells of calls is its own, and JSON: nobody else changes it.
+        own = not event.data or event.type in CALLS
+        data = event.data if own else self._frozen(event)
         self._fresh.append((event, data, self._now()))
+
+    def _frozen(self, event: Event) -> Any:
+        """Return the data of an event as the store will give it back."""
+        limits = self._limits
+        try:
+            frozen = freeze(
+                dict(event.data),
+                max_bytes=limits.max_event_bytes,
+                max_depth=limits.max_depth,
+                key="limits.max_event_kb",
+            )
+        except ValueTooLargeError as error:
+            raise ValueTooLargeError(f"The data of event {event.type} {error}.") from None
+        self.size_bytes += frozen.size_bytes
+        return frozen.value()
 
     def unconfirmed(self) -> tuple[EventRecord, ...]:
         """Return everything that may not be stored yet, in order."""
@@ -94,18 +118,6 @@ class EventLog:
         """
         pending = self.unconfirmed()
         return (*pending, _record(self._last_seq + 1, event, event.data, self._now()))
-
-
-def frozen(value: Any) -> Any:
-    """Return a copy that nobody changes until it is written, as the store will give it back.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
-    try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, RecursionError) as error:
-        raise ValueError("Only JSON can be stored.") from error
 
 
 def _record(seq: int, event: Event, data: Mapping[str, Any], at: float) -> EventRecord:

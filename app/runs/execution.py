@@ -20,6 +20,7 @@ from app.runs.outcome import RunOutcome, close
 from app.runs.ports import JournalStore, LateResult
 from app.runs.replay import graph_of, reopened, spent_before
 from app.runs.run import CallRecord, EventRecord, FinishRun, Run
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 
 class Execution:
@@ -34,6 +35,7 @@ class Execution:
         journals: JournalStore,
         permitted_at: float,
         clock: Callable[[], float],
+        limits: ValueLimits = USUAL_LIMITS,
     ) -> None:
         self.run = run
         self.token = token
@@ -47,11 +49,17 @@ class Execution:
             earlier=earlier,
             permitted_at=permitted_at,
             clock=clock,
+            limits=limits,
         )
+        self._limits = limits
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
         # Nothing here may lead back here: what a run has held goes at once when the run has ended.
         self.scope = Scope(
-            "run", run.request.budget, usage=usage, warn=partial(_emit_warning, self.journal)
+            "run",
+            run.request.budget,
+            usage=usage,
+            warn=partial(_emit_warning, self.journal),
+            requires_prices=run.request.requires_prices,
         )
         self.scope.restore(spent_before(earlier))
 
@@ -95,8 +103,10 @@ class Execution:
                 token=self.token,
                 jitter=jitter,
                 deadline_in=self.deadline_in,
+                events=self.journal,
             ),
             services=services,
+            limits=self._limits,
             slots=slots,
             grace_seconds=grace_seconds,
             over=over,

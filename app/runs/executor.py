@@ -7,8 +7,8 @@ another process recovers once this one's heartbeat is stale.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,30 +16,32 @@ from typing import Any
 
 import structlog
 
-from app.control.stops import (
-    CancelledError,
-    DeadlineExceededError,
-    HandOver,
-    Stop,
-    StopCause,
-    StopKind,
-)
+from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.driver import GraphExecution
+from app.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.supervision import DetachedError, Supervisor, seconds_of
+from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.node_type import RunFacts
 from app.runs.execution import Execution
+from app.runs.giving_back import (
+    CLAIM_SECONDS,
+    GIVE_UP_SECONDS,
+    RELEASES_AT_ONCE,
+    Declined,
+    when_there,
+)
 from app.runs.journal import LostRunError
 from app.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
-from app.runs.run import CancelRequest, Run, RunKey, RunStatus, as_ended
+from app.runs.run import CallRecord, CancelRequest, Run, RunKey, RunStatus, as_ended
 from app.tools.artifacts import ArtifactKeeper
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +55,7 @@ class ExecutorLimits:
     """How often a run may be begun before it fails as lost."""
     max_parallel_steps: int
     """How many steps of one run work at once, however wide its graphs are."""
+    values: ValueLimits = USUAL_LIMITS
 
 
 @dataclass(slots=True)
@@ -102,6 +105,8 @@ class RunExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserved = 0
         self._room = asyncio.Event()
+        self._releasing = asyncio.Semaphore(RELEASES_AT_ONCE)
+        self._declined = Declined()
         self._open = True
         self._handing_over = False
 
@@ -185,7 +190,10 @@ class RunExecutor:
         return active.final
 
     async def drain(self, grace_seconds: float) -> None:
-        """Start nothing more; let runs end for a while, then give the others back."""
+        """Start nothing more; let runs end for a while, then give the others back.
+
+        What cannot be given back, because the database is away, is left to whoever finds it.
+        """
         self.stop_taking()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
@@ -193,11 +201,21 @@ class RunExecutor:
         for active in self._active.values():
             active.token.trip(_shutting_down())
         while self._reserved or self._tasks:
+            left = self._reserved, len(self._tasks)
             if self._reserved:  # a run may just be being claimed
                 self._room.clear()
-                await self._room.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CLAIM_SECONDS):
+                        await self._room.wait()
             else:
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(self._tasks, timeout=GIVE_UP_SECONDS)
+            if left == (self._reserved, len(self._tasks)):
+                break
+        if self._tasks:
+            log.warning("runs.left_behind", count=len(self._active))
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=GIVE_UP_SECONDS)
 
     async def _execute(
         self, active: _Active, permitted_at: float, *, after: _Active | None
@@ -205,6 +223,8 @@ class RunExecutor:
         run = active.run
         structlog.contextvars.bind_contextvars(tenant=run.key.tenant, run_id=run.key.run_id)
         try:
+            if run.attempts > 1:
+                log.warning("run.taken_over", attempt=run.attempts, worker_id=self.worker_id)
             if after is not None:
                 await after.ended.wait()
             await self._run(active, permitted_at)
@@ -218,7 +238,9 @@ class RunExecutor:
 
     async def _run(self, active: _Active, permitted_at: float) -> None:
         run = active.run
-        earlier = await self._store.calls(run.key) if run.fence > 1 else ()
+        earlier: Sequence[CallRecord] = ()
+        if run.fence > 1:
+            earlier = await when_there(partial(self._store.calls, run.key))
         begin = partial(
             Execution,
             run=run,
@@ -226,6 +248,7 @@ class RunExecutor:
             journals=self._journals,
             permitted_at=permitted_at,
             clock=self._clock,
+            limits=self._limits.values,
         )
         try:
             execution = begin(earlier=earlier)
@@ -239,13 +262,25 @@ class RunExecutor:
         try:
             outcome = await self._outcome(active, execution)
         except GraphProblemsError as error:  # it was fine when it was accepted
-            await self._finish(active, execution, failed(run, error, None, at=_now()))
+            await self._decline(active, execution, error)
             return
         outcome.let_go()
         if isinstance(outcome.stop, HandOver) and not self._is_exhausted(run):
-            await self._release(active, execution)
+            await self._release(active, execution, "The process gave the run up.")
         else:
             await self._finish(active, execution, outcome_of(run, outcome, at=_now()))
+
+    async def _decline(
+        self, active: _Active, execution: Execution, error: GraphProblemsError
+    ) -> None:
+        """Leave a run to processes that can execute it; fail it if there seem to be none."""
+        pause_seconds = self._declined.pause_before(active.run.key)
+        if pause_seconds is None:
+            await self._finish(active, execution, failed(active.run, error, None, at=_now()))
+            return
+        log.warning("run.declined", seconds=pause_seconds, detail=str(error))
+        reason = "The process cannot execute the run's graph."
+        await self._release(active, execution, reason, pause_seconds=pause_seconds)
 
     async def _finish(self, active: _Active, execution: Execution, outcome: RunOutcome) -> None:
         """Write the end; where a cancel request came first, that is the end."""
@@ -277,8 +312,13 @@ class RunExecutor:
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
             return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
+        begun = RUN_RESUMED if run.last_seq else RUN_STARTED
+        execution.journal.emit(Event(type=begun, data={"attempt": run.attempts}))
         try:
-            with seconds_of(execution.scope, active.token), _deadline_of(active, execution):
+            with (
+                seconds_of(execution.scope, active.token),
+                deadline_of(active.run.request.deadline, active.token),
+            ):
                 return await self._supervisor.run(
                     graph.run(), active.token, late=lambda _: self._record_late(active, execution)
                 )
@@ -309,19 +349,25 @@ class RunExecutor:
         prepared = active.prepared or await self._graphs.prepared(run)
         return GraphExecution(prepared, inputs_of(run.request), context)
 
-    async def _release(self, active: _Active, execution: Execution) -> None:
+    async def _release(
+        self, active: _Active, execution: Execution, reason: str, *, pause_seconds: float = 0.0
+    ) -> None:
         """Let another process go on with the run, unless it has it already."""
         if isinstance(active.token.stop, LostRunError):
             log.warning("run.lost")
             return
-        calls, events = execution.abandon("The process gave the run up.")
-        await self._store.release(
+        calls, events = execution.abandon(reason)
+        release = partial(
+            self._store.release,
             active.run,
             active_seconds=execution.active_seconds,
             calls=calls,
             events=events,
             counted=False,
+            pause_seconds=pause_seconds,
         )
+        async with self._releasing:
+            await when_there(release)
         log.info("run.handed_over")
 
     def _record_late(self, active: _Active, execution: Execution) -> None:
@@ -346,23 +392,6 @@ class RunExecutor:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-@contextmanager
-def _deadline_of(active: _Active, execution: Execution) -> Iterator[None]:
-    """Have a run's deadline interrupt it while the block works; at once if it has passed."""
-    deadline, left = active.run.request.deadline, execution.deadline_in()
-    if deadline is None or left is None:
-        yield
-        return
-    stop = DeadlineExceededError(deadline)
-    if left <= 0:
-        active.token.trip(stop)
-    timer = asyncio.get_running_loop().call_later(max(0.0, left), active.token.trip, stop)
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _now() -> datetime:

@@ -8,6 +8,7 @@ import structlog
 
 from app.engine.cancellation import is_being_cancelled
 from app.engine.supervision import shielded
+from app.runs.errors import StoreUnavailableError
 from app.runs.executor import RunExecutor
 from app.runs.ports import RunStore, WorkerStore
 from app.runs.run import RunKey
@@ -19,6 +20,9 @@ BEAT_GRACE_SECONDS = 5.0
 
 RESTART_SECONDS = (0.1, 5.0)
 """How long a loop that ended waits before it is started again: first, at most."""
+
+STOP_AGAIN_SECONDS = 1.0
+"""How long a loop that was cancelled is waited for before it is cancelled again."""
 
 STEADY_SECONDS = 30.0
 """How long a loop must have run for the next wait to be the first one again."""
@@ -35,11 +39,16 @@ class Loops:
         self._tasks[name] = asyncio.create_task(_forever(name, loop), name=name)
 
     async def stop(self) -> None:
-        """End all loops."""
-        for task in self._tasks.values():
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks.values())
+        """End all loops.
+
+        They are cancelled until they have ended: a loop that was just failing may answer a cancel
+        with its failure, as a task group does whose tasks have failed.
+        """
+        left = set(self._tasks.values())
+        while left:
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=STOP_AGAIN_SECONDS)
 
 
 async def _forever(name: str, loop: Callable[[], Awaitable[None]]) -> None:
@@ -57,6 +66,8 @@ async def _forever(name: str, loop: Callable[[], Awaitable[None]]) -> None:
             log.warning("loop.failed", loop=name, error=type(error).__name__)
         except Exception as error:
             log.warning("loop.failed", loop=name, error=type(error).__name__)
+        if is_being_cancelled():
+            raise asyncio.CancelledError
         if clock() - began > STEADY_SECONDS:
             pause = first
         await asyncio.sleep(pause)
@@ -78,17 +89,31 @@ class Heartbeat:
     store: RunStore
     executor: RunExecutor
     interval_seconds: float
+    _beaten_at: float = field(init=False)
     _orphans: "_SeenFor" = field(init=False)
     _strays: "_SeenFor" = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with nothing seen."""
+        self._beaten_at = asyncio.get_running_loop().time()
         self._orphans, self._strays = (_SeenFor(0.9 * self.interval_seconds) for _ in range(2))
 
+    @property
+    def silent_seconds(self) -> float:
+        """How long ago the last beat got through."""
+        return asyncio.get_running_loop().time() - self._beaten_at
+
     async def run(self) -> None:
-        """Beat for ever."""
+        """Beat for ever; a database that is away is tried again with the next beat."""
+        away = False
         while True:
-            await shielded(self.beat(), grace_seconds=BEAT_GRACE_SECONDS)
+            try:
+                await shielded(self.beat(), grace_seconds=BEAT_GRACE_SECONDS)
+                away = False
+            except StoreUnavailableError:
+                if not away:
+                    log.warning("heartbeat.database_away")
+                away = True
             await asyncio.sleep(self.interval_seconds)
 
     async def beat(self) -> None:
@@ -98,6 +123,7 @@ class Heartbeat:
             StoreUnavailableError: the database does not answer.
         """
         beat = await self.workers.beat(self.executor.worker_id)
+        self._beaten_at = asyncio.get_running_loop().time()
         for key, cancel_request in beat.cancelled.items():
             self.executor.cancel(key, cancel_request)
         for key in self._strays.confirmed(self.executor.active - beat.owned):
@@ -106,8 +132,11 @@ class Heartbeat:
             await self._give_back(key)
 
     async def leave(self) -> None:
-        """Record that this process ends."""
-        await self.workers.leave(self.executor.worker_id)
+        """Record that this process ends; without the database others will notice."""
+        try:
+            await self.workers.leave(self.executor.worker_id)
+        except StoreUnavailableError:
+            log.warning("heartbeat.left_unsaid")
 
     async def _give_back(self, key: RunKey) -> None:
         run = await self.store.get(key)

@@ -12,35 +12,63 @@ without a pause in between is stored together.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
 
 import structlog
 
-from app.control.stops import CancelledError, HandOver
+from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.control.usage import Charge
 from app.engine.cancellation import CancellationToken
 from app.engine.events import Event
-from app.engine.ports import Entry, Recorded
+from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
-from app.runs.event_log import EventLog, frozen
+from app.runs.event_log import EventLog
 from app.runs.ports import JournalStore, JournalWrite, Permission
 from app.runs.replay import entries_of, spent_inside, tries_of
 from app.runs.run import CallRecord, EventRecord, Run
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import (
+    USUAL_LIMITS,
+    FrozenJson,
+    ValueLimits,
+    ValueTooLargeError,
+    freeze,
+)
 from app.trace.node import TERMINAL, Node
 
 log = structlog.get_logger(__name__)
 
 PERMISSION_SECONDS = 0.1
-"""How old the database's permission to go on may be when a call begins."""
+"""How old the database's permission to go on may be when a call begins, counted from its arrival.
 
-ASKS = 20
-"""How often a barrier asks a database that takes longer than that to answer."""
+Until then the database has answered for the run's row: a cancel request is stored before that, and
+refuses, or after it. A busy event loop, or an answer that was held up, makes it older.
+"""
+
+ASKS = 2
+"""How often a barrier asks. One that is late again goes on: asking more would make a busy process,
+or a slow database, still later."""
 
 SOON_SECONDS = 0.05
 """How long a change waits for others before it is stored without a barrier."""
+
+
+ROW_BYTES = 500
+"""What a row of the journal takes beside the values in it, about."""
+
+
+class RunTooLargeError(Stop):
+    """The run has stored as much as it may."""
+
+    def __init__(self, stored_bytes: int, max_bytes: int) -> None:
+        reason = (
+            f"The run has stored {stored_bytes:,} bytes; at most {max_bytes:,} are allowed"
+            " (limits.max_run_mb)."
+        )
+        super().__init__(StopCause(kind=StopKind.BUDGET, scope="run", reason=reason))
 
 
 class LostRunError(HandOver):
@@ -63,11 +91,12 @@ class RunJournal:
         earlier: Sequence[CallRecord],
         permitted_at: float,
         clock: Callable[[], float],
+        limits: ValueLimits = USUAL_LIMITS,
     ) -> None:
         """Open the journal of a claimed run.
 
         ``earlier`` is what previous executions left; ``permitted_at`` is when, on ``clock``, the
-        statement was sent that claimed the run.
+        statement was sent that claimed the run, or its answer came.
         """
         self._run = run
         self._graph = graph
@@ -76,14 +105,19 @@ class RunJournal:
         self._clock = clock
         self._permitted_at = permitted_at
         self._entries = entries_of(earlier)
+        self._requests: dict[str, Mapping[str, Any]] = {}
         self._unwritten = _not_stored(graph, earlier)
         self._revision = graph.revision
-        self._turn = asyncio.Lock()
+        self._idle = asyncio.Event()
+        """Set while no write is under way."""
+        self._idle.set()
         self._sent: _Sent | None = None
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
         self._recorded = tries_of(earlier)
-        self._events = EventLog(last_seq=run.last_seq, skipped=run.skipped)
+        self._limits = limits
+        self._stored_bytes = 0
+        self._events = EventLog(last_seq=run.last_seq, skipped=run.skipped, limits=limits)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False
@@ -100,11 +134,31 @@ class RunJournal:
         """Remember what belongs to a CallNode beside the node itself.
 
         Raises:
+            ValueTooLargeError: the value passes a limit.
             ValueError: the value is not JSON.
         """
-        self._entries[node_id] = replace(entry, value=frozen(entry.value))
+        frozen = self._frozen(entry)
+        self._stored_bytes += ROW_BYTES + (0 if frozen is None else frozen.size_bytes)
+        self._entries[node_id] = replace(entry, value=frozen)
         self._unwritten.add(node_id)
         self.touch()
+
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        """Keep what a call asks until it is stored, which is once."""
+        self._requests[node_id] = request
+
+    def _frozen(self, entry: Entry) -> FrozenJson | None:
+        """Return a value as it is stored; a step's are frozen before, by its graph."""
+        value, limits = entry.value, self._limits
+        if value is None or type(value) is FrozenJson:
+            return value
+        most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
+        if entry.outcome is CallOutcome.RESULT:
+            most, key = limits.max_value_bytes, "limits.max_value_kb"
+        try:
+            return freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
+        except ValueTooLargeError as error:
+            raise ValueTooLargeError(f"The result {error}.") from None
 
     def emit(self, event: Event) -> None:
         """Take an event; one that comes after the end is dropped.
@@ -126,15 +180,21 @@ class RunJournal:
 
         Raises:
             CancelledError: the run has a cancel request.
-            HandOver: the run was lost to another worker, or the database is too slow to answer.
+            LostRunError: the run belongs to another worker.
+            RunTooLargeError: the run has stored as much as it may.
         """
-        if not external and self._clock() - self._permitted_at <= PERMISSION_SECONDS:
+        stored_bytes = self._stored_bytes + self._events.size_bytes
+        if stored_bytes > self._limits.max_run_bytes:
+            raise RunTooLargeError(stored_bytes, self._limits.max_run_bytes)
+        if not external and self._is_fresh():
             return
         for _ in range(ASKS):
             await self._store_changes()
-            if self._clock() - self._permitted_at <= PERMISSION_SECONDS:
+            if self._is_fresh():
                 return
-        raise HandOver("The database answers too slowly to say whether the run may go on.")
+
+    def _is_fresh(self) -> bool:
+        return self._clock() - self._permitted_at <= PERMISSION_SECONDS
 
     def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
         """Write nothing more by itself; return what may not be stored yet.
@@ -165,14 +225,22 @@ class RunJournal:
             LostRunError: the run belongs to another worker.
         """
         begun_before = self._writes_begun
-        async with self._turn:
+        while not self._idle.is_set():
+            await self._idle.wait()  # all who wait go on at once, one of them writes
             if self._last_granted > begun_before:
                 return
+        self._idle.clear()
+        try:
             self._writes_begun += 1
-            asked_at = self._clock()
-            self._judge(await self._write_next())
+            permission = await self._write_next()
+            self._judge(permission)
             self._last_granted = self._writes_begun
-            self._permitted_at = max(self._permitted_at, asked_at)
+            answered_at = permission.answered_at
+            self._permitted_at = max(
+                self._permitted_at, self._clock() if answered_at is None else answered_at
+            )
+        finally:
+            self._idle.set()
 
     async def _write_next(self) -> Permission:
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
@@ -191,6 +259,9 @@ class RunJournal:
             self._sent = None
         if permission.owned:
             self._events.confirm(write.events)
+            if self._requests:
+                for record in write.calls:
+                    self._requests.pop(record.node_id, None)
         else:
             self._take_back(sent)
         return permission
@@ -216,7 +287,8 @@ class RunJournal:
             changed[node_id] = self._graph.node(node_id)
         self._unwritten.clear()
         return tuple(
-            _record(changed[node_id], self._entries) for node_id in sorted(changed, key=_order)
+            _record(changed[node_id], self._entries, self._requests)
+            for node_id in sorted(changed, key=_order)
         )
 
     def _write_soon(self) -> None:
@@ -250,12 +322,15 @@ class _Sent:
     unwritten: frozenset[str]
 
 
-def _record(node: Node, entries: dict[str, Entry]) -> CallRecord:
-    entry = entries.get(node["node_id"])
+def _record(
+    node: Node, entries: dict[str, Entry], requests: dict[str, Mapping[str, Any]]
+) -> CallRecord:
+    entry, request = entries.get(node["node_id"]), requests.get(node["node_id"])
     if entry is None:
-        return CallRecord(node=node)
+        return CallRecord(node=node, request=request)
     return CallRecord(
         node=node,
+        request=request,
         call_key=entry.call_key,
         request_hash=entry.request_hash,
         charge=_charge(entry),

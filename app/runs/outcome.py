@@ -7,8 +7,9 @@ from typing import Any
 
 from app.control.stops import CancelledError, Stop, StopCause, StopKind
 from app.control.usage import ResourceUsage
-from app.engine.report import GraphOutcome, StepReport, class_of, message_of_error
+from app.engine.report import GraphOutcome, StepReport, class_of
 from app.kernel.facts import StepStatus
+from app.observability.errors import message_of_error
 from app.runs.event_log import EventLog, run_ended
 from app.runs.plan import CASE_STEP, result_of
 from app.runs.replay import graph_of, spent_before, tries_of
@@ -33,10 +34,8 @@ def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
     if outcome.stop is not None:
         return stopped(run, outcome.stop, result, at=at)
     if outcome.error is not None:
-        return failed(run, outcome.error, result, at=at)
-    return RunOutcome(
-        status=RunStatus.COMPLETED, finish_reason=_of_a_case(run, "success"), result=result
-    )
+        return failed(run, outcome.error, result, at=at, step_id=_failed_step(outcome))
+    return RunOutcome(status=RunStatus.COMPLETED, finish_reason="success", result=result)
 
 
 def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> RunOutcome:
@@ -49,24 +48,46 @@ def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datet
         case StopKind.WORKER_LOST | StopKind.ERROR:
             status = RunStatus.FAILED
         case _:
-            status, finish_reason = RunStatus.HALTED, _of_a_case(run, "budget")
+            status, finish_reason = RunStatus.HALTED, "budget"
     if result is not None and run.kind is RunKind.CASE:
         result = {**result, "finish_reason": finish_reason}
     return RunOutcome(status=status, finish_reason=finish_reason, result=result, stop=cause)
 
 
 def failed(
-    run: Run, error: Exception, result: Mapping[str, Any] | None, *, at: datetime
+    run: Run,
+    error: Exception,
+    result: Mapping[str, Any] | None,
+    *,
+    at: datetime,
+    step_id: str | None = None,
 ) -> RunOutcome:
-    """Return the end of a run that an error ended; a case says what its failure is called."""
+    """Return the end of a run that an error ended; a case says what its failure is called.
+
+    ``step_id`` is the step that failed, if one did.
+    """
     finish_reason = None if result is None else result.get("finish_reason")
     return RunOutcome(
         status=RunStatus.FAILED,
-        finish_reason=_of_a_case(run, finish_reason),
+        finish_reason=finish_reason if run.kind is RunKind.CASE else None,
         result=result,
-        stop=StopCause(kind=StopKind.ERROR, reason=message_of_error(error), at=at),
+        stop=StopCause(
+            kind=StopKind.ERROR,
+            reason=message_of_error(error),
+            step_id=step_id,
+            error_class=class_of(error),
+            at=at,
+        ),
         error_class=class_of(error),
     )
+
+
+def _failed_step(outcome: GraphOutcome) -> str | None:
+    """Return the step whose failure failed a graph."""
+    failed = (
+        step_id for step_id, report in outcome.steps.items() if report.status is StepStatus.FAILED
+    )
+    return next(failed, None)
 
 
 def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
@@ -81,11 +102,6 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
             graph.mark_failure(root, outcome.error_class or "Error", reason)
         case _:
             graph.mark_halt(root, reason)
-
-
-def _of_a_case(run: Run, finish_reason: str | None) -> str | None:
-    """Return the word that only cases end with."""
-    return finish_reason if run.kind is RunKind.CASE else None
 
 
 def cancelled_while_queued(

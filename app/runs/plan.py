@@ -6,17 +6,15 @@ from typing import Any
 
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepReport, message_of_error
+from app.engine.report import GraphOutcome, StepReport, class_of
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
+from app.observability.errors import message_of_error
 from app.runs.run import Run, RunKind, RunRequest
 
 CASE_STEP = "case"
 RESULT = "result"
-
-PREPARED_AT_ONCE = 200
-"""Steps of a graph; preparing more would keep the event loop for tens of milliseconds."""
 
 
 class RunGraphs:
@@ -28,11 +26,10 @@ class RunGraphs:
         """Of cases that say no more than their question and their mode, by mode."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
-        """Return the graph of a run; a large one is prepared in a thread, see :meth:`graph_for`."""
-        steps = (run.request.graph or {}).get("steps", ())
-        if len(steps) <= PREPARED_AT_ONCE:
-            return self.graph_for(run)
-        return await asyncio.to_thread(self.graph_for, run)
+        """Return the graph of a run; a caller's is prepared in a thread, see :meth:`graph_for`."""
+        if run.request.kind is RunKind.GRAPH:
+            return await asyncio.to_thread(self.graph_for, run)
+        return self.graph_for(run)
 
     def graph_for(self, run: Run) -> PreparedGraph:
         """Return the graph of a run.
@@ -74,12 +71,13 @@ def facts_of(run: Run) -> RunFacts:
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
     """Return what a run came to, or had come to when it was ended."""
     if run.request.kind is RunKind.GRAPH:
-        return _graph_result(outcome.steps)
+        return _graph_result(outcome)
     case: Mapping[str, Any] | None = outcome.steps[CASE_STEP].outputs.get(RESULT)
     return None if case is None else dict(case)
 
 
-def _graph_result(steps: Mapping[str, StepReport]) -> dict[str, Any]:
+def _graph_result(outcome: GraphOutcome) -> dict[str, Any]:
+    steps = outcome.steps
     return {
         "outputs": {
             step_id: dict(report.outputs) for step_id, report in steps.items() if report.outputs
@@ -92,6 +90,9 @@ def _standing(report: StepReport) -> dict[str, Any]:
     standing: dict[str, Any] = {"status": report.status.value}
     if report.error is not None:
         standing["error"] = message_of_error(report.error)
+        standing["error_class"] = class_of(report.error)
+        standing["attempts"] = report.attempts
+        standing["node_id"] = report.node or None
     if report.recovered_by is not None:
         standing["recovered_by"] = report.recovered_by
     return standing

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -63,6 +63,8 @@ class RunFilter:
     limit: int = 50
     cursor: str | None = None
     """Where the page before ended."""
+    max_bytes: int | None = None
+    """Runs that would begin beyond so many bytes of JSON are left to the next page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class RunStore(Protocol):
         ...
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs; what they are to execute may be left out of them.
+        """Return a page of runs without results; graphs and inputs may be left out of them too.
 
         Raises:
             InvalidRunError: the cursor is not one of ours.
@@ -181,8 +183,15 @@ class RunStore(Protocol):
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
-        """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
+        """Give a claimed run back to the queue; ``counted`` says whether the attempt counts.
+
+        Nobody may claim it before ``pause_seconds`` have passed.
+
+        Raises:
+            StoreUnavailableError: the database did not answer; it may have been given back.
+        """
         ...
 
     async def late(self, result: LateResult) -> None:
@@ -207,6 +216,20 @@ class RunStore(Protocol):
         """Return the journal of a run, in the order of its CallNodes."""
         ...
 
+    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
+        """Return one call of a run with what it asked, its attempts and the root of the run.
+
+        They come in the order of their CallNodes; without the call, if there is none.
+        """
+        ...
+
+    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+        """Return the first calls and steps of a run, with what they asked and what they got.
+
+        Left out are those with which requests and replies would come to more than ``max_bytes``.
+        """
+        ...
+
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run; None before."""
         ...
@@ -219,6 +242,9 @@ class Permission:
     owned: bool
     """False if the run belongs to another worker by now, or has ended."""
     cancel_request: CancelRequest | None
+    answered_at: float | None = field(default=None, compare=False)
+    """From when on the answer ages, on the monotonic clock: when it arrived, or when it was asked
+    for if it took longer than usual. None counts as the moment at which it is looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +276,9 @@ class JournalStore(Protocol):
         """Store a piece of a run's journal if the run is still owned; durable on return.
 
         Waits for a database that is away.
+
+        Raises:
+            WriteFailedError: the database is there, and cannot carry it out.
         """
         ...
 

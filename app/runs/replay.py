@@ -13,9 +13,8 @@ from app.control.usage import Charge
 from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
 from app.runs.run import CallRecord, Run
+from app.trace.call_tree import WORKER_LOST
 from app.trace.execution_graph import ExecutionGraph
-
-WORKER_LOST = "worker_lost"
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:

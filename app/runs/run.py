@@ -87,6 +87,9 @@ class RunRequest:
     mode: str | None = None
     """None is the configured mode, and so on for what follows."""
     budget: Budget = field(default_factory=Budget)
+    requires_prices: bool = True
+    """False if nobody has set the limit of cost: it is the service's own default then, and models
+    without a known price are let through."""
     deadline: datetime | None = None
     seed: int | None = None
     timezone: str | None = None
@@ -168,6 +171,9 @@ class CallRecord:
     charge: Mapping[str, Any] = field(default_factory=dict)
     outcome: str | None = None
     value: Any = None
+    """As it is read from the store; on its way there it may be frozen already."""
+    request: Mapping[str, Any] | None = None
+    """What was asked, as it may be shown. It is written once, and read by itself alone."""
 
     @property
     def node_id(self) -> str:

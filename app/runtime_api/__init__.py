@@ -14,6 +14,7 @@ from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import DeadlockError, NodeLock
 from app.engine.context import ExecutionContext, FlowContext
+from app.engine.events import Event
 from app.engine.materializer import LinkCycleError
 from app.engine.node import ExecutionResult, Materializing, Node, NodeEvent
 from app.engine.prepared import BoundNode
@@ -36,6 +37,7 @@ __all__ = [
     "DeadlockError",
     "Dimension",
     "ErrorPolicy",
+    "Event",
     "ExecutionContext",
     "ExecutionGraph",
     "ExecutionResult",

@@ -1,26 +1,31 @@
 """Executes a prepared graph for a caller in Python: its limits, its stop and its trace joined."""
 
+import asyncio
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from app.control.stops import Stop, StopKind
+from app.control.stops import CancelledError, Stop, StopKind
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import DEFAULT_CEILING, StepSlots
 from app.engine.context import ExecutionContext, RunContext
 from app.engine.driver import GraphExecution
+from app.engine.events import Event, EventSink
 from app.engine.ports import NullJournal
 from app.engine.prepared import PreparedGraph
-from app.engine.report import GraphOutcome, StepRecords, message_of_error
-from app.engine.supervision import DetachedError, Supervisor, seconds_of
+from app.engine.report import GraphOutcome, StepRecords
+from app.engine.step_runner import CANCELLED
+from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
 from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.function import BlockingPool
+from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.explain import explain
 from app.trace.step_trace import RecordedSteps
 
 Status = Literal["completed", "failed", "halted", "cancelled"]
@@ -34,13 +39,21 @@ class GraphRun:
     results: dict[str, Any]
     """By step; of a step that was cut off or failed, what it had so far."""
     steps: Mapping[str, str]
-    """How each step stands: pending, completed, failed, cancelled or skipped."""
+    """How each step stands: completed, failed, halted, cancelled, skipped or not_started."""
     error: Exception | None
     """What failed it."""
+    errors: Mapping[str, Exception]
+    """By step, what failed it; also of a step whose policy has made that good."""
+    recovered: Mapping[str, str]
+    """By step, how its policy made a failure good: ``skip`` or ``fallback``."""
     stop: Stop | None
     """The limit, or the cancel request, that ended it."""
     calls: ExecutionGraph
     """Everything that was executed and called."""
+
+    def explain(self) -> str:
+        """Return what happened as a text for people: the tree of steps and calls, times, costs."""
+        return explain(self.calls.snapshot(), cancelled=self.status == "cancelled")
 
 
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -66,6 +79,16 @@ def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
         results=results_of(outputs),
         steps={step_id: _WORDS[report.status] for step_id, report in outcome.steps.items()},
         error=outcome.error,
+        errors={
+            step_id: report.error
+            for step_id, report in outcome.steps.items()
+            if report.error is not None
+        },
+        recovered={
+            step_id: report.recovered_by
+            for step_id, report in outcome.steps.items()
+            if report.recovered_by is not None
+        },
         stop=outcome.stop,
         calls=calls,
     )
@@ -77,18 +100,36 @@ def _status(outcome: GraphOutcome) -> Status:
     return "completed" if outcome.error is None else "failed"
 
 
+@dataclass(frozen=True, slots=True)
+class EventQueue:
+    """A sink that passes the events of a run on as they happen."""
+
+    emit: Callable[[Event], None]
+
+
 async def execute(
-    prepared: PreparedGraph, context: ExecutionContext, *, grace_seconds: float
+    prepared: PreparedGraph,
+    context: ExecutionContext,
+    *,
+    grace_seconds: float,
+    events: EventSink | None = None,
 ) -> GraphRun:
-    """Execute a graph and return how it ended, whatever happened in it."""
+    """Execute a graph and return how it ended, whatever happened in it; ``events`` gets them."""
     pool = BlockingPool(prepared.graph.max_parallel)
     records = None if context.trace is None else StepRecords()
-    run = _run_context(prepared, context, pool, grace_seconds, records)
+    run = replace(_run_context(prepared, context, pool, grace_seconds, records), events=events)
     if context.trace is not None and records is not None:
         started_ns = run.trace.readings[0]
         context.trace.follow(RecordedSteps(run.trace, records, datetime.now(UTC), started_ns))
+    run.calls.events = events
+    execution = GraphExecution(prepared, {}, run)
     try:
-        outcome = await _supervised(GraphExecution(prepared, {}, run), run)
+        with deadline_of(context.deadline, run.token):
+            outcome = await _supervised(execution, run)
+    except asyncio.CancelledError as cancelled:
+        stop = CancelledError(str(cancelled) or CANCELLED)
+        _close(run, ended(execution.abandoned(stop), run.trace), context)
+        raise
     finally:
         pool.close()
         if records is not None:

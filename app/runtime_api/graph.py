@@ -1,6 +1,7 @@
 """Graphs in Python: nodes placed as steps, joined, checked and executed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -9,17 +10,17 @@ from app.control.retry import ErrorPolicy
 from app.engine.concurrency import NodeLock
 from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowContext
 from app.engine.driver import GraphExecution
+from app.engine.events import Event, EventSink
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.report import GraphOutcome
 from app.engine.step_path import check_step_id
+from app.engine.supervision import until_done
 from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
 from app.kernel.graph import Graph as Shape
 from app.kernel.graph import Step as Placed
 from app.kernel.problems import Traits
 from app.kernel.validation import problems_of
 from app.nodes.function import ContextNode, ContextualNode
-from app.runtime_api.executing import GraphRun, ended, execute, results_of
-from app.trace.execution_graph import ExecutionGraph
+from app.runtime_api.executing import EventQueue, GraphRun, ended, execute, results_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,13 @@ class Step:
     depends_on: tuple[str, ...] = ()
     error_policy: ErrorPolicy | None = None
     sub_budget: Budget | None = None
+
+
+def nodes_of(step: Step) -> Iterator[ContextualNode | BoundNode]:
+    """Yield the node of a step, and what its policy falls back on."""
+    yield step.node
+    if step.error_policy is not None and step.error_policy.fallback_node is not None:
+        yield step.error_policy.fallback_node
 
 
 def prepared(step: Step) -> PreparedStep:
@@ -60,16 +68,24 @@ def type_of(node: ContextualNode | BoundNode) -> str:
 
 
 def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
-    """Return the lock of a persistent node, or raise TypeError if it has none."""
+    """Return the lock of a persistent node; one that has none gets it as its attribute ``lock``.
+
+    Raises:
+        TypeError: its attribute ``lock`` is something else, or it can have no attributes.
+    """
     if isinstance(node, BoundNode):
         return node.lock
     if not getattr(node, "persistent", False):
         return None
     lock = getattr(node, "lock", None)
+    if lock is None:
+        lock = NodeLock(node.id)
+        try:
+            node.lock = lock  # type: ignore[attr-defined]
+        except AttributeError:
+            lock = None
     if not isinstance(lock, NodeLock):
-        raise TypeError(
-            f"Persistent node {node.id!r} has no lock: give it an attribute lock = NodeLock(id)."
-        )
+        raise TypeError(f"Persistent node {node.id!r} needs an attribute lock = NodeLock(id).")
     return lock
 
 
@@ -103,6 +119,9 @@ class Graph:
         self._edges: list[Edge] = []
         self._prepared: PreparedGraph | None = None
 
+    def __repr__(self) -> str:
+        return f"Graph({self.id!r}, steps={list(self._steps)}, max_parallel={self.max_parallel})"
+
     @property
     def steps(self) -> Mapping[str, Step]:
         """The steps by id, in the order in which they were added."""
@@ -127,14 +146,14 @@ class Graph:
         Raises:
             GraphError: the graph has a step of that id already.
             ValueError: the id is empty or holds a character that paths of steps are made with.
-            TypeError: ``node`` can do neither, or is persistent and has no lock.
+            TypeError: the id is no text, ``depends_on`` is one text, ``node`` or the policy's
+                ``fallback_node`` is no node, or one of them is persistent and has no lock.
         """
         check_step_id(step_id)
         if step_id in self._steps:
             raise GraphError(f"The graph has a step {step_id!r} already.")
-        if not callable(getattr(node, "execute", None)) and not isinstance(node, BoundNode):
-            raise TypeError(f"A step needs a node with execute(), not {type(node).__name__}.")
-        lock_of(node)
+        if isinstance(depends_on, str):
+            raise TypeError(f"depends_on is a list of step ids: write [{depends_on!r}].")
         step = Step(
             id=step_id,
             node=node,
@@ -143,6 +162,11 @@ class Graph:
             error_policy=error_policy,
             sub_budget=sub_budget,
         )
+        for one in nodes_of(step):
+            if not callable(getattr(one, "execute", None)) and not isinstance(one, BoundNode):
+                role = "A step" if one is node else "fallback_node"
+                raise TypeError(f"{role} needs a node with execute(), not {type(one).__name__}.")
+            lock_of(one)
         self._steps[step_id] = step
         self._prepared = None
         return step
@@ -175,6 +199,8 @@ class Graph:
         """
         if not self._steps:
             return []
+        if (way := _way_to(self, self)) is not None:
+            return [f"The graph {self.id!r} is inside itself, as step {'/'.join(way)}."]
         problems = problems_of(self._shape(), lambda placed: self._traits(placed.id))
         return [problem.message for problem in problems]
 
@@ -211,24 +237,56 @@ class Graph:
         Raises:
             GraphError: the graph is not valid; nothing was executed.
         """
-        if not self._steps:
-            calls = ExecutionGraph()
-            calls.mark_success(calls.create_root(self.id), 0)
-            return ended(GraphOutcome({}), calls)
-        return await execute(
-            self._ready(), context or ExecutionContext(), grace_seconds=self._grace_seconds
-        )
+        context = context or ExecutionContext()
+        if context.flow is not None:
+            return await self._run_inside(context.flow, context)
+        return await self._run(context, None)
+
+    async def stream(
+        self, context: ExecutionContext | None = None
+    ) -> AsyncGenerator[Event | GraphRun, None]:
+        """Execute the graph; yield its events as they happen, and last how it ended.
+
+        Closing the iterator before its end cancels the graph. Events are what the service shows of
+        a run: ``step.started``, ``step.completed`` and so on, and those that nodes report.
+
+        Raises:
+            GraphError: the graph is not valid; nothing was executed.
+        """
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        sink = EventQueue(events.put_nowait)
+        run = asyncio.create_task(self._run(context or ExecutionContext(), sink), name=self.id)
+        run.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            yield run.result()
+        finally:
+            run.cancel()
+            await until_done((run,), 2 * self._grace_seconds)
+
+    async def _run(self, context: ExecutionContext, events: EventSink | None) -> GraphRun:
+        grace = self._grace_seconds
+        return await execute(self._ready(), context, grace_seconds=grace, events=events)
 
     async def _execute_inside(self, flow: FlowContext, context: ExecutionContext) -> dict[str, Any]:
         """Execute as a step of another graph, within the limits of that step."""
-        if not self._steps:
-            return {}
+        ran = await self._run_inside(flow, context)
+        if ran.error is not None:
+            raise ran.error
+        return ran.results
+
+    async def _run_inside(self, flow: FlowContext, context: ExecutionContext) -> GraphRun:
+        """Execute as :meth:`_execute_inside` does; a failure is returned, a stop passes through."""
         services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
         inner = replace(flow, run=run, scope=context.scope or flow.scope)
         nested = GraphExecution.inside(inner, self._ready(), {})
         flow.keep(lambda: {DEFAULT_HANDLE: results_of(nested.outputs())})
-        return results_of(await nested.result())
+        outcome = await nested.run()
+        if outcome.stop is not None:
+            raise outcome.stop
+        return ended(outcome, flow.run.trace)
 
     def _ready(self) -> PreparedGraph:
         """Return the graph prepared, or raise GraphError with everything that is wrong."""
@@ -256,15 +314,27 @@ class Graph:
         )
 
     def _traits(self, step_id: str) -> Traits:
-        return Traits(holds=frozenset(_locks_in(self._steps[step_id].node)))
+        return Traits(holds=frozenset(_locks_in(self._steps[step_id])))
 
 
-def _locks_in(node: ContextualNode | BoundNode) -> Iterator[NodeLock]:
-    """Yield the locks that a node takes, also those inside a nested graph."""
-    if isinstance(node, Graph):
-        for step in node.steps.values():
-            yield from _locks_in(step.node)
-        return
-    lock = lock_of(node)
-    if lock is not None:
-        yield lock
+def _locks_in(step: Step) -> Iterator[NodeLock]:
+    """Yield the locks that a step takes, also those inside a nested graph."""
+    for node in nodes_of(step):
+        if isinstance(node, Graph):
+            for inner in node.steps.values():
+                yield from _locks_in(inner)
+        elif (lock := lock_of(node)) is not None:
+            yield lock
+
+
+def _way_to(wanted: Graph, within: Graph, seen: frozenset[int] = frozenset()) -> list[str] | None:
+    """Return the ids of the steps that lead to a graph from inside of another one, if any do."""
+    for step in within.steps.values():
+        for node in nodes_of(step):
+            if node is wanted:
+                return [step.id]
+            if isinstance(node, Graph) and id(node) not in seen:
+                way = _way_to(wanted, node, seen | {id(node)})
+                if way is not None:
+                    return [step.id, *way]
+    return None

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field, SecretStr, TypeAdapter, create_model, model_validator
 from tzlocal import get_localzone_name
 
-from app.control.budget import Budget, json_name
+from app.control.budget import Budget, json_name, json_number
 from app.settings.values import Count, Positive, Seconds, Section, Text, key
 
 
@@ -44,6 +44,11 @@ class LimitSettings(Section):
         """The limits of the section."""
         return Budget(**{f.name: getattr(self, json_name(f.name)) for f in fields(Budget)})
 
+    @property
+    def requires_prices(self) -> bool:
+        """Whether the limit of cost was set by somebody, so that unknown prices are refused."""
+        return "max_cost_usd" in self.model_fields_set
+
 
 Limited = TypeVar("Limited", bound=LimitSettings)
 
@@ -53,7 +58,7 @@ def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
     described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
     for field in fields(Budget):
-        name, default = json_name(field.name), getattr(defaults, field.name)
+        name, default = json_name(field.name), json_number(getattr(defaults, field.name))
         limits[name] = field.type, key(default, described[name]["description"])
     return lambda section: create_model(
         section.__name__, __base__=section, __doc__=section.__doc__, **limits
@@ -67,9 +72,21 @@ class BudgetSettings(LimitSettings):
     wrap_up_reserve: Count = key(1, "Small calls, of a limit above 1, kept for the final answer.")
 
 
-@limited(Budget())
+@limited(
+    Budget(
+        max_tokens=5_000_000,
+        max_seconds=3600.0,
+        max_steps=10_000,
+        max_api_calls=1000,
+        max_cost_usd=10,
+        max_tool_calls=1000,
+    )
+)
 class AdmissionSettings(LimitSettings):
-    """What no run of any kind may exceed, whatever its caller says, and how many may wait."""
+    """What no run of any kind may exceed, whatever its caller says, and how many may wait.
+
+    The default max_cost_usd lets models without a known price through; a set one refuses them.
+    """
 
     max_queued: Positive = key(10_000, "Runs that wait for a worker; more are answered 429.")
     max_graph_kb: Positive = key(1024, "Longest graph as JSON, in KiB, with all its inner graphs.")

@@ -25,6 +25,9 @@ from app.settings.values import Location, joined, keys_of, types_in, variable_of
 PREFIX = "CASEWORKER_"
 SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
 """What providers' own clients read; these settings do too, where nothing closer is set."""
+_NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL")
+"""What the command line reads: the file of the settings, and where the service is."""
+_NEAR_MISS = ": not a setting;"
 _HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
 _FALLBACK_KEY = re.compile(r"MODELS_(?:SMALL|BIG)_FALLBACKS_[1-9]\d?_API_KEY")
 _LINK = re.compile(r"=(tcp|udp|sctp)://|_SERVICE_(HOST|PORT)[_=]|_PORT_\d+_(TCP|UDP|SCTP)[_=]")
@@ -33,10 +36,13 @@ _IN_YAML = {"model_type": "must be a section with keys and values", "tuple_type"
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings, lines to log once logging works, and the file that was read, if any."""
+    """The settings, what was noticed, and the file that was read, if any."""
 
     settings: Settings
     warnings: tuple[str, ...]
+    """Lines to log once logging works."""
+    near_misses: tuple[str, ...]
+    """Those of them about variables that are nearly, but not quite, a setting."""
     source: Path | None
 
 
@@ -57,7 +63,8 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     except ValidationError as error:
         line = _line(error.errors(include_url=False)[0], source.origins, path.name)
         raise SettingsError(" ".join(line.split())) from None
-    return LoadedSettings(settings, source.warnings, path if path.exists() else None)
+    found = path if path.exists() else None
+    return LoadedSettings(settings, source.warnings, source.near_misses, found)
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -103,6 +110,7 @@ class EnvironmentSource(InitSettingsSource):
         self._merged = file()
         self.origins: dict[Location, str] = {}  # the variables that values come from
         self.warnings = tuple(self._judge_names())
+        self.near_misses = tuple(line for line in self.warnings if _NEAR_MISS in line)
         for path, _ in keys_of(Settings):
             self._set(path, variable_of(path))
         for tier in (("models", "small"), ("models", "big")):
@@ -161,7 +169,7 @@ class EnvironmentSource(InitSettingsSource):
         known = {*map(variable_of, dict(keys_of(Settings))), *SHARED_VARIABLES}
         for name, text in sorted(self._given.items()):
             bare = name.removeprefix(PREFIX)
-            if bare in known or _FALLBACK_KEY.fullmatch(bare) or name == f"{PREFIX}CONFIG":
+            if bare in known or _FALLBACK_KEY.fullmatch(bare) or name in _NO_SETTINGS:
                 continue
             prefix = name.removesuffix(bare)
             near = get_close_matches(bare, known, n=1, cutoff=0.6 if prefix else 0.9)
@@ -171,7 +179,7 @@ class EnvironmentSource(InitSettingsSource):
             elif prefix:
                 raise SettingsError(f"{name}: unknown setting; {hint}")
             elif near and near[0] not in self._given:
-                yield f"{name}: not a setting; {hint}"
+                yield f"{name}{_NEAR_MISS} {hint}"
 
 
 def _refuse_secrets(value: Any, path: Location, shown: str) -> None:

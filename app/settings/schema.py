@@ -1,13 +1,16 @@
 """All settings with their defaults; those of the process itself stand here."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
+from app.llm.ports import MAX_REPLY_BYTES
 from app.settings import cases
 from app.settings.values import Count, Positive, Seconds, Section, Text, key
+from app.trace.frozen_json import USUAL_LIMITS
 
 
 def _postgres_url(url: SecretStr) -> SecretStr:
@@ -17,14 +20,35 @@ def _postgres_url(url: SecretStr) -> SecretStr:
     return SecretStr(f"postgresql://{rest}")
 
 
+def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not name.isascii() or set(name) & set("/:* ") for name in names):
+        raise ValueError("must be plain host names, without scheme, port or wildcard")
+    return names
+
+
 class ServerSettings(Section):
     """The HTTP server."""
 
     host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 is every address of the machine.")
     port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 takes a free one.")
     max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
-    max_json_depth: Positive = key(64, "Deepest nesting of arrays and objects in a request body.")
     request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
+    allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
+    """Host names that requests may be sent to, besides `host`, localhost and every address; null is
+    no other name, or with `auth.anonymous: anywhere` any name."""
+    max_connections: Positive = key(
+        2000, "Open connections; more are answered 503, or idle closed."
+    )
+    max_head_kb: Positive = key(32, "Longest request line and headers, in KiB; else 431.")
+    max_headers: Positive = key(100, "Headers of a request; more are answered 431.")
+    max_bodies_mb: Positive = key(64, "Request bodies on their way at once, in MiB; else 503.")
+    head_timeout_seconds: Seconds = key(
+        10.0, "Time for a whole request head; later is answered 408."
+    )
+    keep_alive_seconds: Positive = key(20, "How long a connection may wait for its next request.")
+    min_kb_per_second: Positive = key(
+        8, "Least rate of bodies (else 408) and of answers being read."
+    )
 
 
 class DatabaseSettings(Section):
@@ -47,10 +71,13 @@ class WorkerSettings(Section):
     )
     max_runs: Positive = key(1000, "Runs that a process executes at once.")
     max_parallel_steps: Positive = key(64, "Steps of one run at work at once, in all its graphs.")
-    heartbeat_seconds: Seconds = key(2.0, "Time between signs of life and looks for cancels.")
+    heartbeat_seconds: Seconds = key(1.0, "Time between signs of life and looks for cancels.")
     stale_after_seconds: Seconds = key(10.0, "Silence that means death; at least two heartbeats.")
     max_attempts: Positive = key(3, "Workers that a run may lose before it fails.")
     poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
+    health_port: Annotated[Count, Field(le=65535)] | None = None
+    """Where `caseworker worker` answers /healthz and /readyz; null serves neither, 0 takes a
+    free port."""
     cancel_grace_seconds: Seconds = key(1.0, "Time to end after a cancel before being detached.")
 
 
@@ -66,6 +93,31 @@ class TraceSettings(Section):
 
     payloads: Literal["redacted", "none", "full"] = "redacted"
     """Inputs, outputs and prompts in traces: without secrets, not at all, or as they are."""
+    max_payload_chars: Positive = key(20_000, "Of a redacted request or reply; the rest is cut.")
+    max_shown_bytes: Positive = key(2_000_000, "Of all payloads of a trace?payloads=true.")
+
+
+class LimitsSettings(Section):
+    """How large what runs pass on, store and show may be: bytes of JSON in UTF-8."""
+
+    max_value_kb: Positive = key(
+        USUAL_LIMITS.max_value_bytes >> 10, "One value: on a handle, in a template, of a tool."
+    )
+    max_reply_kb: Positive = key(
+        MAX_REPLY_BYTES // 1024, "Longest reply of a model, unfolded if it is compressed; in KiB."
+    )
+    max_outputs_kb: Positive = key(USUAL_LIMITS.max_outputs_bytes >> 10, "All outputs of a step.")
+    max_result_kb: Positive = key(
+        USUAL_LIMITS.max_result_bytes >> 10, "All outputs of a run, which are its result."
+    )
+    max_event_kb: Positive = key(USUAL_LIMITS.max_event_bytes >> 10, "The data of one event.")
+    max_run_mb: Positive = key(
+        USUAL_LIMITS.max_run_bytes >> 20, "All that a run stores; then it is halted."
+    )
+    max_page_kb: Positive = key(1024, "The runs on one page of a list; the next page has the rest.")
+    max_depth: Annotated[Positive, Field(ge=8, le=128)] = key(
+        USUAL_LIMITS.max_depth, "Lists and objects inside one another, also in a request body."
+    )
 
 
 class ArtifactSettings(Section):
@@ -119,6 +171,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     worker: WorkerSettings = WorkerSettings()
     admission: cases.AdmissionSettings = cases.AdmissionSettings()
     auth: AuthSettings = AuthSettings()
+    limits: LimitsSettings = LimitsSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
@@ -133,6 +186,10 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     def _values_fit_each_other(self) -> Self:
         if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
             raise ValueError("worker.stale_after_seconds: must be at least twice heartbeat_seconds")
+        sizes = ("max_value_kb", "max_outputs_kb", "max_result_kb")
+        for smaller, larger in pairwise(sizes):
+            if getattr(self.limits, larger) < getattr(self.limits, smaller):
+                raise ValueError(f"limits.{larger}: must be at least limits.{smaller}")
         if self.artifacts.max_run_mb < self.artifacts.max_artifact_mb:
             raise ValueError("artifacts.max_run_mb: must be at least artifacts.max_artifact_mb")
         steps, default = self.act.max_steps, cases.ActSettings.model_fields["max_steps"].default

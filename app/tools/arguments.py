@@ -11,9 +11,9 @@ from jsonschema_rs import Draft202012Validator, ValidationError
 from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolRegistry
+from app.trace.json_values import MAX_DEPTH
 
 MAX_PROBLEMS = 3
-MAX_DEPTH = 64
 _MASK = "the value"
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
+
+import structlog
 
 from app.control.budget import Dimension
 from app.control.retry import RetryPolicy
@@ -22,14 +24,15 @@ from app.engine.call import (
 )
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.observability.redaction import redact_text, redact_value
+from app.observability.errors import message_of_error
+from app.observability.redaction import MAX_TEXT_CHARS, redact_text
 from app.tools.arguments import ArgumentChecks
 from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.trace.payloads import Payloads
 
-Payloads = Literal["redacted", "none", "full"]
-"""What a trace shows of a tool's arguments."""
+log = structlog.get_logger(__name__)
 
 ONE_ATTEMPT = RetryPolicy(
     max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
@@ -114,9 +117,8 @@ class ToolDispatch:
         )
 
     def _shown(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._payloads == "none":
-            return {}
-        return {"args": dict(args) if self._payloads == "full" else redact_value(dict(args))}
+        shown = self._payloads.shown(dict(args), text_chars=MAX_TEXT_CHARS)
+        return {} if shown is None else {"args": shown}
 
 
 async def _attempt(
@@ -134,9 +136,9 @@ async def _attempt(
     except ArtifactTooLargeError as refusal:
         raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
     except Exception as error:
-        raise AttemptError(
-            "The tool broke.", error_class=type(error).__name__, retryable=False
-        ) from error
+        log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=error)
+        said = f"The tool broke: {message_of_error(error)}"
+        raise AttemptError(said, error_class=type(error).__name__, retryable=False) from error
     if "error" in result:
         # It may quote arguments or data, and traces and events show it.
         said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)

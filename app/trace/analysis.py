@@ -10,11 +10,21 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
-from app.trace.call_tree import ROOT_ENDED
-from app.trace.node import ATTEMPT, Node, number_of
+from app.trace.call_tree import CUT_OFF, ROOT_ENDED
+from app.trace.node import ATTEMPT, Node, NodeStatus, number_of
 from app.trace.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
+
+ShownStatus = Literal["waiting", "running", "completed", "failed", "halted", "cancelled"]
+"""The words of a run's status; what is ``waiting`` has not been let through yet."""
+
+_WORDS: Final[dict[NodeStatus, ShownStatus]] = {
+    "created": "waiting",
+    "running": "running",
+    "success": "completed",
+    "fail": "failed",
+}
 
 _TOKENS: Final[tuple[Literal["tokens_in", "tokens_out"], ...]] = ("tokens_in", "tokens_out")
 
@@ -157,6 +167,18 @@ def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
 def duration_ms(node: Node, snapshot: Snapshot) -> int:
     """Return how long a node lasted, or has lasted so far."""
     return max(_end_ms(node, snapshot) - node["start_ts_ms"], 0)
+
+
+def status_of(node: Node, root: Node, *, cancelled: bool) -> ShownStatus:
+    """Return how a node stands, in the words of a run's status.
+
+    What a limit has stopped was halted. What was cut off for another reason was cancelled: with
+    the ``cancelled`` run, because a step beside it failed, or because its worker was lost.
+    """
+    if node["status"] != "halt":
+        return _WORDS[node["status"]]
+    with_the_run = cancelled and node["stop_reason"] == root["stop_reason"]
+    return "cancelled" if with_the_run or node["stop_reason"] in CUT_OFF else "halted"
 
 
 def calls_of(children: Iterable[Node]) -> list[Node]:

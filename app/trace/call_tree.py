@@ -36,6 +36,13 @@ _FIRST_IDS: Final = tuple(f"n{number:06}" for number in range(_MANY))
 
 ROOT_ENDED: Final = "the run ended"
 """The stop reason of nodes that are still open when their root ends."""
+ANOTHER_FAILED: Final = "Another step failed."
+"""That of steps which were cut off because a step beside them failed."""
+ABANDONED: Final = "The step ignored its cancellation and was abandoned."
+WORKER_LOST: Final = "worker_lost"
+"""That of what was under way when the process that executed it was lost."""
+CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
+"""The reasons of what no limit has stopped."""
 
 
 class Aggregates(TypedDict):

@@ -21,6 +21,7 @@ from app.trace.node import (
     NodeKind,
     NodeStatus,
     TerminalStatus,
+    refuse_unless_text,
 )
 from app.trace.snapshot import Changes, GraphCapture, Snapshot, whole
 
@@ -93,6 +94,10 @@ class ExecutionGraph:
             graph._tree.adopt(node)
         return graph
 
+    def __reduce__(self) -> tuple[Callable[..., "ExecutionGraph"], tuple[object, ...]]:
+        """Have copies and pickles hold the graph as it is now, on a clock of their own."""
+        return type(self).restore, (self.chain_id, list(self.snapshot()["nodes"].values()))
+
     def now_ms(self) -> int:
         """Read the clock of all timestamps here; ask it for the times given to ``add_ended``."""
         self.readings[0] = reading_ns = self._read_ns()
@@ -114,6 +119,7 @@ class ExecutionGraph:
         Raises:
             RuntimeError: there is a root already.
         """
+        refuse_unless_text(name)
         details = copy_object(metadata) if metadata else None
         with self._lock:
             tree = self._tree
@@ -138,6 +144,10 @@ class ExecutionGraph:
         """
         if kind not in KINDS:
             raise ValueError(f"a node is llm, tool or system, not {kind!r}")
+        if parent_id is None:
+            raise ValueError("a node stands below another one; create_root makes the root")
+        if type(name) is not str or model is not None:
+            refuse_unless_text(name, optional=(model,))
         if type(metadata) is Metadata:
             details: JsonObject | None = metadata.values
         else:
@@ -229,6 +239,7 @@ class ExecutionGraph:
         tokens_out: int | None = None,
     ) -> bool:
         """End a node with ``fail``; True if this call ended it."""
+        refuse_unless_text(error_class, optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
             return self._tree.end(node_id, "fail", self.now_ms(), stop_reason, error_class, *usage)
@@ -243,6 +254,7 @@ class ExecutionGraph:
         tokens_out: int | None = None,
     ) -> bool:
         """End a node with ``halt``, because a limit or a stop forbade it; True if this call did."""
+        refuse_unless_text(optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
             return self._tree.end(node_id, "halt", self.now_ms(), stop_reason, None, *usage)
@@ -289,6 +301,7 @@ class ExecutionGraph:
         """
         if end_ts_ms < start_ts_ms or status not in TERMINAL:
             raise ValueError(f"not the end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
+        refuse_unless_text(optional=(stop_reason, error_class))
         if error_class is not None and status != "fail":
             raise ValueError(f"what did not fail, but {status}, has no error class")
         with self._lock:
@@ -334,6 +347,12 @@ class ExecutionGraph:
         ``GraphCapture``.
         """
         return self.capture().as_dict()
+
+    def name_of(self, node_id: str) -> str:
+        """Return the name of a node, at a small part of the cost of a copy of it."""
+        with self._lock:
+            self._tree.refuse_unknown(node_id)
+            return (self._tree.open.get(node_id) or self._tree.record(node_id))["name"]
 
     def node(self, node_id: str) -> Node:
         """Return a copy of one node as it is now."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from app.trace.explain import counted, money, plain
 from app.trace.json_values import as_json
 from app.trace.node import JsonObject
+from app.trace.plain_text import counted, money, plain
 from app.trace.step_trace import StepSource, StepTrace, step_traces_of
 
 EndStatus = Literal["completed", "failed", "cancelled"]
@@ -61,6 +61,16 @@ class ExecutionTrace(TraceFields):
         super().__init__(
             graph_id, start_time, end_time, status, list(steps), total_tokens, total_cost, error
         )
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the trace as it is now: a copy or a pickle follows no execution any more."""
+        names = ("graph_id", "start_time", "end_time", "status", "steps", "error")
+        totals = {"total_tokens": self.total_tokens, "total_cost": self.total_cost}
+        return {name: getattr(self, name) for name in names} | totals
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become the trace that was copied."""
+        self.__init__(**state)  # type: ignore[misc]
 
     @property
     def steps(self) -> list[StepTrace]:

@@ -1,61 +1,68 @@
 """A run as a text that a person reads at a glance."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Final
 
 from app.trace.analysis import (
     ModelCost,
+    ShownStatus,
     TierCost,
-    children_of,
     costs_by_model,
     costs_by_tier,
     critical_path,
     duration_ms,
-    first_halted,
-    is_attempt,
     time_shares,
 )
+from app.trace.call_rows import CallRows, called, sort_of
 from app.trace.node import Node
+from app.trace.payloads import NOTHING_KEPT, Payload
+from app.trace.plain_text import counted, cut, duration, money, plain
 from app.trace.snapshot import Snapshot
 
 WIDTH: Final = 98
-_CANCELLED: Final = "cancelled"
-_LABEL: Final = 42
 _TOP: Final = 5
+_FELT_MS: Final = 10
+"""The shortest wait in the queue that is worth a word."""
 
-_OUTCOMES: Final = {
-    "created": "has not begun yet, after",
+_OUTCOMES: Final[Mapping[ShownStatus, str]] = {
+    "waiting": "has not begun yet, after",
     "running": "is running, after",
-    "success": "completed in",
-    "fail": "failed after",
-    "halt": "was halted after",
-    _CANCELLED: "was cancelled after",
+    "completed": "completed in",
+    "failed": "failed after",
+    "halted": "was halted after",
+    "cancelled": "was cancelled after",
 }
 
 
-def explain(snapshot: Snapshot, *, cancelled: bool = False, max_nodes: int = 200) -> str:
+def explain(
+    snapshot: Snapshot,
+    *,
+    cancelled: bool = False,
+    max_nodes: int = 200,
+    payloads: Mapping[str, Payload] = NOTHING_KEPT,
+    skipped: Sequence[str] = (),
+    queued_ms: int = 0,
+) -> str:
     """Describe a sound snapshot in lines of at most ``WIDTH`` columns.
 
-    Shown are the outcome and the totals, what stopped the run, the tree of calls (its first
-    ``max_nodes``), where the time went, the critical path, and the cost of each model. Of a
-    ``cancelled`` run, the nodes that the cancel ended are shown as cancelled and not as halted.
-    Control characters are shown as ``?``.
+    Shown are the outcome and the totals, what stopped the run and what failed in it, the tree of
+    calls (its first ``max_nodes``) with what they asked and got as far as ``payloads`` know it, the
+    ``skipped`` steps, where the time went, the critical path, and the cost of each model. Every
+    error is told once. ``cancelled`` says that the run was, and ``queued_ms`` how long it waited to
+    be begun. Control characters are shown as ``?``.
     """
     if snapshot["root_id"] is None:
         return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
     root = snapshot["nodes"][snapshot["root_id"]]
-
-    def status(node: Node) -> str:
-        halted = (node["status"], node["stop_reason"]) == ("halt", root["stop_reason"])
-        return _CANCELLED if cancelled and halted else node["status"]
-
+    rows = CallRows(snapshot, root, payloads, cancelled=cancelled)
     sections = (
-        _headline(snapshot, root, status(root)),
-        _troubles(snapshot, root),
-        _tree(snapshot, root, max_nodes, status),
+        _headline(snapshot, root, rows.status(root), queued_ms),
+        _wrapped(rows.troubles()),
+        rows.tree(max_nodes),
+        _skipped(skipped),
         _times(snapshot),
         _critical_path(snapshot),
         _costs(snapshot),
@@ -64,7 +71,7 @@ def explain(snapshot: Snapshot, *, cancelled: bool = False, max_nodes: int = 200
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
-def _headline(snapshot: Snapshot, root: Node, status: str) -> Iterator[str]:
+def _headline(snapshot: Snapshot, root: Node, status: ShownStatus, queued_ms: int) -> Iterator[str]:
     totals = snapshot["aggregates"]
     nodes = snapshot["nodes"].values()
     kinds = Counter(node["kind"] for node in nodes if _was_made(node))
@@ -79,62 +86,25 @@ def _headline(snapshot: Snapshot, root: Node, status: str) -> Iterator[str]:
         f"{totals['total_tokens_in']:,} tokens in, {totals['total_tokens_out']:,} out · "
         f"depth {totals['max_depth']}"
     )
-    yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC."
+    queued = f", after {duration(queued_ms)} in the queue" if queued_ms >= _FELT_MS else ""
+    yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
+
+
+def _wrapped(lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines of which nothing is cut off: what went wrong is the point of them."""
+    for line in lines:
+        yield from wrap(line, WIDTH, subsequent_indent="  ")
+
+
+def _skipped(steps: Sequence[str]) -> Iterator[str]:
+    if steps:
+        text = f"Skipped, because every path to them was dead: {', '.join(map(plain, steps))}"
+        yield from wrap(text, WIDTH, subsequent_indent="  ")
 
 
 def _was_made(node: Node) -> bool:
     """Return whether a call was made; one that was refused begins and ends at once."""
     return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]
-
-
-def _troubles(snapshot: Snapshot, root: Node) -> Iterator[str]:
-    if halted := first_halted(snapshot):
-        after = duration((halted["end_ts_ms"] or 0) - root["start_ts_ms"])
-        yield f"Stopped at {_called(halted)} after {after}: {_reason(halted)}"
-    failed = [
-        node
-        for node in snapshot["nodes"].values()
-        if node["status"] == "fail" and not is_attempt(node)
-    ]
-    for node in failed[:_TOP]:
-        yield f"Failed: {_called(node)}: {_reason(node)}"
-    if len(failed) > _TOP:
-        yield f"… and {len(failed) - _TOP} more failures"
-
-
-def _tree(
-    snapshot: Snapshot, root: Node, max_nodes: int, status: Callable[[Node], str]
-) -> Iterator[str]:
-    children = children_of(snapshot)
-    pending = [(root, "", "")]
-    shown = 0
-    while pending and shown < max_nodes:
-        node, prefix, indent = pending.pop()
-        below = children[node["node_id"]]
-        shown += 1
-        yield _row(node, prefix, status(node), snapshot)
-        if node["stop_reason"] or node["error_class"]:
-            yield f"{'':8}{indent}{'│  ' if below else '   '}{_reason(node)}"
-        for child in reversed(below):
-            last = child is below[-1]
-            branch, trunk = ("└─ ", "   ") if last else ("├─ ", "│  ")
-            pending.append((child, indent + branch, indent + trunk))
-    if hidden := len(snapshot["nodes"]) - shown:
-        yield f"… and {counted(hidden, 'more call')}, all of them in the snapshot"
-
-
-def _row(node: Node, prefix: str, status: str, snapshot: Snapshot) -> str:
-    again = node["retries_used"]
-    retries = f" +{counted(again, 'retry', 'retries')}" if again else ""
-    sort = _sort(node["kind"], node["name"], node["model"])
-    label = cut(prefix + plain(f"{sort}{retries}"), _LABEL)
-    tokens = ""
-    if node["tokens_in"] or node["tokens_out"]:
-        tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
-    cost = money(node["cost_usd"]) if node["cost_usd"] else ""
-    lasted = duration(duration_ms(node, snapshot))
-    row = f"{node['node_id']:8}{label:{_LABEL}} {status:9} {lasted:>8} {tokens:>18} {cost:>9}"
-    return row.rstrip()
 
 
 def _times(snapshot: Snapshot) -> Iterator[str]:
@@ -143,7 +113,7 @@ def _times(snapshot: Snapshot) -> Iterator[str]:
     if shares:
         yield "Where the time went"
     for share in shares[:_TOP]:
-        label = plain(_sort(share.kind, share.name, share.model))
+        label = plain(sort_of(share.kind, share.name, share.model))
         part = share.own_ms / total
         bar = "█" * max(round(part * 20), 1)
         count = f"{share.count}x"
@@ -159,7 +129,7 @@ def _critical_path(snapshot: Snapshot) -> Iterator[str]:
     yield "Critical path"
     longest = {node_id for node_id, _ in spent.most_common(2 * _TOP)}
     steps = [
-        f"{_called(snapshot['nodes'][node_id])} {duration(ms)}"
+        f"{called(snapshot['nodes'][node_id])} {duration(ms)}"
         for node_id, ms in spent.items()
         if node_id in longest
     ]
@@ -182,49 +152,3 @@ def _cost(label: str, cost: ModelCost | TierCost) -> str:
     tokens = f"{cost.tokens_in:,} tokens in, {cost.tokens_out:,} out"
     count = f"{cost.count}x"
     return f"  {cut(plain(label), 38):38} {count:>6} {tokens:>36} {money(cost.cost_usd):>9}"
-
-
-def _called(node: Node) -> str:
-    return plain(_sort(node["kind"], node["name"])) + f" ({node['node_id']})"
-
-
-def _sort(kind: str, name: str, model: str | None = None) -> str:
-    """Return a name with its kind, which a system operation has none of, and its model."""
-    return ("" if kind == "system" else f"{kind} ") + name + (f" ({model})" if model else "")
-
-
-def _reason(node: Node) -> str:
-    parts = [part for part in (node["error_class"], node["stop_reason"]) if part]
-    return plain(": ".join(parts)) or "no reason given"
-
-
-def plain(text: str) -> str:
-    """Return ``text`` with ``?`` for characters that could steer a terminal or break a line."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def cut(text: str, width: int) -> str:
-    """Return at most ``width`` characters."""
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def duration(ms: int) -> str:
-    """Return a duration in units that fit it."""
-    if ms < 1000:
-        return f"{ms} ms"
-    if ms < 60_000:
-        return f"{ms / 1000:.2f} s"
-    minutes, seconds = divmod(ms // 1000, 60)
-    if minutes < 60:
-        return f"{minutes} m {seconds:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} m"
-
-
-def money(usd: float) -> str:
-    """Return dollars to a hundredth of a cent."""
-    return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

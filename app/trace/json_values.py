@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 
 from app.trace.node import Json, JsonObject
 
-MAX_DEPTH: Final = 32
-"""How many lists and objects may stand inside one another."""
+MAX_DEPTH: Final = 64
+"""How many lists and objects may stand inside one another, wherever JSON is read or written."""
 
 MAX_VALUES: Final = 10_000
 """How many values of one payload ``as_json`` shows; the rest is counted."""

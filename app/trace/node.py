@@ -1,6 +1,6 @@
 """One record of the ExecutionGraph, in the form a snapshot shows it, and what it may have used."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, TypedDict, get_args
@@ -103,6 +103,7 @@ MAX_COST_USD: Final = 1e15
 """More for one call is a mistake, and sums of such could leave the range of a JSON number."""
 
 _MAX_COST: Final = Decimal(MAX_COST_USD)
+_NUMBERS: Final = frozenset({int, float})
 
 
 def checked_usage(cost_usd: Cost, tokens_in: int | None, tokens_out: int | None) -> Decimal:
@@ -110,13 +111,30 @@ def checked_usage(cost_usd: Cost, tokens_in: int | None, tokens_out: int | None)
 
     Raises:
         ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
-            negative.
+            negative or no integer.
     """
-    if (tokens_in is not None and tokens_in < 0) or (tokens_out is not None and tokens_out < 0):
+    if not (_counts(tokens_in) and _counts(tokens_out)):
         raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
     if isinstance(cost_usd, Decimal):
         if cost_usd.is_finite() and FREE <= cost_usd <= _MAX_COST:
             return cost_usd
-    elif 0.0 <= cost_usd <= MAX_COST_USD:
+    elif type(cost_usd) in _NUMBERS and 0.0 <= cost_usd <= MAX_COST_USD:
         return Decimal(str(cost_usd)) if cost_usd else FREE
     raise ValueError(f"a cost is a finite number of dollars from 0 up, not {cost_usd}")
+
+
+def _counts(tokens: object) -> bool:
+    """Return whether tokens are a count: a boolean is none."""
+    return tokens is None or (type(tokens) is int and tokens >= 0)
+
+
+def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
+    """Refuse the name, model, class or reason of a node that is no text.
+
+    Raises:
+        ValueError: one is no text, or an ``optional`` one neither a text nor None; the message
+            names its type, not its value.
+    """
+    for text in (*texts, *(each for each in optional if each is not None)):
+        if not isinstance(text, str):
+            raise ValueError(f"names and reasons are texts, not {type(text).__name__}")

@@ -251,5 +251,7 @@ async def test_full_payloads_are_shown_to_those_who_ask_for_them(
         run = (await http.post("/runs", json=body, headers={"Prefer": "wait=20"})).json()
         views = await views_of(http, run["run_id"])
 
-    assert {leak.partition(" in ")[2] for leak in leaks(told, views)} == {"trace"}
+    assert {leak.partition(" in ")[2] for leak in leaks(told, views)} == {
+        *("trace", "payloads", "call", "explain"),
+    }
     assert len(leaks(told, views)) >= len(told.canaries["opted in"].all) - 1

@@ -13,6 +13,7 @@ import pytest
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.memory_rows import RUN_ENDS
 from tests.support.service import ServiceProcess, finished, model_settings
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
@@ -57,7 +58,7 @@ async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
         seen: list[dict[str, Any]] = []
         replicas = [first, second]
         async with asyncio.timeout(30):
-            while not seen or not seen[-1]["type"].startswith("run."):
+            while not seen or seen[-1]["type"] not in RUN_ENDS:
                 replica = replicas[len(seen) % 2]
                 async with aclosing(events_of(replica, after=len(seen))) as events:
                     async for event in events:

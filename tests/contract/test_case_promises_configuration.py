@@ -282,6 +282,7 @@ async def test_each_tier_asks_the_model_that_is_configured_at_its_price(
         "MODELS_BIG_PRICE_PER_MILLION_OUT_USD": "20000",
     }
     options = {"MODELS_SMALL_TEMPERATURE": "0.25", "MODELS_BIG_MAX_OUTPUT_TOKENS": "777"}
+    options["ADMISSION_MAX_COST_USD"] = "1000"
     small, big = (replace(step, tokens_in=100, tokens_out=10) for step in (FAILING, RIGHT))
 
     run = await configured.run([small], [big], **prices, **options, mode="fallback_only")

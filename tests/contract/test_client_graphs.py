@@ -13,7 +13,7 @@ from tests.support.memory_api import memory_api
 @pytest.fixture
 async def client() -> AsyncIterator[CaseworkerClient]:
     transport = httpx.ASGITransport(memory_api())
-    async with CaseworkerClient("http://caseworker", transport=transport) as client:
+    async with CaseworkerClient("http://localhost", transport=transport) as client:
         yield client
 
 

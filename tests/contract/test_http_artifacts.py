@@ -231,7 +231,7 @@ async def test_below_a_prefix_the_urls_have_it(files: Files) -> None:
     """A proxy may serve the service under a path of its own."""
     app = memory_api(files.runs, artifacts=files.store)
     transport = httpx.ASGITransport(app, root_path="/cases")
-    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         listed = (await client.get(f"/cases{HERE}")).json()["artifacts"]
 
         assert listed[0]["url"] == f"/cases{HERE}/plot-1.png"
@@ -285,7 +285,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
 async def test_the_client_lists_and_fetches_files(files: Files) -> None:
     """By what the result of a run says of them."""
     transport = httpx.ASGITransport(memory_api(files.runs, artifacts=files.store))
-    async with CaseworkerClient("http://caseworker", transport=transport) as client:
+    async with CaseworkerClient("http://localhost", transport=transport) as client:
         listed = await client.artifacts("case-1")
 
         assert [each["name"] for each in listed] == ["plot-1.png", "b.svg"]

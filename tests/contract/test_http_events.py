@@ -287,3 +287,15 @@ async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> Non
     run = (await client.get("/runs/a")).json()
 
     assert run["links"]["events"] == "/runs/a/events"
+
+
+async def test_a_process_that_closes_answers_with_an_empty_stream(store: MemoryRuns) -> None:
+    """The client goes on with another replica."""
+    runs = RunService(store, executor=None)
+    async with client_of(memory_api(store, runs=runs)) as client:
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        runs.stop_waiting()
+        answer = await client.get("/runs/a/events")
+
+    assert answer.status_code == 200
+    assert parsed(answer.text.strip()).get("event") is None

@@ -138,6 +138,17 @@ async def test_input_is_short_for_the_usual_input(client: httpx.AsyncClient, wor
     assert (await world.stored("none")).request.inputs == {}
 
 
+@pytest.mark.parametrize("value", ["2+2?", "", 0, False, 2.5, [], {"a": [None]}])
+async def test_input_is_any_json(client: httpx.AsyncClient, world: World, value: Any) -> None:
+    """An empty one is a value too: the same run without it is another request."""
+    posted = await post(client, graph=flat("a"), input=value)
+    without = await post(client, graph=flat("a"))
+
+    assert posted.status_code == 202
+    assert (await world.stored()).request.inputs == {"default": value}
+    assert without.status_code == 409
+
+
 async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
     """Nobody could say which of them counts."""
     refused = await post(client, graph=flat("a"), input="1", inputs={"default": None})

@@ -202,7 +202,7 @@ async def test_a_database_that_is_away_is_a_problem_to_come_back_with() -> None:
 async def test_links_stand_below_the_path_of_a_proxy() -> None:
     """A service that is mounted somewhere names its resources as its callers see them."""
     transport = httpx.ASGITransport(memory_api(), root_path="/cases")
-    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         posted = await client.post("/cases/graphs", json={"name": "g", "graph": flat("a")})
 
     assert posted.headers["location"] == "/cases/graphs/g/versions/1"

@@ -22,6 +22,7 @@ from schemathesis.checks import (
 from schemathesis.core.result import Ok
 
 from app.api.problem_types import CATALOGUE
+from app.cli import cli
 from tests.support.artifacts import files_of_a_run, new_artifact
 from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
@@ -53,6 +54,7 @@ def test_every_route_of_the_contract_is_documented() -> None:
         "DELETE /runs/{run_id}",
         "POST /runs/{run_id}/cancel",
         "GET /runs/{run_id}/trace",
+        "GET /runs/{run_id}/calls/{node_id}",
         "GET /runs/{run_id}/events",
         "GET /runs/{run_id}/artifacts",
         "GET /runs/{run_id}/artifacts/{name}",
@@ -150,6 +152,19 @@ async def test_the_documentation_page_loads_nothing_from_another_host() -> None:
     assert missing.status_code == 404
 
 
+async def test_the_documentation_leads_to_the_page_about_extensions() -> None:
+    """As the README and the command line do."""
+    async with client_of(memory_api()) as client:
+        answer = await client.get("/docs/extending.md")
+    root = PROBLEMS_PAGE.parents[1]
+
+    assert "(docs/extending.md)" in DOCUMENT["info"]["description"]
+    assert "(docs/extending.md)" in (root / "README.md").read_text()
+    assert "docs/extending.md" in str(cli.info.epilog)
+    assert answer.headers["content-type"].startswith("text/markdown")
+    assert answer.text == (root / "docs" / "extending.md").read_text()
+
+
 async def test_the_policy_of_the_documentation_page_admits_its_own_script() -> None:
     """By its digest: no other inline script is run."""
     async with client_of(memory_api()) as client:
@@ -163,7 +178,8 @@ async def test_the_policy_of_the_documentation_page_admits_its_own_script() -> N
 
 
 SCHEMA = schemathesis.openapi.from_asgi(
-    "/openapi.json", memory_api(limits=api_limits(anonymous="anywhere", max_wait_seconds=0))
+    "/openapi.json",
+    memory_api(limits=api_limits(anonymous="anywhere", allowed_hosts=None, max_wait_seconds=0)),
 )
 OPERATIONS = {
     found.ok().label: found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)

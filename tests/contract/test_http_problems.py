@@ -109,7 +109,7 @@ async def test_a_refused_method_names_those_that_work(
         (b'{"input": "x", "metadata": {"n": ' + b"9" * 3000 + b"}}", 400, "malformed-body"),
         (b'{"input": "x", "seed": 9223372036854775808}', 400, "malformed-body"),
         (
-            b'{"input": "x", "metadata": ' + b'{"a":' * 40 + b"1" + b"}" * 40 + b"}",
+            b'{"input": "x", "metadata": ' + b'{"a":' * 70 + b"1" + b"}" * 70 + b"}",
             400,
             "malformed-body",
         ),

@@ -17,7 +17,7 @@ from tests.support.memory_runs import MemoryRuns
 
 RUN_KEYS = {
     *("run_id", "kind", "status", "finish_reason", "created_at", "started_at", "finished_at"),
-    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links", "graph"),
+    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links", "graph", "limits"),
 }
 
 
@@ -382,7 +382,7 @@ async def test_a_bad_query_is_refused_by_name(client: httpx.AsyncClient, query: 
 async def test_links_stand_below_the_path_of_a_proxy(store: MemoryRuns) -> None:
     """A service that is mounted somewhere names its resources as its callers see them."""
     transport = httpx.ASGITransport(memory_api(store), root_path="/cases")
-    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         posted = await client.post("/cases/runs", json={"run_id": "a", "input": "2+2?"})
 
     assert posted.headers["location"] == "/cases/runs/a"

@@ -238,8 +238,8 @@ async def test_a_redirect_is_not_followed(line: Line) -> None:
 
 
 async def test_a_large_compressed_reply_is_refused(line: Line) -> None:
-    """It would be unpacked in memory; the same reply would come again, so no retry."""
-    noise = "".join(random.Random(1).choices(string.ascii_letters, k=200_000))
+    """It is unfolded up to the limit; the same reply would come again, so no retry."""
+    noise = "".join(random.Random(1).choices(string.ascii_letters, k=2_000_000))
 
     assert not (await line.fail(Step(text=noise, gzip=True))).retryable
 

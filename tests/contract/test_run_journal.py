@@ -1,6 +1,7 @@
 """What the journal and the end of a run promise, asked of every implementation."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,38 @@ class TestJournaling:
             await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(record,)))
 
         assert list(await ports.runs.calls(KEY)) == [noted]
+
+    async def test_a_call_is_read_with_what_it_asked_its_attempts_and_the_root(
+        self, ports: Ports
+    ) -> None:
+        """What it asked is written once, and not read by those who execute the run."""
+        await ports.claimed()
+        graph = graph_with_calls("case-1", llm_calls=2)
+        call = graph.begin_node("n000001", "tool", "search")
+        attempt = graph.begin_node(call, "system", "attempt")
+        noted: dict[str, Any] = {
+            "call_key": "case/1",
+            "outcome": "result",
+            "value": {"content": "4"},
+        }
+        records = [
+            replace(record, **noted, request={"of": record.node_id}) for record in records_of(graph)
+        ]
+        later = [replace(record, request=None) for record in records]
+        for calls in (records, later):
+            await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=tuple(calls)))
+
+        found = await ports.runs.call(KEY, call)
+        first = await ports.runs.payloads(KEY, max_bytes=80)
+        nobody = await ports.runs.call(KEY, "n000099")
+
+        assert [(each.node_id, each.request) for each in found] == [
+            (node_id, {"of": node_id}) for node_id in ("n000001", call, attempt)
+        ]
+        assert 1 <= len(first) <= 3
+        assert first[0].request == {"of": "n000001"}
+        assert len(await ports.runs.payloads(KEY, max_bytes=10_000)) == len(records)
+        assert [each.node_id for each in nobody] == ["n000001"]
 
     async def test_a_snapshot_is_stored_with_the_end(self, ports: Ports) -> None:
         """Not before: until then the graph is rebuilt from the journal."""

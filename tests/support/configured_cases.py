@@ -50,7 +50,7 @@ class Configured:
             load_settings(environ, self.folder).settings, self.database_url, executes=True
         )
         transport = httpx.ASGITransport(build_app(process))
-        client = CaseworkerClient("http://in-process", transport=transport)
+        client = CaseworkerClient("http://localhost", transport=transport)
         async with process.opened(), client:
             yield client
 

@@ -17,6 +17,7 @@ from app.nodes.router import router_type
 from app.nodes.toolset import ToolNames, toolset_type
 from app.runs.artifacts import ArtifactReading, ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
+from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.tools.calculator import Calculator
 from app.tools.registry import ToolPolicy, ToolRegistry
@@ -57,6 +58,7 @@ def memory_api(
     limits: ApiLimits | None = None,
     *,
     runs: RunService | None = None,
+    payloads: PayloadReading | None = None,
     artifacts: ArtifactStore | None = None,
     readiness: FixedReadiness | None = None,
     tools: ToolPolicy | None = None,
@@ -70,6 +72,7 @@ def memory_api(
     tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
     services = ApiServices(
         runs=runs or RunService(store, executor=None),
+        payloads=payloads or PayloadReading(store, max_shown_bytes=2_000_000),
         artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),
         tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy()),
@@ -85,5 +88,5 @@ def memory_api(
 async def client_of(app: FastAPI, peer: str = "127.0.0.1") -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client that calls the application from an address."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(peer, 50000))
-    async with httpx.AsyncClient(transport=transport, base_url="http://caseworker") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from app.runs.errors import InvalidRunError
@@ -32,3 +33,14 @@ def place_in(cursor: str) -> tuple[datetime, str]:
         return datetime.fromisoformat(created_at).astimezone(UTC), str(run_id)
     except (ValueError, TypeError, OverflowError):
         raise InvalidRunError("cursor", "This is not a cursor of this service.") from None
+
+
+def within_bytes(runs: Sequence[Run], max_bytes: int | None) -> Sequence[Run]:
+    """The runs that begin within so many bytes, as the store counts them."""
+    before, found = 0, []
+    for run in runs:
+        if max_bytes is not None and before >= max_bytes:
+            break
+        found.append(run)
+        before += len(json.dumps(run.metadata)) + 1000
+    return found

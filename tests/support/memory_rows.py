@@ -8,6 +8,7 @@ from typing import Any
 
 from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED
 from app.runs.run import TERMINAL, CallRecord, CancelRequest, EventRecord, Run, RunStatus
+from app.trace.frozen_json import thawed
 
 RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
 OPEN_CALL = frozenset({"created", "running"})
@@ -20,6 +21,8 @@ class Row:
     run: Run | None = None
     pending_cancel: CancelRequest | None = None
     pending_cancel_expires_at: datetime | None = None
+    not_before: datetime | None = None
+    """When the run may be claimed."""
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
@@ -44,7 +47,8 @@ def write_calls(row: Row, records: Iterable[CallRecord]) -> None:
             record,
             node=as_json(record.node),
             charge=as_json(record.charge),
-            value=as_json(record.value),
+            value=as_json(thawed(record.value)),
+            request=as_json(record.request) if old is None or not old.request else old.request,
         )
         if old is None:
             row.calls[record.node_id] = stored

@@ -6,12 +6,10 @@ cancelled at the second of them has lost the answer, not the write. What is stor
 JSON, as it would on its way into a database, so nobody shares objects with the store.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from app.runs.errors import (
     IdempotencyMismatchError,
@@ -46,7 +44,7 @@ from app.runs.run import (
     RunKey,
     RunStatus,
 )
-from tests.support.memory_listing import cursor_after, fits, place, place_in
+from tests.support.memory_listing import cursor_after, fits, place, place_in, within_bytes
 from tests.support.memory_rows import (
     Row,
     as_json,
@@ -58,11 +56,12 @@ from tests.support.memory_rows import (
     write_calls,
     write_events,
 )
+from tests.support.memory_traces import MemoryTraces, transaction
 
 OWNED = frozenset({RunStatus.RUNNING, RunStatus.WAITING})
 
 
-class MemoryRuns:
+class MemoryRuns(MemoryTraces):
     """Implements the run store, the journal store and the worker store of one database."""
 
     def __init__(
@@ -85,7 +84,7 @@ class MemoryRuns:
     # -- the run store ---------------------------------------------------------------------------
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
-        async with _transaction():
+        async with transaction():
             earlier = self._earlier(new)
             if earlier is not None:
                 return Accepted(earlier, created=False)
@@ -102,7 +101,7 @@ class MemoryRuns:
             return Accepted(run_of(row), created=True)
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
-        async with _transaction():
+        async with transaction():
             row = self.rows.get(key, Row())
             stamped = replace(cancel_request, requested_at=self._now(), delivered_at=None)
             if row.run is None:
@@ -119,29 +118,32 @@ class MemoryRuns:
             return CancelStatus(key.run_id, run_of(row), run_of(row).cancel_request, calls=begun)
 
     async def get(self, key: RunKey) -> Run | None:
-        async with _transaction():
+        async with transaction():
             row = self.rows.get(key)
             return row.run if row else None
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
         if idempotency_key is None:
             return await self.get(key)
-        async with _transaction():
+        async with transaction():
             return self._by_idempotency_key(key.tenant, idempotency_key)
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         after = None if wanted.cursor is None else place_in(wanted.cursor)
-        async with _transaction():
+        async with transaction():
             runs = (row.run for key, row in self.rows.items() if row.run and key.tenant == tenant)
             found = sorted((run for run in runs if fits(run, wanted)), key=place, reverse=True)
             rest = [run for run in found if after is None or place(run) < after]
-            page = rest[: wanted.limit]
-            return Page(page, cursor_after(page[-1]) if len(rest) > wanted.limit else None)
+            page = within_bytes(rest[: wanted.limit], wanted.max_bytes)
+            cursor = cursor_after(page[-1]) if len(page) < len(rest) else None
+            return Page([replace(run, result=None) for run in page], cursor)
 
     async def claim(self, key: RunKey, worker_id: str) -> Run | None:
-        async with _transaction():
+        async with transaction():
             row = self.rows.get(key)
             if row is None or row.run is None or row.run.status is not RunStatus.QUEUED:
+                return None
+            if row.not_before is not None and row.not_before > self._now():
                 return None
             run = row.run
             self._put(
@@ -165,10 +167,13 @@ class MemoryRuns:
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
-        async with _transaction():
+        async with transaction():
             row = self._owned(run.key, run.fence)
             if row is not None:
+                if pause_seconds:
+                    row.not_before = self._now() + timedelta(seconds=pause_seconds)
                 self._tell(row, events)
                 back = replace(run_of(row), status=RunStatus.QUEUED, worker_id=None)
                 attempts = back.attempts - (0 if counted else 1)
@@ -176,7 +181,7 @@ class MemoryRuns:
                 write_calls(row, calls)
 
     async def late(self, result: LateResult) -> None:
-        async with _transaction():
+        async with transaction():
             row = self.rows[result.key]
             if not run_of(row).finished or run_of(row).fence != result.fence:
                 return
@@ -185,7 +190,7 @@ class MemoryRuns:
             self._tell(row, late_result(result.usage, last_seq_of(row)))
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
-        async with _transaction():
+        async with transaction():
             row = self.rows.get(key)
             if row is None or row.run is None:
                 return None
@@ -195,19 +200,10 @@ class MemoryRuns:
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         return self._notifier.listening(key)
 
-    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
-        async with _transaction():
-            return journal_of(self.rows.get(key, Row()))
-
-    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
-        async with _transaction():
-            stored = self.rows.get(key, Row()).snapshots
-            return as_json(stored[-1]) if stored else None
-
     # -- the journal store -----------------------------------------------------------------------
 
     async def write(self, write: JournalWrite) -> Permission:
-        async with _transaction():
+        async with transaction():
             row = self._owned(write.key, write.fence)
             if row is None:
                 return Permission(owned=False, cancel_request=None)
@@ -216,7 +212,7 @@ class MemoryRuns:
             return Permission(owned=True, cancel_request=run_of(row).cancel_request)
 
     async def finish(self, finish_run: FinishRun) -> FinishResult:
-        async with _transaction():
+        async with transaction():
             row = self._owned(finish_run.key, finish_run.fence)
             if row is None:
                 return FinishResult(done=False)
@@ -229,7 +225,7 @@ class MemoryRuns:
     # -- the worker store ------------------------------------------------------------------------
 
     async def beat(self, worker_id: str) -> Beat:
-        async with _transaction():
+        async with transaction():
             self.workers.add(worker_id)
             runs = [row.run for row in self.rows.values() if row.run is not None]
             owned = [run for run in runs if run.worker_id == worker_id and run.status in OWNED]
@@ -239,7 +235,7 @@ class MemoryRuns:
             return Beat(cancelled=cancelled, owned=frozenset(run.key for run in owned))
 
     async def leave(self, worker_id: str) -> None:
-        async with _transaction():
+        async with transaction():
             self.workers.discard(worker_id)
 
     # -- what tests do and see beyond the ports --------------------------------------------------
@@ -383,13 +379,3 @@ class MemoryRuns:
         assert before is None or run.fence >= before.fence, "the fence fell"
         row.run = run
         row.history.append(run.status)
-
-
-@asynccontextmanager
-async def _transaction() -> AsyncIterator[None]:
-    """Let others run before and after, never in between; a refusal takes its time as well."""
-    await asyncio.sleep(0)
-    try:
-        yield
-    finally:
-        await asyncio.sleep(0)

@@ -43,6 +43,7 @@ async def views_of(http: httpx.AsyncClient, run_id: str) -> list[Surface]:
     json_only = {"Accept": "application/json"}
     for name, path, headers in (
         ("trace", f"/runs/{run_id}/trace", {}),
+        ("payloads", f"/runs/{run_id}/trace?payloads=true", {}),
         ("explain", f"/runs/{run_id}/trace?format=explain", {}),
         ("event page", f"/runs/{run_id}/events", json_only),
         ("event stream", f"/runs/{run_id}/events", {"Accept": "text/event-stream"}),
@@ -54,6 +55,11 @@ async def views_of(http: httpx.AsyncClient, run_id: str) -> list[Surface]:
             answer = await http.delete(f"/runs/{run_id}")
         assert answer.is_success, (name, answer.text)
         shown.append(Surface(name, answer.text))
+        if name == "trace":
+            for node_id in answer.json()["snapshot"]["nodes"]:
+                call = await http.get(f"/runs/{run_id}/calls/{node_id}")
+                assert call.is_success, call.text
+                shown.append(Surface("call", call.text))
     return shown
 
 

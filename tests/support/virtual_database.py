@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -35,6 +35,9 @@ T = TypeVar("T")
 
 PERMITTED_AT_STEP: ContextVar[int] = ContextVar("permitted at step")
 """When the statement was executed with which a task has last asked for its permission to go on."""
+
+SLOWEST_SECONDS = 0.2
+"""The longest journey of a statement or its answer."""
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 
@@ -83,7 +86,7 @@ class Network:
     async def journey(self) -> None:
         draw = self.chance.random()
         if draw < self.slow:
-            await asyncio.sleep(self.chance.uniform(0.01, 0.2))
+            await asyncio.sleep(self.chance.uniform(0.01, SLOWEST_SECONDS))
         elif draw < 3 * self.slow:
             await asyncio.sleep(self.chance.uniform(0.0005, 0.005))
 
@@ -139,13 +142,19 @@ class Database(MemoryRuns):
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
         self.diary.note("release begun", run.key)
         if self.network.loses_the_answer():
             self.diary.note("release lost", run.key)
             raise StoreUnavailableError
         back = super().release(
-            run, active_seconds=active_seconds, calls=calls, counted=counted, events=events
+            run,
+            active_seconds=active_seconds,
+            calls=calls,
+            counted=counted,
+            events=events,
+            pause_seconds=pause_seconds,
         )
         await self._travel(back)
 
@@ -188,7 +197,7 @@ class Line:
     async def write(self, write: JournalWrite) -> Permission:
         permission, step = await self._in_turn(lambda: self._write(write))
         PERMITTED_AT_STEP.set(step)
-        return permission
+        return replace(permission, answered_at=self.database.diary.loop.time())
 
     async def finish(self, finish_run: FinishRun) -> FinishResult:
         self.database.diary.note("settlement begun", finish_run.key)

@@ -32,7 +32,7 @@ from app.adapters.postgres.run_statements import (
     LOCK_KEY,
     REQUEST_CANCEL,
 )
-from app.adapters.postgres.tables import calls, events, of_run, runs
+from app.adapters.postgres.tables import JOURNAL_COLUMNS, calls, events, of_run, runs
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -191,7 +191,7 @@ async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRe
     is locked meanwhile, so a long journal is not read as a whole.
     """
     last = (
-        select(calls)
+        select(*JOURNAL_COLUMNS)
         .where(of_run(calls, key), calls.c.node["kind"].astext.in_(("llm", "tool")))
         .order_by(calls.c.seq.desc())
         .limit(MAX_RECEIPT_CALLS)
@@ -208,7 +208,7 @@ async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
 
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
     """Return the journal of a run, in the order of its CallNodes."""
-    query = select(calls).where(of_run(calls, key)).order_by(calls.c.seq)
+    query = select(*JOURNAL_COLUMNS).where(of_run(calls, key)).order_by(calls.c.seq)
     return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
 

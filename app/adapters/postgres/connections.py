@@ -11,6 +11,7 @@ sessions, not transactions.
 """
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -54,6 +55,10 @@ class Patience:
         )
 
 
+class SilentServerError(psycopg.OperationalError):
+    """The server took a statement, and did not answer in time."""
+
+
 class Connection(psycopg.AsyncConnection[Any]):
     """A connection that hangs up on a server that does not answer in time."""
 
@@ -74,14 +79,18 @@ class Connection(psycopg.AsyncConnection[Any]):
         """Consume one exchange with the server; every one passes through here.
 
         Raises:
-            psycopg.OperationalError: the server was silent for too long, or is gone.
+            SilentServerError: the server was silent for too long.
+            psycopg.OperationalError: it is gone.
         """
         longest = self.answer_seconds if timeout is None else timeout
+        until = time.monotonic() + longest
         try:
             return await super().wait(gen, interval, longest)
-        except psycopg.OperationalError:
+        except psycopg.OperationalError as error:
             if timeout is None and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
                 self.pgconn.finish()
+                if error.sqlstate is None and time.monotonic() >= until:
+                    raise SilentServerError(*error.args) from error
             raise
 
 
@@ -124,8 +133,11 @@ _CONTENDED_CLASS = "40"
 """Deadlocks, and whatever else rolled the transaction back for the sake of another."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
-_OVERLOAD_CLASSES = ("53", "57014")
-"""Out of something; a statement that took too long."""
+_BROKEN_OFF = "57014"
+"""The statement took too long, or somebody had the server cancel it."""
+
+_OVERLOAD_CLASSES = ("53", _BROKEN_OFF)
+"""Out of something; a statement that was broken off."""
 
 
 def is_away(error: BaseException | None) -> bool:
@@ -144,6 +156,11 @@ def is_contended(error: BaseException | None) -> bool:
     """Tell whether somebody else's lock was in the way."""
     code = _code(error)
     return code == _LOCK_NOT_AVAILABLE or code.startswith(_CONTENDED_CLASS)
+
+
+def is_broken_off(error: BaseException | None) -> bool:
+    """Tell whether the server broke the statement off: it took too long, or was cancelled."""
+    return _code(error) == _BROKEN_OFF
 
 
 def is_passing(error: BaseException | None) -> bool:

@@ -1,6 +1,7 @@
 """Jobs of the queue, deferred in our own transactions: runs for whichever worker is free."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from datetime import datetime
 
 import procrastinate
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
@@ -21,13 +22,17 @@ class QueueDispatch:
     def __init__(self, url: str) -> None:
         self._app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
 
-    async def defer(self, connection: AsyncConnection, keys: Sequence[RunKey]) -> None:
-        """Defer a job for each run; a run that has a waiting job keeps that one.
+    async def defer(
+        self, connection: AsyncConnection, runs: Mapping[RunKey, datetime | None]
+    ) -> None:
+        """Defer a job for each run, to be taken from the time that is given.
+
+        A run that has a waiting job keeps that one.
 
         Raises:
             StoreUnavailableError: the database went away.
         """
-        jobs = [_job(key) for key in keys]
+        jobs = [_job(key, at) for key, at in runs.items()]
         if not jobs or await self._defer(connection, jobs):
             return
         for job in jobs:
@@ -48,7 +53,7 @@ class QueueDispatch:
         return True
 
 
-def _job(key: RunKey) -> Job:
+def _job(key: RunKey, at: datetime | None) -> Job:
     return Job(
         id=None,
         queue=QUEUE,
@@ -56,4 +61,5 @@ def _job(key: RunKey) -> Job:
         queueing_lock=f"{key.tenant}/{key.run_id}",
         task_name=EXECUTE,
         task_kwargs={"tenant": key.tenant, "run_id": key.run_id},
+        scheduled_at=at,
     )

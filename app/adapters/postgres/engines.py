@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from app.adapters.postgres.connections import Connection, Patience, is_passing
 from app.adapters.postgres.rows import dump
 from app.runs.errors import StoreUnavailableError
+
+PULSE_SECONDS = 2.0
+"""How long a heartbeat waits for a connection, and for an answer: a silent connection must be
+hung up on before others take the process for dead."""
 
 
 class Pool:
@@ -95,12 +99,20 @@ class PoolSizes:
 
 def open_engines(url: str, sizes: PoolSizes) -> Engines:
     """Return the pools; connections are made when they are first needed."""
-    connect = partial(Connection.open, url, sizes.patience)
 
-    def pool(size: int) -> Pool:
-        return Pool(connect, size=size, wait_seconds=sizes.patience.connect_seconds)
+    def pool(size: int, patience: Patience) -> Pool:
+        connect = partial(Connection.open, url, patience)
+        return Pool(connect, size=size, wait_seconds=patience.connect_seconds)
 
-    return Engines(work=pool(sizes.work), control=pool(sizes.control), pulse=pool(1))
+    patience = sizes.patience
+    soon = replace(
+        patience,
+        connect_seconds=min(PULSE_SECONDS, patience.connect_seconds),
+        answer_seconds=min(PULSE_SECONDS, patience.answer_seconds),
+    )
+    return Engines(
+        work=pool(sizes.work, patience), control=pool(sizes.control, patience), pulse=pool(1, soon)
+    )
 
 
 @asynccontextmanager
@@ -126,11 +138,14 @@ async def transaction(pool: Pool) -> AsyncIterator[AsyncConnection]:
         raise
 
 
-async def answers(pool: Pool) -> bool:
-    """Tell whether the database answers."""
+async def takes_writes(pool: Pool) -> bool | None:
+    """Tell whether the database takes writes; None if it does not answer.
+
+    It answers and takes none if it is a standby, or was told to.
+    """
     try:
         async with transaction(pool) as connection:
-            await connection.execute(text("SELECT 1"))
+            read_only = await connection.scalar(text("SHOW transaction_read_only"))
     except StoreUnavailableError:
-        return False
-    return True
+        return None
+    return bool(read_only == "off")

@@ -8,20 +8,31 @@ A write stands in line until it is answered, so the line is all there is to know
 goes away is waited for, and the batch that was under way is written again, which is why every write
 must bear being repeated. A writer that gives up takes its write out of the line, so that a database
 that is away for long does not fill the memory with what nobody waits for any more. A write that
-must wait for somebody else's lock keeps its place and holds nobody up.
+must wait for somebody else's lock goes to the end of the line and holds nobody up.
+
+A batch is bounded in bytes, and in number by how long the event loop needs for those who were
+answered: the last of them must not begin with an old answer. A server that was reached, and then
+said nothing or broke the statement off, may be unable to carry out a write of the batch. Its writes
+are made one by one from then on, and one for which that happens again and again fails alone.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import psycopg
 import structlog
 
-from app.adapters.postgres.connections import is_away, is_contended
-from app.runs.errors import StoreUnavailableError
+from app.adapters.postgres.connections import (
+    SilentServerError,
+    is_away,
+    is_broken_off,
+    is_contended,
+)
+from app.runs.errors import StoreUnavailableError, WriteFailedError
 
 Write = TypeVar("Write")
 Answer = TypeVar("Answer")
@@ -39,14 +50,33 @@ LOCKED_SECONDS = (0.005, 0.1)
 STOP_SECONDS = 3.0
 """How long the end waits for what is still in line."""
 
-BATCH = 500
-"""How many writes share a commit at most."""
+BATCH = (64, 500)
+"""How many writes share a commit at most: while the event loop is busy, and else."""
+
+BATCH_BYTES = 1024 * 1024
+"""How large the writes of one commit are together; a larger write is alone in its commit."""
+
+BUSY_SECONDS = 0.05
+"""How long the event loop may need for those that one commit has answered."""
+
+STRIKES = 4
+"""How often a server may be silent about a write, or break it off, before the write fails."""
 
 
 class Later(Enum):
     """In place of an answer: the write has to wait for a lock."""
 
     LATER = "later"
+
+
+@dataclass(slots=True, eq=False)
+class _Place(Generic[Write]):
+    """A write in line."""
+
+    write: Write
+    size_bytes: int
+    strikes: int = 0
+    """How often its batch got no answer, or was broken off."""
 
 
 class GroupCommit(Generic[Write, Answer]):
@@ -56,15 +86,30 @@ class GroupCommit(Generic[Write, Answer]):
         self,
         connect: Callable[[], Awaitable[AnyConnection]],
         commit: Callable[[AnyConnection, Sequence[Write]], Awaitable[Sequence[Answer | Later]]],
+        *,
+        size_of: Callable[[Write], int] = lambda _: 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use ``commit`` to write a batch in one transaction; it answers in the same order."""
+        """Use ``commit`` to write a batch in one transaction; it answers in the same order.
+
+        ``size_of`` returns the bytes of a write.
+        """
         self._connect = connect
         self._commit = commit
-        self._line: dict[Waiting[Answer], Write] = {}
+        self._size_of = size_of
+        self._clock = clock
+        self._line: dict[Waiting[Answer], _Place[Write]] = {}
+        self._most = BATCH[0]
+        self._stuck_since: float | None = None
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._connection: AnyConnection | None = None
         self._closing = False
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long there has been something to write and nothing was answered."""
+        return 0.0 if self._stuck_since is None else self._clock() - self._stuck_since
 
     async def start(self) -> None:
         """Connect and begin to write.
@@ -76,6 +121,10 @@ class GroupCommit(Generic[Write, Answer]):
             self._connection = await self._connect()
         except (psycopg.Error, OSError) as error:
             raise StoreUnavailableError from error
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to write; the connection is made for the first write."""
         self._task = asyncio.create_task(self._write_forever(), name="group commit")
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
@@ -98,11 +147,13 @@ class GroupCommit(Generic[Write, Answer]):
 
         Raises:
             StoreUnavailableError: nothing is written any more.
+            WriteFailedError: the server could not carry it out, though it was there.
+            psycopg.Error: the database refuses it.
         """
         if self._closing:
             raise StoreUnavailableError
         answer: Waiting[Answer] = asyncio.get_running_loop().create_future()
-        self._line[answer] = write
+        self._line[answer] = _Place(write, self._size_of(write))
         self._arrived.set()
         try:
             return await answer
@@ -112,10 +163,12 @@ class GroupCommit(Generic[Write, Answer]):
     async def _write_forever(self) -> None:
         away, locked = _Pause(*RECONNECT_SECONDS), _Pause(*LOCKED_SECONDS)
         while await self._something_in_line():
+            if self._stuck_since is None:
+                self._stuck_since = self._clock()
             try:
                 connection = await self._connected()
                 await asyncio.sleep(0)  # those just about to write join the batch
-                batch = list(islice(self._line, BATCH))
+                batch = self._next_batch()
                 moved = not batch or await self._write(connection, batch)
             except Exception as error:
                 log.warning("database.away", error=type(error).__name__)
@@ -125,26 +178,57 @@ class GroupCommit(Generic[Write, Answer]):
             away.reset()
             if moved:
                 locked.reset()
+                await self._pace(len(batch))
             else:
                 await locked.take()
 
     async def _something_in_line(self) -> bool:
         """Wait until there is something to write; False if nothing more will come."""
         while not self._line:
+            self._stuck_since = None
             if self._closing:
                 return False
             self._arrived.clear()
             await self._arrived.wait()
         return True
 
+    def _next_batch(self) -> list[Waiting[Answer]]:
+        """Return the first of the line; one that was struck is alone."""
+        batch = list[Waiting[Answer]]()
+        size = 0
+        for waiting, place in self._line.items():
+            size += place.size_bytes
+            if batch and (place.strikes or size > BATCH_BYTES):
+                break
+            batch.append(waiting)
+            if place.strikes or len(batch) == self._most:
+                break
+        return batch
+
+    async def _pace(self, answered: int) -> None:
+        """Let those go on who were answered, and see how long that takes."""
+        began = self._clock()
+        await asyncio.sleep(0)
+        took = self._clock() - began
+        if took > BUSY_SECONDS:
+            self._most = max(BATCH[0], int(answered * BUSY_SECONDS / took))
+        elif answered == self._most:
+            self._most = min(BATCH[1], 2 * self._most)
+
     async def _write(self, connection: AnyConnection, batch: Sequence[Waiting[Answer]]) -> bool:
         """Write a batch; False if all of it has to wait for locks."""
         try:
-            answers = await self._commit(connection, [self._line[waiting] for waiting in batch])
+            writes = [self._line[waiting].write for waiting in batch]
+            answers = await self._commit(connection, writes)
         except Exception as error:
+            if isinstance(error, SilentServerError) or is_broken_off(error):
+                self._strike(batch, error)
             if is_away(error) or connection.closed:
                 raise
+            if is_broken_off(error):
+                return False
             return await self._write_apart(connection, batch, error)
+        self._stuck_since = None
         moved = [self._answer(*each) for each in zip(batch, answers, strict=True)]
         return any(moved)
 
@@ -160,8 +244,22 @@ class GroupCommit(Generic[Write, Answer]):
                 moved |= await self._write(connection, [waiting])
         return moved
 
+    def _strike(self, batch: Sequence[Waiting[Answer]], error: Exception) -> None:
+        """Remember what was being written when the server fell silent or broke off."""
+        log.warning("database.no_answer", error=type(error).__name__, count=len(batch))
+        for waiting in batch:
+            place = self._line.get(waiting)
+            if place is None:
+                continue
+            place.strikes += 1
+            if len(batch) == 1 and place.strikes >= STRIKES:
+                self._fail(waiting, WriteFailedError(place.size_bytes))
+            else:
+                self._to_the_end(waiting)
+
     def _answer(self, waiting: Waiting[Answer], answer: Answer | Later) -> bool:
         if isinstance(answer, Later):
+            self._to_the_end(waiting)
             return False
         self._line.pop(waiting, None)
         if not waiting.done():
@@ -169,14 +267,23 @@ class GroupCommit(Generic[Write, Answer]):
         return True
 
     def _refuse(self, waiting: Waiting[Answer], error: Exception) -> bool:
-        """Fail a write that would fail again; one that met somebody's lock keeps its place."""
+        """Fail a write that would fail again; one that met somebody's lock goes on waiting."""
         if is_contended(error):
+            self._to_the_end(waiting)
             return False
+        self._fail(waiting, error)
+        return True
+
+    def _fail(self, waiting: Waiting[Answer], error: Exception) -> None:
         self._line.pop(waiting, None)
         log.error("database.refused", error=type(error).__name__)
         if not waiting.done():
             waiting.set_exception(error)
-        return True
+
+    def _to_the_end(self, waiting: Waiting[Answer]) -> None:
+        """Let others go first."""
+        if (place := self._line.pop(waiting, None)) is not None:
+            self._line[waiting] = place
 
     async def _hang_up(self) -> None:
         if self._connection is not None:

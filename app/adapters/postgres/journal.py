@@ -6,10 +6,13 @@ therefore matched by run and fence, and every writer gets an answer of its own.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any, cast
 
 import psycopg
 from psycopg.errors import LockNotAvailable
@@ -18,15 +21,20 @@ from psycopg.rows import dict_row
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from app.adapters.postgres.rows import (
-    call_to_json,
     cancel_request_from_row,
     dump,
-    event_to_json,
-    finish_to_json,
     key_to_json,
     new_run_to_json,
 )
 from app.adapters.postgres.run_statements import ACCEPT_NEW, FINISH, JOURNAL, RUN_STATES
+from app.adapters.postgres.write_documents import (
+    Ownership,
+    OwnersWrite,
+    as_rows,
+    calls_of,
+    ends_of,
+    events_of,
+)
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import FinishResult, JournalWrite, Permission, RunNotifier
 from app.runs.run import TERMINAL, FinishRun, NewRun, RunKey, RunStatus
@@ -34,13 +42,21 @@ from app.runs.run import TERMINAL, FinishRun, NewRun, RunKey, RunStatus
 LOCK_MS = 200
 """How long a batch waits for a row that somebody is just inserting; other locks it passes over."""
 
-OwnersWrite = JournalWrite | FinishRun
+USUAL_SECONDS = 30.0
+"""For how long the time of the fastest answer is remembered, at least."""
+
+DELAYED_SECONDS = 0.15
+"""How much longer than the fastest an answer may take before it counts as old when it arrives."""
+
+LARGE_BYTES = 256 * 1024
+"""A write from this size on goes over a connection that only such writes share."""
+
+LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
+"""How long such a write may take."""
+
 OwnersAnswer = Permission | FinishResult | Later
 
 Row = Mapping[str, Any]
-Ownership = tuple[RunKey, int]
-"""A run and the fence under which somebody owns it."""
-Kind = TypeVar("Kind", JournalWrite, FinishRun)
 
 
 @dataclass(slots=True)
@@ -49,16 +65,44 @@ class ClaimedInsert:
 
     new: NewRun
     worker_id: str
+    row: str = field(init=False)
+    """As JSON."""
     maybe_stored: bool = False
     """True once the database went away in the middle: the row that is there may be this one."""
+
+    def __post_init__(self) -> None:
+        """Write the row."""
+        self.row = dump(new_run_to_json(self.new, self.worker_id))
+
+
+class UsualTimes:
+    """Knows how long a server usually takes to answer, by its fastest answers of a minute."""
+
+    def __init__(self) -> None:
+        self._before = self._current = math.inf
+        self._until = 0.0
+
+    def answered_at(self, sent_at: float, arrived_at: float) -> float:
+        """Return from when on an answer ages: from its arrival, if it came as fast as usual.
+
+        Else it may have been on its way for all that time; nobody knows.
+        """
+        took = arrived_at - sent_at
+        if arrived_at > self._until:
+            self._before, self._current = self._current, math.inf
+            self._until = arrived_at + USUAL_SECONDS
+        self._current = min(self._current, took)
+        slower = took - min(self._before, self._current)
+        return arrived_at if slower <= DELAYED_SECONDS else sent_at
 
 
 class PostgresJournal:
     """Implements the journal port over connections that all runs share.
 
     Runs are accepted over one of their own, so that neither kind of write waits for the other's
-    commit. What owners write shares the other one: of two writes of a run, the second must see what
-    the first has stored.
+    commit. What owners write shares another one: of two writes of a run, the second must see what
+    the first has stored. A large write goes over a third, so that the others need not wait for it;
+    its run makes no other before it is answered.
     """
 
     def __init__(self, url: str, patience: Patience) -> None:
@@ -67,11 +111,17 @@ class PostgresJournal:
         self.notifier = RunNotifier()
         """Notified of every run of which events were written here, or that has ended here."""
         self._accepting: GroupCommit[ClaimedInsert, datetime | None] = GroupCommit(
-            self._connect, accept_in_batch
+            partial(self._connect, self._patience),
+            accept_in_batch,
+            size_of=lambda insert: len(insert.row),
         )
-        self._owners: GroupCommit[OwnersWrite, OwnersAnswer] = GroupCommit(
-            self._connect, write_in_batch
-        )
+        self._owners = self._owners_line(self._patience)
+        self._large = self._owners_line(replace(self._patience, **LARGE_PATIENCE))
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long nothing was written although there was something to write."""
+        return max(self._accepting.stuck_seconds, self._owners.stuck_seconds)
 
     async def start(self) -> None:
         """Connect and begin to write.
@@ -85,11 +135,12 @@ class PostgresJournal:
         except StoreUnavailableError:
             await self._accepting.stop()
             raise
+        self._large.begin()
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
         """Write what is in line, then end; what cannot be written in time is given up."""
         async with asyncio.TaskGroup() as group:
-            for commits in (self._accepting, self._owners):
+            for commits in (self._accepting, self._owners, self._large):
                 group.create_task(commits.stop(grace_seconds=grace_seconds))
 
     async def insert(self, insert: ClaimedInsert, *, timeout_seconds: float) -> datetime | None:
@@ -107,25 +158,37 @@ class PostgresJournal:
 
     async def write(self, write: JournalWrite) -> Permission:
         """Store a piece of a run's journal; return whether the run may go on."""
-        permission = cast("Permission", await self._owners.submit(write))
+        permission = cast("Permission", await self._submit(write))
         if write.events:
             self.notifier.notify(write.key)
         return permission
 
     async def finish(self, finish: FinishRun) -> FinishResult:
         """Finish a run with one guarded update."""
-        finished = cast("FinishResult", await self._owners.submit(finish))
+        finished = cast("FinishResult", await self._submit(finish))
         self.notifier.notify(finish.key)
         return finished
 
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+    async def _submit(self, write: JournalWrite | FinishRun) -> OwnersAnswer:
+        rows = await as_rows(write)
+        line = self._owners if rows.size_bytes < LARGE_BYTES else self._large
+        return await line.submit(rows)
+
+    def _owners_line(self, patience: Patience) -> GroupCommit[OwnersWrite, OwnersAnswer]:
+        return GroupCommit(
+            partial(self._connect, patience),
+            partial(write_in_batch, usual=UsualTimes()),
+            size_of=lambda write: write.size_bytes,
+        )
+
+    async def _connect(self, patience: Patience) -> psycopg.AsyncConnection[Any]:
         """Return a connection on which statements are prepared at once and stay prepared.
 
         They only look rows up by their keys: a plan that was made while a table was small, and
         reads all of it, must not stay when the table has grown.
         """
         connection = await Connection.open(
-            self._url, self._patience, autocommit=True, row_factory=dict_row, prepare_threshold=0
+            self._url, patience, autocommit=True, row_factory=dict_row, prepare_threshold=0
         )
         await connection.execute("SET enable_seqscan = off")
         return connection
@@ -141,9 +204,9 @@ async def accept_in_batch(
     first: dict[RunKey, ClaimedInsert] = {}
     for insert in inserts:
         first.setdefault(insert.new.key, insert)
-    rows = [new_run_to_json(first[key].new, first[key].worker_id) for key in sorted(first)]
+    rows = ",".join(first[key].row for key in sorted(first))
     try:
-        found = await _rows(connection, ACCEPT_NEW, dump(rows))
+        found = await _rows(connection, ACCEPT_NEW, f"[{rows}]")
     except LockNotAvailable:
         if len(inserts) == 1:
             return [None]  # somebody is just making the row
@@ -160,17 +223,18 @@ async def accept_in_batch(
 
 
 async def write_in_batch(
-    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite]
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], *, usual: UsualTimes
 ) -> Sequence[OwnersAnswer]:
     """Write what owners have to write, each kind with one statement; answer in its order.
 
     Nothing joins the statements: a write is whole by itself, and bears being repeated if the
     second statement fails.
     """
-    journals, finishes = _places(writes, JournalWrite), _places(writes, FinishRun)
+    finishes = {n: write for n, write in enumerate(writes) if write.end is not None}
+    journals = {n: write for n, write in enumerate(writes) if write.end is None}
     answers: dict[int, OwnersAnswer] = {}
     if journals:
-        permissions = await _write_all(connection, list(journals.values()))
+        permissions = await _write_all(connection, list(journals.values()), usual)
         answers |= zip(journals, permissions, strict=True)
     if finishes:
         finished = await _finish_all(connection, list(finishes.values()))
@@ -178,31 +242,34 @@ async def write_in_batch(
     return [answers[place] for place in range(len(writes))]
 
 
-def _places(writes: Sequence[OwnersWrite], kind: type[Kind]) -> dict[int, Kind]:
-    return {place: write for place, write in enumerate(writes) if isinstance(write, kind)}
-
-
 async def _write_all(
-    connection: psycopg.AsyncConnection[Any], writes: Sequence[JournalWrite]
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], usual: UsualTimes
 ) -> Sequence[Permission | Later]:
-    asked = list(dict.fromkeys((write.key, write.fence) for write in writes))
-    parameters = _owners(asked), _calls_of(writes), _events_of(writes)
+    asked = list(dict.fromkeys(write.owner for write in writes))
+    parameters = _owners(asked), calls_of(writes), events_of(writes)
+    sent_at = time.monotonic()
     owned = _by_owner(await _rows(connection, JOURNAL, *parameters))
+    answered_at = usual.answered_at(sent_at, time.monotonic())
     states = await _states(connection, [each for each in asked if each not in owned])
-    return [_permission((write.key, write.fence), owned, states) for write in writes]
+    return [_permission(write.owner, owned, states, answered_at) for write in writes]
 
 
 async def _finish_all(
-    connection: psycopg.AsyncConnection[Any], finishes: Sequence[FinishRun]
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite]
 ) -> Sequence[FinishResult | Later]:
-    first: dict[Ownership, FinishRun] = {}
-    for finish in finishes:
-        first.setdefault((finish.key, finish.fence), finish)
+    first: dict[Ownership, OwnersWrite] = {}
+    for write in writes:
+        first.setdefault(write.owner, write)
     ends = first.values()
-    parameters = dump([finish_to_json(end) for end in ends]), _calls_of(ends), _events_of(ends)
-    finished = _by_owner(await _rows(connection, FINISH, *parameters))
+    finished = _by_owner(
+        await _rows(connection, FINISH, ends_of(ends), calls_of(ends), events_of(ends))
+    )
     states = await _states(connection, [each for each in first if each not in finished])
-    return [_finish_result(finish, finished, states) for finish in finishes]
+    return [
+        _finish_result(write.what, finished, states)
+        for write in writes
+        if isinstance(write.what, FinishRun)
+    ]
 
 
 async def _states(
@@ -220,10 +287,14 @@ async def _rows(
 
 
 def _permission(
-    asking: Ownership, owned: Mapping[Ownership, Row], states: Mapping[Ownership, Row]
+    asking: Ownership,
+    owned: Mapping[Ownership, Row],
+    states: Mapping[Ownership, Row],
+    answered_at: float,
 ) -> Permission | Later:
     if asking in owned:
-        return Permission(owned=True, cancel_request=cancel_request_from_row(owned[asking]))
+        request = cancel_request_from_row(owned[asking])
+        return Permission(owned=True, cancel_request=request, answered_at=answered_at)
     row = states.get(asking)
     if row is None or _has_no_owner(row):
         return Permission(owned=False, cancel_request=None)
@@ -251,26 +322,6 @@ def _finish_result(
 
 def _has_no_owner(row: Row) -> bool:
     return row["status"] in TERMINAL or row["status"] == RunStatus.QUEUED
-
-
-def _calls_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the calls to write; of one that is written twice, the later state."""
-    last = {
-        (write.key, write.fence, record.node_id): call_to_json(write.key, write.fence, record)
-        for write in writes
-        for record in write.calls
-    }
-    return dump(list(last.values()))
-
-
-def _events_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the events to write; one that two writes of an owner carry is the same in both."""
-    once = {
-        (write.key, write.fence, record.seq): event_to_json(write.key, write.fence, record)
-        for write in writes
-        for record in write.events
-    }
-    return dump(list(once.values()))
 
 
 def _owners(asked: Iterable[Ownership]) -> str:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import make_url
@@ -63,10 +64,10 @@ def _migrate(url: str, migration: Callable[[Config, str], None], revision: str) 
     with _connected(url) as connection:
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
         connection.commit()
-        config = _config()
-        unknown = _revisions_of(connection) - _known(ScriptDirectory.from_config(config))
+        unknown = _revisions_of(connection) - _ours().known
         if unknown:
             raise UnknownRevisionError(max(unknown))
+        config = _config()
         config.attributes["connection"] = connection
         migration(config, revision)
         connection.commit()
@@ -74,18 +75,31 @@ def _migrate(url: str, migration: Callable[[Config, str], None], revision: str) 
 
 def _serves(connection: Connection) -> bool:
     """Compare revisions, which sort by age; an unknown later one is of a newer release."""
+    ours, found = _ours(), _revisions_of(connection)
+    unknown = found - ours.known
+    return found == ours.heads or (bool(unknown) and max(unknown) > max(ours.heads))
+
+
+def _revisions_of(connection: Connection) -> frozenset[str]:
+    """Return the revisions of a database, without what Alembic logs about its connection."""
+    exists = connection.scalar(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+    if not exists:
+        return frozenset()
+    return frozenset(connection.scalars(text("SELECT version_num FROM alembic_version")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Revisions:
+    known: frozenset[str]
+    heads: frozenset[str]
+
+
+@cache
+def _ours() -> _Revisions:
+    """Return the revisions of this release; their files are read once."""
     script = ScriptDirectory.from_config(_config())
-    heads, found = set(script.get_heads()), _revisions_of(connection)
-    unknown = found - _known(script)
-    return found == heads or (bool(unknown) and max(unknown) > max(heads))
-
-
-def _revisions_of(connection: Connection) -> set[str]:
-    return set(MigrationContext.configure(connection).get_current_heads())
-
-
-def _known(script: ScriptDirectory) -> set[str]:
-    return {revision.revision for revision in script.walk_revisions()}
+    known = frozenset(revision.revision for revision in script.walk_revisions())
+    return _Revisions(known, frozenset(script.get_heads()))
 
 
 @contextmanager

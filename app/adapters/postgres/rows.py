@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -25,12 +26,16 @@ from app.runs.run import (
     RunRequest,
     RunStatus,
 )
+from app.trace.frozen_json import FrozenJson
 
 Row = Mapping[str, Any] | RowMapping
 
 Place = TypeVar("Place")
 
-_REQUEST = ("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone")
+_REQUEST = (
+    *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
+    "requires_prices",
+)
 """The fields of every request that are stored as they are."""
 _LIMITS = tuple(Budget.__dataclass_fields__)
 
@@ -38,9 +43,14 @@ _RUN_COLUMNS = (
     *("created_at", "request_hash", "idempotency_key", "started_at", "finished_at", "attempts"),
     *("fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
 )
-_CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__)
+_CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
 _EVENT_COLUMNS = tuple(EventRecord.__dataclass_fields__)
 """The fields whose columns have their names and hold them as they are."""
+
+_MAYBE_UNSTORABLE = re.compile(
+    r"\\u0000|\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]|\\\\ud[89ab]"
+)
+"""The escapes of NUL and of surrogates without their other half, in text that json has written."""
 
 
 def dump(value: Any) -> str:
@@ -54,7 +64,7 @@ def dump(value: Any) -> str:
         TypeError: it is not JSON.
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    if "\\u0000" in text or "\\ud" in text:
+    if ("\\u0000" in text or "\\ud" in text) and _MAYBE_UNSTORABLE.search(text):
         return json.dumps(_storable(value), separators=(",", ":"), allow_nan=False)
     return text
 
@@ -207,14 +217,22 @@ def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
         "request_hash": record.request_hash,
         "charge": record.charge,
         "outcome": record.outcome,
-        "value": record.value,
+        "value": _text_of(record.value),
         "node": record.node,
+        "request": record.request,
     }
 
 
+def _text_of(value: Any) -> str | None:
+    """Return the text of a value; in a row it is a text within the JSON, which costs less."""
+    if type(value) is FrozenJson:
+        return value.text
+    return None if value is None else dump(value)
+
+
 def call_from_row(row: Row) -> CallRecord:
-    """Return the journal entry that a row of ``calls`` holds."""
-    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS})
+    """Return the journal entry that a row of ``calls`` holds, its request where that was asked."""
+    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
 
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:

@@ -124,18 +124,22 @@ SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' LIMIT %s) queued
 
 _CALLS = """json_to_recordset(%s::json) AS c(
         tenant_id text, run_id text, fence integer, seq integer, status text, call_key text,
-        request_hash text, charge jsonb, outcome text, value jsonb, node jsonb
+        request_hash text, charge jsonb, outcome text, value text, node jsonb,
+        request json
     )"""
 
 _WRITE_CALLS = """
     INSERT INTO calls (
-        tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node
+        tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node,
+        request
     )
-    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value, node
+    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value::jsonb,
+        node, request
     FROM {calls}
     ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET
         status = excluded.status, charge = excluded.charge, outcome = excluded.outcome,
         value = excluded.value, node = excluded.node,
+        request = coalesce(calls.request, excluded.request),
         call_key = coalesce(calls.call_key, excluded.call_key),
         request_hash = CASE WHEN calls.call_key IS NULL THEN excluded.request_hash
             ELSE calls.request_hash END
@@ -245,16 +249,24 @@ CLAIM = """
 UPDATE runs SET status = 'running', worker_id = %s, fence = fence + 1, attempts = attempts + 1,
     claimed_at = now.at, started_at = coalesce(started_at, now.at)
 FROM (SELECT clock_timestamp() AS at) AS now
-WHERE tenant_id = %s AND run_id = %s AND status = 'queued'
+WHERE tenant_id = %s AND run_id = %s AND status = 'queued' AND queued_at <= now.at
 RETURNING runs.*
 """
+"""Take a queued run, unless it has to wait: the time from which it may be begun is in the row."""
 
 RELEASE = f"""
 UPDATE runs SET status = 'queued', worker_id = NULL, attempts = attempts - %s,
-    queued_at = clock_timestamp(), active_seconds = %s
+    queued_at = clock_timestamp() + make_interval(secs => %s::float8), active_seconds = %s
 WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
-RETURNING run_id
+RETURNING queued_at
 """  # noqa: S608
+
+_PAUSE = """make_interval(secs => CASE
+        WHEN runs.cancel_requested_at IS NOT NULL THEN 0
+        WHEN runs.attempts < 2 OR runs.attempts >= %(max_attempts)s THEN 0
+        ELSE least(5 * 6.0 ^ (runs.attempts - 2), 300)
+    END)"""
+"""How long a run waits that was lost: not at first, then 5, 30, 180 and at most 300 seconds."""
 
 TAKE_LOST = f"""
 WITH lost AS MATERIALIZED (
@@ -267,12 +279,13 @@ WITH lost AS MATERIALIZED (
     ORDER BY claimed_at LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE runs SET status = 'queued', worker_id = NULL, queued_at = clock_timestamp(),
+UPDATE runs SET status = 'queued', worker_id = NULL,
+    queued_at = clock_timestamp() + {_PAUSE},
     active_seconds = runs.active_seconds + greatest(0, extract(epoch FROM
         coalesce((SELECT beat_at FROM workers w WHERE w.worker_id = runs.worker_id),
                  runs.claimed_at) - runs.claimed_at))
 FROM lost WHERE runs.tenant_id = lost.tenant_id AND runs.run_id = lost.run_id
-RETURNING runs.tenant_id, runs.run_id
+RETURNING runs.tenant_id, runs.run_id, runs.queued_at
 """  # noqa: S608
 """Put the runs of dead workers back into the queue.
 
@@ -295,8 +308,8 @@ FROM runs WHERE worker_id = %s AND status IN {OWNED}
 """  # noqa: S608
 
 FORGOTTEN = """
-SELECT tenant_id, run_id FROM (
-    SELECT tenant_id, run_id FROM runs
+SELECT tenant_id, run_id, queued_at FROM (
+    SELECT tenant_id, run_id, queued_at FROM runs
     WHERE status = 'queued'
         AND queued_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
     ORDER BY queued_at LIMIT %(oldest)s
@@ -321,3 +334,14 @@ WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request 
 ORDER BY e.seq
 """
 """Return a run's status and its events as they are at one moment."""
+
+PAYLOADS = """
+SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
+    SELECT *, sum(
+        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
+    ) OVER (ORDER BY seq) AS bytes_so_far
+    FROM calls WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
+) call
+WHERE bytes_so_far <= %s ORDER BY seq
+"""
+"""Return the first calls of a run, with what they asked and what they got, up to so many bytes."""

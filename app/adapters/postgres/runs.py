@@ -1,13 +1,27 @@
 """The store of runs: accepting, cancelling, claiming and reading them."""
 
+import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Text, literal, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Select,
+    Subquery,
+    Text,
+    and_,
+    cast,
+    func,
+    literal,
+    null,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,6 +36,7 @@ from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
 from app.adapters.postgres.rows import (
+    call_from_row,
     call_to_json,
     claimed_run,
     decode_cursor,
@@ -35,11 +50,12 @@ from app.adapters.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
     EVENTS,
+    PAYLOADS,
     RELEASE,
     WRITE_CALLS,
     WRITE_EVENTS,
 )
-from app.adapters.postgres.tables import events, of_run, runs, snapshots
+from app.adapters.postgres.tables import calls, events, of_run, runs, snapshots
 from app.engine.events import STEP_SKIPPED
 from app.runs.event_log import late_result
 from app.runs.ports import (
@@ -61,11 +77,19 @@ from app.runs.run import (
     RunKey,
     RunStatus,
 )
+from app.trace.node import ATTEMPT
 
 _GRAPH = literal(["graph", "inputs"], ARRAY(Text))
 _WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
-_LISTED = [_WITHOUT_GRAPH if column is runs.c.request else column for column in runs.c]
-"""A page of runs would hold a page of graphs, which nobody looks at there."""
+_LEFT_OUT: dict[str, ColumnElement[Any]] = {
+    "request": _WITHOUT_GRAPH,
+    "result": null().label("result"),
+}
+_LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
+"""A page of runs would hold a page of graphs and results, which nobody looks at there."""
+
+RUN_BYTES = 1000
+"""What a run takes on a page beside its metadata, about."""
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
 """What a run id may consist of, and more; nothing that the database would refuse."""
@@ -79,26 +103,48 @@ class PostgresRuns:
     journal: PostgresJournal
     dispatch: QueueDispatch
     limits: StoreLimits
+    _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
+    """Runs that this process is just inserting; set when the insert has come to its end."""
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
-        insert: ClaimedInsert | None = None
-        if worker_id is not None:
-            insert = ClaimedInsert(new, worker_id)
-            created_at = await self.journal.insert(
-                insert, timeout_seconds=self.limits.accept_timeout_seconds
-            )
-            if created_at is not None:
-                return Accepted(claimed_run(new, worker_id, created_at), created=True)
+        if (other := self._inserting.get(new.key)) is not None:
+            await other.wait()  # which of the two made the run is known when that one has ended
+        elif worker_id is not None:
+            with self._begun(new.key):
+                return await self._accept_claimed(new, worker_id)
+        return await self._accept_alone(new, worker_id)
+
+    async def _accept_claimed(self, new: NewRun, worker_id: str) -> Accepted:
+        insert = ClaimedInsert(new, worker_id)
+        created_at = await self.journal.insert(
+            insert, timeout_seconds=self.limits.accept_timeout_seconds
+        )
+        if created_at is not None:
+            return Accepted(claimed_run(new, worker_id, created_at), created=True)
+        accepted = await self._accept_alone(new, worker_id)
+        if insert.maybe_stored and _is_of(insert, accepted.run):
+            return Accepted(accepted.run, created=True)
+        return accepted
+
+    @contextmanager
+    def _begun(self, key: RunKey) -> Iterator[None]:
+        """Have others who accept a run of the same id in this process wait for the block's end."""
+        self._inserting[key] = ended = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._inserting[key]
+            ended.set()
+
+    async def _accept_alone(self, new: NewRun, worker_id: str | None) -> Accepted:
         async with transaction(self.engines.work) as connection:
             accepted = await accept_in(
                 connection, new, worker_id=worker_id, max_queued=self.limits.max_queued
             )
             run = accepted.run
             if accepted.created and run.status is RunStatus.QUEUED:
-                await self.dispatch.defer(connection, [new.key])
-        if insert is not None and insert.maybe_stored and _is_of(insert, run):
-            return Accepted(run, created=True)
+                await self.dispatch.defer(connection, {new.key: None})
         return accepted
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
@@ -138,10 +184,11 @@ class PostgresRuns:
             after = decode_cursor(wanted.cursor, _place_in)
             query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
         query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
+        page = _bounded(query.limit(wanted.limit + 1).subquery(), wanted.max_bytes)
         async with transaction(self.engines.work) as connection:
-            rows = (await connection.execute(query.limit(wanted.limit + 1))).mappings().all()
+            rows = (await connection.execute(page)).mappings().all()
         found = [run_from_row(row) for row in rows[: wanted.limit]]
-        if len(rows) <= wanted.limit:
+        if not rows or rows[0]["there_are"] == len(found):
             return Page(found, None)
         last = found[-1]
         return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
@@ -168,15 +215,18 @@ class PostgresRuns:
         calls: Sequence[CallRecord],
         counted: bool,
         events: Sequence[EventRecord] = (),
+        pause_seconds: float = 0.0,
     ) -> None:
         """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
         key = run.key
-        released = (0 if counted else 1, active_seconds, key.tenant, key.run_id, run.fence)
+        uncounted, place = 0 if counted else 1, (key.tenant, key.run_id, run.fence)
+        released = (uncounted, pause_seconds, active_seconds, *place)
         async with transaction(self.engines.work) as connection:
-            if (await connection.exec_driver_sql(RELEASE, released)).one_or_none() is None:
+            row = (await connection.exec_driver_sql(RELEASE, released)).one_or_none()
+            if row is None:
                 return
             await _write(connection, key, run.fence, calls, events)
-            await self.dispatch.defer(connection, [key])
+            await self.dispatch.defer(connection, {key: row.queued_at if pause_seconds else None})
         self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
@@ -210,12 +260,43 @@ class PostgresRuns:
         async with transaction(self.engines.work) as connection:
             return await journal_of(connection, key)
 
+    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
+        """Return one call with what it asked, its attempts and the root of the run."""
+        node = calls.c.node
+        attempts = and_(
+            node["parent_id"].astext == node_id,
+            node["name"].astext == ATTEMPT,
+            node["kind"].astext == "system",
+        )
+        wanted = of_run(calls, key) & (calls.c.seq.in_((1, int(node_id[1:]))) | attempts)
+        query = select(calls).where(wanted).order_by(calls.c.seq)
+        async with transaction(self.engines.work) as connection:
+            return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+        """Return the first calls of a run with what they asked and what they got."""
+        asked = (key.tenant, key.run_id, max_bytes)
+        async with transaction(self.engines.work) as connection:
+            rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
+        return [call_from_row(row) for row in rows]
+
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run."""
         query = select(snapshots.c.snapshot).where(of_run(snapshots, key))
         async with transaction(self.engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
+
+
+def _bounded(page: Subquery, max_bytes: int | None) -> Select[Any]:
+    """Return the rows of a page that begin within ``max_bytes``, with how many there would be."""
+    order = page.c.created_at.desc(), page.c.run_id.desc()
+    size = func.octet_length(cast(page.c.metadata, Text)) + RUN_BYTES
+    before = func.sum(size).over(order_by=order) - size
+    counted = select(page, before.label("before"), func.count().over().label("there_are"))
+    rows = counted.subquery()
+    wanted = select(rows).order_by(rows.c.created_at.desc(), rows.c.run_id.desc())
+    return wanted if max_bytes is None else wanted.where(rows.c.before < max_bytes)
 
 
 def _is_of(insert: ClaimedInsert, run: Run) -> bool:

@@ -63,7 +63,11 @@ calls = Table(
     *_columns(Text, "call_key outcome"),
     *_columns(JSONB, "charge node", nullable=False),
     *_columns(JSONB, "value"),
+    *_columns(JSON, "request"),
 )
+"""``request`` is for reading a trace; whatever executes runs leaves it out."""
+
+JOURNAL_COLUMNS = [column for column in calls.c if column.name != "request"]
 
 snapshots = Table("snapshots", metadata, *_of_run(), Column("snapshot", JSON, nullable=False))
 """The ExecutionGraph of each finished run; that of a run at work is rebuilt from its calls."""

@@ -21,10 +21,8 @@ from procrastinate.manager import JobManager, NotificationCallback, get_channel_
 from psycopg_pool import AsyncConnectionPool
 
 from app.adapters.postgres.connections import Connection, Patience, connect_options
-from app.adapters.postgres.dispatch import EXECUTE, QUEUE, QueueDispatch
-from app.adapters.postgres.engines import Pool
+from app.adapters.postgres.dispatch import EXECUTE, QUEUE
 from app.adapters.postgres.listener import listen
-from app.adapters.postgres.workers import StaleRunRecovery
 from app.runs.ports import RunStore
 from app.runs.run import Run, RunKey
 
@@ -40,7 +38,7 @@ class QueueTimes:
     """A notification makes it look at once; polls find what was announced while it was away."""
     heartbeat: float
     stale: float
-    """How long a process may be silent before its runs are taken from it."""
+    """How long the worker of another process may be silent before its jobs are taken from it."""
 
 
 class Executor(Protocol):
@@ -118,13 +116,11 @@ class CapacityAwareJobManager(JobManager):
 
 @dataclass(frozen=True, slots=True)
 class QueueWorker:
-    """The queue's worker of this process, with the recovery of stale runs beside it."""
+    """The queue's worker of this process."""
 
     url: str
     store: RunStore
     executor: Executor
-    pool: Pool
-    dispatch: QueueDispatch
     times: QueueTimes
     patience: Patience
 
@@ -134,8 +130,6 @@ class QueueWorker:
         Raises:
             Exception: the database went away; which one depends on who noticed it first.
         """
-        times = self.times
-        recovery = StaleRunRecovery(self.pool, self.dispatch, times.heartbeat, times.stale)
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
         jobs = CapacityAwareJobManager(app.connector, has_room=lambda: self.executor.free_slots > 0)
         app.job_manager = jobs
@@ -143,7 +137,7 @@ class QueueWorker:
         async with self._connections() as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                beside = (self._listen(jobs), self._wake_when_free(jobs), recovery.run())
+                beside = (self._listen(jobs), self._wake_when_free(jobs))
                 helpers = [tasks.create_task(each) for each in beside]
                 await self._work(app)
                 for helper in helpers:

@@ -1,10 +1,16 @@
-"""Swagger UI at ``/docs``, with its scripts from an installed package instead of a public host."""
+"""Swagger UI at ``/docs``, with its scripts from an installed package instead of a public host.
+
+Below it stands the page that tells how to write tools, functions and providers.
+"""
 
 import base64
 import hashlib
+import json
 import re
+import sys
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
@@ -23,10 +29,29 @@ _MEDIA_TYPES = {
 _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
+@router.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    """Return the OpenAPI document; written once, because that takes milliseconds."""
+    root = request.scope.get("root_path", "").rstrip("/")
+    written: dict[str, bytes] = request.app.state.openapi_documents
+    if root not in written:
+        document = request.app.openapi()
+        servers = {"servers": [{"url": root}]} if root else {}
+        written[root] = json.dumps({**document, **servers}).encode()
+    return Response(written[root], media_type="application/json")
+
+
 @router.get("/docs")
 async def docs(request: Request) -> HTMLResponse:
     """Show the OpenAPI document; the page loads nothing from another host."""
     return _page(request.app.title)
+
+
+@router.get("/docs/extending.md")
+async def docs_extending() -> Response:
+    """Return the page about tools, functions and providers of one's own."""
+    content = _extending().read_bytes()
+    return Response(content, media_type="text/markdown")
 
 
 @router.get("/docs/{asset}")
@@ -37,6 +62,12 @@ async def docs_asset(asset: str) -> Response:
     content = (resources.files("fastapi_swagger") / "resources" / asset).read_bytes()
     headers = {"Cache-Control": "public, max-age=86400"}
     return Response(content, media_type=_MEDIA_TYPES[asset], headers=headers)
+
+
+def _extending() -> Path:
+    """Return the page where the sources are, or as it is installed."""
+    source = Path(__file__).parents[3] / "docs" / "extending.md"
+    return source if source.exists() else Path(sys.prefix, "share", "caseworker", "extending.md")
 
 
 @lru_cache(maxsize=1)

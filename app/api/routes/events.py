@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from app.api import problem_types as types
 from app.api.api_request import ApiRequest, ApiRoute
-from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
+from app.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers, operation_id
 from app.api.event_stream import (
     EVENT_HEADERS,
     EventsPage,
@@ -16,6 +16,10 @@ from app.api.event_stream import (
     wants_page,
 )
 from app.api.field_types import RunIdPath
+from app.runs.run import EventRecord
+
+_NOTHING: list[EventRecord] = []
+"""Of a process that is closing. Not a tuple: ``anext`` takes one for arguments, and breaks."""
 
 router = APIRouter(
     prefix="/runs",
@@ -33,7 +37,7 @@ router = APIRouter(
         200: {
             "description": "A stream of server-sent events until the run has ended, "
             "or a page of them.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": EVENT_STREAM},
         },
     },
     openapi_extra={"parameters": EVENT_HEADERS},
@@ -54,7 +58,7 @@ async def get_events(
     request.api.streams.enter()
     try:
         batches = request.runs.follow(request.key(run_id), after=after)
-        first = await anext(batches, ())
+        first = await anext(batches, _NOTHING)
     except BaseException:
         request.api.streams.leave()
         raise

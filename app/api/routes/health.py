@@ -29,7 +29,7 @@ class Ready:
     parts: Mapping[str, str]
 
 
-@router.get("/healthz")
+@router.get("/healthz", responses=answers())
 async def healthz() -> Health:
     """Tell that the process lives; asks nobody else."""
     return Health()
@@ -38,8 +38,7 @@ async def healthz() -> Health:
 @router.get("/readyz", responses=answers(types.NOT_READY))
 async def readyz(request: Request) -> Ready:
     """Tell whether the service can take requests, and if not, which part is missing."""
-    state = request.app.state.api
-    states = await _states(state.services.readiness, state.limits.readiness_seconds)
+    states = await _states(*request.app.state.readiness)
     parts = {
         name: state.message or ("ready" if state.ready else "not ready")
         for name, state in states.items()

@@ -29,7 +29,7 @@ from app.api.run_body import (
     idempotency_key,
     wait_seconds,
 )
-from app.api.run_views import CancelReceipt, RunPage, RunView
+from app.api.run_views import CancelReceipt, RunPage, RunView, view_of
 from app.runs.errors import GraphRefusedError, StoreUnavailableError
 from app.runs.ports import Accepted, RunFilter
 from app.runs.run import Run
@@ -66,6 +66,8 @@ _CANCELLED: Responses = {
     202: {"description": "The request is stored, also for a run that does not exist yet."},
 }
 
+_NO_REASON = CancelBody()
+
 
 async def post_run(
     body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
@@ -79,7 +81,7 @@ async def post_run(
     run = await _awaited(request.runs, accepted.run, wait)
     ended_in_time = wait is not None and run.finished
     status = HTTPStatus.OK if ended_in_time or not accepted.created else HTTPStatus.ACCEPTED
-    view = RunView.of(run, request.root)
+    view = view_of(run, request.root)
     headers = {"Location": view.links.self}
     if wait is not None:
         headers["Preference-Applied"] = f"wait={wait}"
@@ -100,15 +102,19 @@ router.add_api_route(
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) -> RunPage:
-    """List runs, newest first."""
-    page = await request.runs.find(request.caller.tenant, RunFilter(**query.model_dump()))
+    """List runs, newest first, without their results.
+
+    A page whose runs are large holds fewer than `limit`.
+    """
+    wanted = RunFilter(**query.model_dump(), max_bytes=request.limits.max_page_bytes)
+    page = await request.runs.find(request.caller.tenant, wanted)
     return RunPage.of(page, request.root)
 
 
 @router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: its state, its result, what it has spent and why it stopped."""
-    return RunView.of(await request.runs.get(request.key(run_id)), request.root)
+    return view_of(await request.runs.get(request.key(run_id)), request.root)
 
 
 @router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)
@@ -123,14 +129,14 @@ async def cancel_run(
     query: Annotated[CancelQuery, Query()],
     request: ApiRequest,
     response: Response,
-    body: CancelBody | None = None,
+    body: CancelBody = _NO_REASON,
 ) -> CancelReceipt:
     """Cancel a run; the request is stored even if the run does not exist yet.
 
     The record of the run stays.
     """
     request.require_small()
-    reason = (body.reason if body else None) or query.reason
+    reason = body.reason or query.reason
     receipt = await request.runs.cancel(request.key(run_id), by=request.caller.name, reason=reason)
     if receipt.already_finished:
         response.status_code = HTTPStatus.OK

@@ -1,13 +1,15 @@
-"""Traces: what a run did, call by request."""
+"""Traces: what a run did, as a whole and call by call."""
 
-from typing import Annotated, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
 from app.api import problem_types as types
 from app.api.api_request import ApiRequest, ApiRoute
+from app.api.call_views import CallDetails
 from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
 from app.api.field_types import RunIdPath
 from app.api.run_body import TraceQuery
@@ -15,6 +17,7 @@ from app.api.trace_views import TraceView
 from app.runs.run import RunStatus
 from app.runs.service import Trace
 from app.trace.explain import explain
+from app.trace.payloads import Payload
 from app.trace.snapshot import Snapshot
 
 router = APIRouter(
@@ -23,6 +26,10 @@ router = APIRouter(
     route_class=ApiRoute,
     generate_unique_id_function=operation_id,
 )
+
+NodeIdPath = Annotated[
+    str, Path(description="The id of a CallNode, such as n000003.", max_length=32)
+]
 
 
 @router.get(
@@ -39,16 +46,52 @@ router = APIRouter(
 async def get_trace(
     run_id: RunIdPath, query: Annotated[TraceQuery, Query()], request: ApiRequest
 ) -> Response:
-    """Return what a run did so far: the graph of its calls, or a text about it."""
-    trace = await request.runs.trace(request.key(run_id))
+    """Return what a run did so far: the graph of its calls, or a text about it.
+
+    With `payloads=true` it holds what each call asked and what it got, up to a size
+    (`trace.max_shown_bytes`); `GET /runs/{run_id}/calls/{node_id}` has that of any single call.
+    """
+    key, reading = request.key(run_id), request.api.services.payloads
+    trace = await request.runs.trace(key)
+    payloads = None
+    if query.payloads or query.format == "explain":
+        payloads = await reading.of_run(key)
     # A run may have made a hundred thousand calls: others are served while they are looked through.
     if query.format == "explain":
-        cancelled = trace.run.status is RunStatus.CANCELLED
-        snapshot = cast("Snapshot", trace.snapshot)
-        return PlainTextResponse(await run_in_threadpool(explain, snapshot, cancelled=cancelled))
-    content = await run_in_threadpool(_as_json, trace, request.root)
+        return PlainTextResponse(await run_in_threadpool(_as_text, trace, payloads or {}))
+    content = await run_in_threadpool(_as_json, trace, request.root, payloads)
     return Response(content, media_type="application/json")
 
 
-def _as_json(trace: Trace, root: str) -> str:
-    return TraceView.of(trace, root).model_dump_json()
+@router.get(
+    "/{run_id}/calls/{node_id}",
+    response_model=CallDetails,
+    responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.CALL_NOT_FOUND),
+)
+async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) -> Response:
+    """Return one call of a run: what it asked, what it got, its attempts and its errors.
+
+    A step is a call too, and so is the run itself. It can be read while the run works.
+    """
+    reading = request.api.services.payloads
+    found = await reading.call(request.key(run_id), node_id)
+    details = CallDetails.of(found, reading.mode)
+    return Response(details.model_dump_json(), media_type="application/json")
+
+
+def _as_json(trace: Trace, root: str, payloads: Mapping[str, Payload] | None) -> str:
+    hidden = {"payloads"} if payloads is None else None
+    return TraceView.of(trace, root, payloads).model_dump_json(exclude=hidden)
+
+
+def _as_text(trace: Trace, payloads: Mapping[str, Payload]) -> str:
+    run = trace.run
+    waited = None if run.started_at is None else run.started_at - run.created_at
+    steps: Mapping[str, Any] = (run.result or {}).get("steps") or {}
+    return explain(
+        cast("Snapshot", trace.snapshot),
+        cancelled=run.status is RunStatus.CANCELLED,
+        payloads=payloads,
+        skipped=[step_id for step_id, step in steps.items() if step["status"] == "skipped"],
+        queued_ms=0 if waited is None else round(waited.total_seconds() * 1000),
+    )

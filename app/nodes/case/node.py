@@ -41,8 +41,6 @@ REMEMBERED_OFFERS = 64
 """Offers of tools: one for all cases without links, one for every graph with links, and one for
 every set of expected tools."""
 
-_HALTS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
-
 
 class CaseFailedError(Exception):
     """The big tier found no verified answer either."""
@@ -176,7 +174,7 @@ def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | N
     if isinstance(ended, CaseFailedError):
         return FinishReason.BIG_FAIL
     stop = given or ended
-    halted = isinstance(stop, Stop) and stop.cause.kind in _HALTS
+    halted = isinstance(stop, Stop) and stop.is_limit
     return FinishReason.BUDGET if halted else None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.control.budget import Amount, Dimension
 from app.control.ledger import Scope
+from app.control.stops import rfc3339
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.llm.gateway import Completion, ModelGateway, Tier
@@ -352,7 +353,7 @@ class CaseLog:
             name: value if name in _OURS else redact_value(value, name=name)
             for name, value in details.items()
         }
-        about = {"ts": self.clock().isoformat(), "run_id": self.run_id}
+        about = {"ts": rfc3339(self.clock()), "run_id": self.run_id}
         tier = self.state.tier.value
         self.state.logs.append({**about, "tier": tier, "step_type": step_type, **shown})
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.accept_and_cancel import accept_in
+from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
@@ -51,7 +52,9 @@ class NoDispatch(QueueDispatch):
     def __init__(self) -> None:
         pass
 
-    async def defer(self, connection: AsyncConnection, keys: Sequence[RunKey]) -> None:
+    async def defer(
+        self, connection: AsyncConnection, runs: Mapping[RunKey, datetime | None]
+    ) -> None:
         return
 
 
@@ -62,7 +65,7 @@ class GatedJournal(PostgresJournal):
         super().__init__(session.url, patience())
         self._session = session
 
-    async def _connect(self) -> Any:
+    async def _connect(self, _: Patience) -> Any:
         return await self._session.connect_for_hot_writes()
 
 
@@ -212,7 +215,7 @@ async def complete(client: Client, key: RunKey) -> None:
 async def recover(client: Client, _: RunKey) -> None:
     """Take runs from workers that have no row."""
     async with transaction(client.engines.work) as connection:
-        await take_lost(connection, stale_seconds=0)
+        await take_lost(connection, (), stale_seconds=0, max_attempts=5)
 
 
 async def nothing(world: World, key: RunKey) -> None:

@@ -14,12 +14,13 @@ from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.journal import (
     ClaimedInsert,
     OwnersAnswer,
-    OwnersWrite,
+    UsualTimes,
     accept_in_batch,
     write_in_batch,
 )
+from app.adapters.postgres.write_documents import as_rows
 from app.runs.ports import FinishResult, JournalWrite, LateResult, Permission
-from app.runs.run import CallRecord, EventRecord, Run, RunKey, RunStatus
+from app.runs.run import CallRecord, EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.limits import patience
 from tests.support.stores import (
     CANCEL_REQUEST,
@@ -42,9 +43,10 @@ class Batch:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    async def __call__(self, *writes: OwnersWrite) -> Sequence[OwnersAnswer]:
+    async def __call__(self, *writes: JournalWrite | FinishRun) -> Sequence[OwnersAnswer]:
+        rows = [await as_rows(write) for write in writes]
         async with await self._connect() as connection:
-            return await write_in_batch(connection, writes)
+            return await write_in_batch(connection, rows, usual=UsualTimes())
 
     async def accept(self, *inserts: ClaimedInsert) -> Sequence[datetime | None]:
         async with await self._connect() as connection:

@@ -4,70 +4,25 @@ A proxy stands between the stores and Postgres; an oracle asks Postgres past it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from app.adapters.postgres.accept_and_cancel import StoreLimits
-from app.adapters.postgres.engines import PoolSizes
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import JournalWrite
-from app.runs.run import Run, RunKey, RunStatus
+from app.runs.run import RunKey, RunStatus
+from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import pool_sizes, store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
-    Oracle,
-    Stores,
     end_of,
     eventually,
     graph_with_calls,
     new_run,
-    open_oracle,
     open_stores,
     records_of,
 )
-
-KEY = RunKey("default", "case-1")
-TERMINATE = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-
-@dataclass(frozen=True)
-class World:
-    stores: Stores
-    proxy: FaultProxy
-    oracle: Oracle
-
-    async def claimed(self, run_id: str = "case-1") -> Run:
-        return (await self.stores.runs.accept(new_run(run_id), worker_id="w1")).run
-
-    async def count(self, table: str) -> int:
-        return int(await self.oracle.value(f"SELECT count(*) FROM {table}"))  # noqa: S608
-
-
-@asynccontextmanager
-async def open_world(
-    url: str, limits: StoreLimits | None = None, *, sizes: PoolSizes | None = None
-) -> AsyncIterator[World]:
-    async with FaultProxy(upstream_of(url)) as proxy, open_oracle(url) as oracle:
-        through = proxied(url, proxy)
-        async with open_stores(through, limits, sizes=sizes) as stores:
-            yield World(stores, proxy, oracle)
-
-
-async def refusal(call: Coroutine[Any, Any, object]) -> Exception | None:
-    try:
-        await call
-    except Exception as error:
-        return error
-    return None
 
 
 @pytest.mark.req("card/s2s")
@@ -101,6 +56,26 @@ async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
         assert [each.result().run.key.run_id for each in accepted] == ["case-1", "case-2"]
         assert all(each.result().created for each in accepted)
         assert await world.count("runs") == 2
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_of_two_posts_whose_answers_were_lost_one_has_made_the_run(
+    database_url: str, key: str | None
+) -> None:
+    """A client that heard nothing asks again while its first request is still under way."""
+    async with open_world(database_url) as world:
+        world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
+        async with asyncio.TaskGroup() as group:
+            posts = [
+                group.create_task(
+                    world.stores.runs.accept(new_run("case-1", key=key), worker_id="w1")
+                )
+                for _ in range(3)
+            ]
+
+        assert world.proxy.counts.answers_dropped == 1
+        assert sorted(post.result().created for post in posts) == [False, False, True]
+        assert await world.count("runs") == 1
 
 
 async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: str) -> None:

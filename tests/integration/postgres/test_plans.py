@@ -42,3 +42,24 @@ async def test_a_run_is_found_by_its_primary_key_alone(
     used = set(re.findall(r"using (\w+) on runs\b", plan))
 
     assert used == {"runs_pkey"}, plan
+
+
+async def test_a_list_of_runs_with_one_status_reads_no_others(oracle: Oracle) -> None:
+    """However many there are: they stand in an index in the order of the list."""
+    await oracle.rows(
+        """INSERT INTO runs (tenant_id, run_id, kind, status, request, request_hash, finished_at)
+           SELECT 'default', 'old-' || n, 'case', CASE n %% 1000 WHEN 0 THEN 'failed' ELSE
+           'completed' END, '{}', 'h', now()
+           FROM generate_series(1, 5000) n"""
+    )
+    await oracle.rows("ANALYZE runs")
+    listed = """EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM runs
+        WHERE tenant_id = 'default' AND request IS NOT NULL AND status = 'failed'
+        ORDER BY created_at DESC, run_id DESC LIMIT 51"""
+    (row,) = await oracle.rows(listed)
+    scan = row["QUERY PLAN"][0]["Plan"]
+    while "Plans" in scan and "Index Name" not in scan:
+        (scan,) = scan["Plans"]
+
+    assert (scan["Index Name"], scan["Actual Rows"]) == ("runs_by_status", 5)
+    assert scan.get("Rows Removed by Filter", 0) == 0

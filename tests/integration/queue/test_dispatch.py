@@ -34,16 +34,16 @@ async def test_a_transaction_that_is_undone_leaves_no_job(database_url: str) -> 
     keys = [RunKey("default", f"case-{n}") for n in range(3)]
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with transaction(stores.engines.work) as connection:
-            await stores.dispatch.defer(connection, keys[1:2])
+            await stores.dispatch.defer(connection, {keys[1]: None})
 
         async with transaction(stores.engines.work) as connection:
-            await stores.dispatch.defer(connection, keys)
+            await stores.dispatch.defer(connection, dict.fromkeys(keys))
             await connection.rollback()
         assert len(await oracle.rows(JOBS)) == 1
 
         async with transaction(stores.engines.work) as connection:
-            await stores.dispatch.defer(connection, keys)
-            await stores.dispatch.defer(connection, [])
+            await stores.dispatch.defer(connection, dict.fromkeys(keys))
+            await stores.dispatch.defer(connection, {})
         assert len(await oracle.rows(JOBS)) == 3
 
 

@@ -3,78 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.workers import BATCH, StaleRunRecovery, take_lost
-from app.runs.run import Run, RunKey, RunStatus
-from tests.integration.queue.world import QUIET, NotingExecutor, working
+from app.adapters.postgres.workers import BATCH, take_lost
+from app.runs.run import RunKey, RunStatus
+from app.runs.silence import Silent
+from tests.integration.queue.stale import KEY, STALE, World
+from tests.integration.queue.world import NotingExecutor, working
 from tests.support.stores import (
     CANCEL_REQUEST,
-    Oracle,
-    Stores,
     end_of,
     graph_with_calls,
     new_run,
-    open_oracle,
     open_stores,
     records_of,
 )
-
-KEY = RunKey("default", "case-1")
-STALE = 10.0
-WAITING = "SELECT queueing_lock FROM procrastinate_jobs WHERE status = 'todo' ORDER BY 1"
-
-
-@dataclass(frozen=True)
-class World:
-    stores: Stores
-    oracle: Oracle
-
-    def recovery(self) -> StaleRunRecovery:
-        return StaleRunRecovery(
-            self.stores.engines.work,
-            self.stores.dispatch,
-            interval_seconds=3600,
-            stale_seconds=STALE,
-        )
-
-    async def claimed(self, run_id: str = "case-1", worker_id: str = "dead") -> Run:
-        return (await self.stores.runs.accept(new_run(run_id), worker_id=worker_id)).run
-
-    async def stored(self, key: RunKey = KEY) -> Run:
-        run = await self.stores.runs.get(key)
-        assert run is not None
-        return run
-
-    async def beat(self, worker_id: str, *, seconds_ago: float = 0) -> None:
-        await self.stores.workers.beat(worker_id)
-        await self.oracle.rows(
-            """UPDATE workers SET beat_at = now() - make_interval(secs => %s)
-               WHERE worker_id = %s""",
-            seconds_ago,
-            worker_id,
-        )
-
-    async def age(self, *, seconds: float) -> None:
-        """Have every run been claimed, or queued, longer ago."""
-        await self.oracle.rows(
-            """UPDATE runs SET claimed_at = claimed_at - make_interval(secs => %s),
-                   queued_at = queued_at - make_interval(secs => %s)""",
-            seconds,
-            seconds,
-        )
-
-    async def jobs(self) -> list[str]:
-        return [row["queueing_lock"] for row in await self.oracle.rows(WAITING)]
-
-
-@pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
-    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
-        yield World(stores, oracle)
 
 
 @pytest.mark.req("003/resume")
@@ -86,14 +32,14 @@ async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World
     await world.claimed("case-2", worker_id="alive")
     await world.age(seconds=45)
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     recovered = await world.stored()
     assert (recovered.status, recovered.worker_id, recovered.fence) == (RunStatus.QUEUED, None, 1)
     assert recovered.active_seconds == pytest.approx(30, abs=2)
     assert (await world.stored(RunKey("default", "case-2"))).status is RunStatus.RUNNING
     assert await world.jobs() == ["default/case-1"]
     assert await world.oracle.rows("SELECT worker_id FROM workers") == [{"worker_id": "alive"}]
-    assert await world.recovery().recover() == []
+    assert await world.recover() == []
 
     again = await world.stores.runs.claim(KEY, "alive")
     assert again is not None
@@ -106,17 +52,17 @@ async def test_a_run_that_waits_is_recovered_as_well(world: World) -> None:
     await world.claimed()
     await world.oracle.rows("UPDATE runs SET status = 'waiting'")
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     assert (await world.stored()).status is RunStatus.QUEUED
 
 
 async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:
     """It may just have come back from a long silence, and accepted the run before its next beat."""
     await world.claimed(worker_id="unknown")
-    assert await world.recovery().recover() == []
+    assert await world.recover() == []
 
     await world.age(seconds=STALE + 1)
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
 
 
 async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
@@ -126,14 +72,14 @@ async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: Wor
     await world.age(seconds=STALE + 1)
     await world.stores.workers.leave("dead")
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
 
 
 async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
     """And what it still writes changes nothing."""
     await world.beat("dead", seconds_ago=15)
     frozen = await world.claimed()
-    await world.recovery().recover()
+    await world.recover()
 
     beat = await world.stores.workers.beat("dead")
     assert beat.owned == frozenset()
@@ -149,7 +95,7 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
-    await world.recovery().recover()
+    await world.recover()
     executor = NotingExecutor("alive")
     async with working(database_url, world.stores, executor):
         run = await executor.has(KEY)
@@ -168,7 +114,7 @@ async def test_a_cancel_of_a_recovered_run_ends_it_at_once(world: World) -> None
     records = records_of(graph)
     await world.stores.runs.release(run, active_seconds=1, calls=records, counted=True)
     await world.stores.runs.claim(KEY, "dead")
-    await world.recovery().recover()
+    await world.recover()
     cancelled = await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
 
     assert cancelled.run is not None
@@ -183,10 +129,10 @@ async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> Non
     for name in ("case-1", "case-2"):
         await world.stores.runs.accept(new_run(name), worker_id=None)
     await world.oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock LIKE '%%case-1'")
-    assert await world.recovery().recover() == []
+    assert await world.recover() == []
 
     await world.age(seconds=STALE + 1)
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     assert await world.jobs() == ["default/case-1", "default/case-2"]
 
 
@@ -214,7 +160,7 @@ async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, wor
     )
     await world.age(seconds=STALE + 1)
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     rows = await world.oracle.rows(
         "SELECT queue_name, status::text FROM procrastinate_jobs ORDER BY 1, 2"
     )
@@ -233,7 +179,7 @@ async def test_many_lost_runs_are_taken_in_several_transactions(world: World) ->
         for number in range(count):
             group.create_task(world.claimed(f"case-{number}"))
 
-    assert len(await world.recovery().recover()) == count
+    assert len(await world.recover()) == count
     assert len(await world.jobs()) == count
     assert await world.oracle.value("SELECT count(*) FROM workers") == 0
 
@@ -252,7 +198,7 @@ async def test_two_recoveries_at_once_take_each_run_once(database_url: str, worl
             await world.oracle.rows("DELETE FROM procrastinate_jobs")
             await world.age(seconds=20)
             async with asyncio.TaskGroup() as group:
-                looks = [group.create_task(each.recovery().recover()) for each in (world, other)]
+                looks = [group.create_task(each.recover()) for each in (world, other)]
             lost = [key for look in looks for key in look.result() if "case" in key.run_id]
 
             assert len(lost) == len(set(lost)) == 20
@@ -267,10 +213,10 @@ async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
     await world.claimed()
     await world.claimed("case-2")
     async with locked(world, "case-1"):
-        assert await world.recovery().recover() == [RunKey("default", "case-2")]
+        assert await world.recover() == [RunKey("default", "case-2")]
         assert await world.oracle.value("SELECT count(*) FROM workers") == 1
 
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
     assert await world.oracle.value("SELECT count(*) FROM workers") == 0
 
 
@@ -283,13 +229,14 @@ async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_st
     await world.claimed("case-2", worker_id="slow")
     async with locked(world, "case-2"):
         async with transaction(world.stores.engines.work) as connection:
-            taken = await take_lost(connection, stale_seconds=STALE)
+            taken = await take_lost(connection, await silent(world), **TAKING)
             beat = asyncio.create_task(world.stores.workers.beat("slow"))
-            assert taken == [KEY]
+            assert list(taken) == [KEY]
         owned = (await beat).owned
 
     assert owned == {RunKey("default", "case-2")}
-    assert await world.recovery().recover() == []
+    world.living = ("slow",)
+    assert await world.recover() == []
 
 
 async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> None:
@@ -297,11 +244,11 @@ async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> N
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     async with transaction(world.stores.engines.work) as connection:
-        assert await take_lost(connection, stale_seconds=STALE) == [KEY]
+        assert list(await take_lost(connection, await silent(world), **TAKING)) == [KEY]
         await connection.rollback()
 
     assert (await world.stored()).status is RunStatus.RUNNING
-    assert await world.recovery().recover() == [KEY]
+    assert await world.recover() == [KEY]
 
 
 async def test_a_process_recovers_runs_although_it_has_no_room_itself(
@@ -311,11 +258,21 @@ async def test_a_process_recovers_runs_although_it_has_no_room_itself(
     full, free = NotingExecutor("full", slots=0), NotingExecutor("free")
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
-    async with AsyncExitStack() as stack:
-        looking = type(QUIET)(poll=3600, heartbeat=0.05, stale=STALE)
-        await stack.enter_async_context(working(database_url, world.stores, free))
-        await stack.enter_async_context(working(database_url, world.stores, full, looking))
+    async with (
+        working(database_url, world.stores, free),
+        working(database_url, world.stores, full),
+    ):
+        assert await world.recover() == [KEY]
         assert (await free.has(KEY)).fence == 2
+
+
+TAKING: dict[str, Any] = {"stale_seconds": STALE, "max_attempts": 5}
+
+
+async def silent(world: World) -> list[Silent]:
+    """Every worker there is, as if it had been silent for too long."""
+    rows = await world.oracle.rows("SELECT worker_id, beat_at FROM workers")
+    return [Silent(row["worker_id"], row["beat_at"], surely=True) for row in rows]
 
 
 @asynccontextmanager

@@ -80,8 +80,6 @@ async def working(
         url,
         store=stores.runs,
         executor=executor,
-        pool=stores.engines.work,
-        dispatch=stores.dispatch,
         times=times,
         patience=patience(),
     )

@@ -57,7 +57,7 @@ def hashed(**body: Any) -> str:
 )
 def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget: Budget) -> None:
     """Null is unlimited, 0 is nothing, and what is left out is as configured."""
-    limits = api_limits(default_budget=DEFAULTS)
+    limits = api_limits(default_budget=DEFAULTS, budget_ceiling=Budget())
 
     assert new_run({"budget": given}, limits).request.budget == budget
 
@@ -223,3 +223,18 @@ def test_bodies_that_mean_something_else_are_not_the_same() -> None:
     ]
 
     assert len({hashed(**body) for body in bodies}) == len(bodies)
+
+
+def test_metadata_counts_as_it_comes_back() -> None:
+    """A number with an exponent is five bytes in a request and 309 in every answer."""
+    assert "metadata" in refused_fields({"metadata": {"k": [1e308] * 100}})
+    assert new_run({"metadata": {"k": [1.5] * 100}}).metadata == {"k": [1.5] * 100}
+
+
+def test_a_limit_of_cost_refuses_unknown_prices_only_if_somebody_has_set_it() -> None:
+    """The service's own default ceiling lets local models through; a caller's limit does not."""
+    assert not new_run().request.requires_prices
+    assert new_run().request.budget.max_cost_usd is not None
+    assert not new_run({"budget": {"max_cost_usd": None}}).request.requires_prices
+    assert new_run({"budget": {"max_cost_usd": 0.5}}).request.requires_prices
+    assert new_run(limits=api_limits(ceiling_requires_prices=True)).request.requires_prices

@@ -75,7 +75,7 @@ def test_a_cause_is_shown_without_what_is_not_known() -> None:
         "dimension": "cost_usd",
         "limit": 0.5,
         "used": 0.75,
-        "at": "2025-09-08T12:00:00+00:00",
+        "at": "2025-09-08T12:00:00Z",
     }
 
 
@@ -84,4 +84,4 @@ def test_a_deadline_names_its_instant() -> None:
     cause = DeadlineExceededError(AT).cause
 
     assert cause.kind is StopKind.DEADLINE
-    assert cause.reason == "The deadline 2025-09-08T12:00:00+00:00 has passed."
+    assert cause.reason == "The deadline 2025-09-08T12:00:00Z has passed."

@@ -1,7 +1,7 @@
 """The call gateway of one run, with a journal that a test can look into."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -47,6 +47,7 @@ class MemoryJournal:
         self.events = events
         self.entries: dict[str, Entry] = {}
         """By CallNode, the last one."""
+        self.requests: dict[str, Mapping[str, Any]] = {}
         self.earlier: dict[str, Recorded] = {}
         self.earlier_charges: dict[str, Charge] = {}
         self.at_barrier: Callable[[], Awaitable[None]] | None = None
@@ -64,6 +65,9 @@ class MemoryJournal:
 
     def spent_below(self, path: StepPath) -> Charge:
         return self.earlier_charges.get(path.text, NOTHING)
+
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        self.requests[node_id] = request
 
     def touch(self) -> None:
         self.events.append("touch")

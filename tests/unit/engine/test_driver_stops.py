@@ -30,7 +30,7 @@ def test_a_limit_of_n_steps_executes_exactly_n(limit: int) -> None:
     refused = "ABC"[limit]
     assert isinstance(outcome.stop, BudgetExceededError)
     assert outcome.stop.cause.dimension == "steps"
-    assert outcome.steps[refused].status is StepStatus.CANCELLED
+    assert outcome.steps[refused].status is StepStatus.HALTED
     assert world.nodes()[refused] == ("halt", f"Step limit exceeded: {limit}/{limit} (scope run)")
     assert [step for step, _ in world.node.seen] == done
 
@@ -51,7 +51,7 @@ def test_a_step_that_a_limit_stops_keeps_what_it_had_so_far() -> None:
     assert isinstance(outcome.stop, BudgetExceededError)
     assert outcome.steps["A"].outputs == {"default": "A"}
     assert outcome.steps["B"].outputs == {"found": ["first", "second"]}
-    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "not_started"}
+    assert statuses(outcome) == {"A": "completed", "B": "halted", "C": "not_started"}
 
 
 def test_an_overshoot_halts_the_next_step_and_keeps_the_finished_one() -> None:
@@ -63,7 +63,7 @@ def test_an_overshoot_halts_the_next_step_and_keeps_the_finished_one() -> None:
 
     outcome, _ = drive(CHAIN, Scripted(A=greedy), budget=Budget(max_tokens=100))
 
-    assert statuses(outcome) == {"A": "completed", "B": "cancelled", "C": "not_started"}
+    assert statuses(outcome) == {"A": "completed", "B": "halted", "C": "not_started"}
     assert outcome.stop is not None
     assert outcome.stop.cause.dimension == "tokens"
 

@@ -82,7 +82,7 @@ def test_a_stop_inside_a_task_group_of_a_node_is_a_stop(also_fails: bool) -> Non
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"A": "cancelled", "B": "not_started", "C": "not_started"}
+    assert statuses(outcome) == {"A": "halted", "B": "not_started", "C": "not_started"}
     assert world.lifecycle("A") == ["step.started", "step.cancelled"]
     assert len(world.node.seen) == 1
 
@@ -96,14 +96,14 @@ def test_a_node_that_would_end_the_process_fails_its_step(
     """It is a failure like any other, and its policy judges it; other runs never notice."""
 
     async def works(context: FlowContext, inputs: Inputs) -> Inputs:
-        raise kind("with my password")
+        raise kind("password=hunter2")
 
     policy = ErrorPolicy(on_error="retry", retry_count=1, timeout_ms=timeout_ms)
     outcome, world = drive(graph("A"), Scripted(A=works), limits={"A": {"policy": policy}})
 
     assert isinstance(outcome.error, StepBrokenError)
     assert kind.__name__ in str(outcome.error)
-    assert "password" not in str(outcome.error)
+    assert "hunter2" not in str(outcome.error)
     assert statuses(outcome) == {"A": "failed"}
     assert len(world.node.seen) == 2
 
@@ -203,7 +203,7 @@ def test_a_limit_met_inside_an_attempt_is_not_lost_when_its_time_is_up_meanwhile
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"B": "cancelled", "C": "not_started"}
+    assert statuses(outcome) == {"B": "halted", "C": "not_started"}
 
 
 @pytest.mark.req("000/B5")

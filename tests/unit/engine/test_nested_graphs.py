@@ -116,7 +116,7 @@ def test_what_a_sub_budget_has_spent_counts_above_it() -> None:
         limits={step_id: {"sub_budget": Budget(max_tokens=5)} for step_id in "ABC"},
     )
 
-    assert statuses(outcome) == {"A": "completed", "B": "completed", "C": "cancelled"}
+    assert statuses(outcome) == {"A": "completed", "B": "completed", "C": "halted"}
     assert outcome.stop is not None
     assert outcome.stop.cause.scope == "run"
     assert world.gateway.spent() == {"tokens": 10, "steps": 3}
@@ -325,4 +325,5 @@ def test_a_failure_is_journaled_with_what_the_step_had_so_far(refuses: bool) -> 
 
     assert noted.outcome is CallOutcome.FAILURE
     outputs = {} if refuses else {"so": "far"}
-    assert noted.value == {"error_class": "OurError", "message": "No.", "outputs": outputs}
+    failure = {"error_class": "OurError", "message": "No.", "attempts": 1}
+    assert noted.value == {**failure, "outputs": outputs}

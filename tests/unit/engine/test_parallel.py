@@ -171,7 +171,7 @@ def test_a_limit_ends_the_run_and_lets_those_finish_that_it_had_let_begin() -> N
     assert statuses(outcome) == {
         "A": "completed",
         "B": "completed",
-        "C": "cancelled",
+        "C": "halted",
         "D": "not_started",
     }
     assert outcome.steps["B"].outputs == {"default": "B"}

@@ -120,7 +120,8 @@ def test_a_skipped_failure_leaves_its_value_and_the_graph_goes_on() -> None:
     assert outcome.error is None
     assert [status for status, _, _ in attempts(world)] == ["fail", "fail"]
     assert [event.data for event in world.told if event.step_id == "A"][-1] == {
-        "recovered_by": "skip"
+        "recovered_by": "skip",
+        "error": "Not yet.",
     }
 
 
@@ -260,7 +261,7 @@ def test_no_policy_touches_a_stop(on_error: str) -> None:
     )
 
     assert isinstance(outcome.stop, BudgetExceededError)
-    assert statuses(outcome) == {"A": "cancelled", "B": "not_started", "C": "not_started"}
+    assert statuses(outcome) == {"A": "halted", "B": "not_started", "C": "not_started"}
     assert len(world.node.seen) == 1
     assert fallback.seen == []
 

@@ -72,6 +72,24 @@ def test_a_write_that_hangs_is_waited_for_no_longer_than_its_grace() -> None:
     assert run(main, 0).result == 3.0
 
 
+async def test_a_write_that_fails_after_its_task_was_cancelled_complains_to_nobody() -> None:
+    """The loop would log it as an exception that was never retrieved."""
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+
+    async def fails() -> None:
+        await asyncio.sleep(0.01)
+        raise RuntimeError("gone")
+
+    task = asyncio.create_task(shielded(fails(), grace_seconds=1))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    gc.collect()
+    assert task.cancelled()
+    assert complaints == []
+
+
 async def test_a_write_that_is_not_disturbed_returns_or_fails_as_it_is() -> None:
     """Settling adds nothing of its own."""
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -174,6 +174,15 @@ def test_a_folder_that_cannot_be_written_ends_with_2(tmp_path: Path, dataset: st
     assert "out" in ended.stderr
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What starts the tests may ignore SIGINT, as a shell does for its background jobs."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, inherited)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_ends_with_130_and_says_where_the_rest_is(
     tmp_path: Path, dataset: str
 ) -> None:

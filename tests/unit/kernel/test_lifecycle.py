@@ -2,7 +2,7 @@
 
 from app.kernel.facts import NEXT, StepStatus
 
-TERMINAL = {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED, StepStatus.SKIPPED}
+TERMINAL = set(StepStatus) - {StepStatus.NOT_STARTED, StepStatus.RUNNING}
 
 
 def test_every_status_has_its_row() -> None:

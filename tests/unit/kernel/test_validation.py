@@ -61,8 +61,10 @@ def test_all_problems_are_told_at_once_each_with_its_place() -> None:
     assert problems(broken, unknown="strange") == {
         "steps.1.id": "The id 'A' is taken by steps.0. Give every step an id of its own.",
         "steps.2.type": "Step 'B' has the unknown type 'strange'. Use one of these: known.",
-        "edges.0.target": "There is no step 'Z'. Name a step of this graph, or add it.",
-        "edges.1.source": "There is no step 'Y'. Name a step of this graph, or add it.",
+        "edges.0.target": "There is no step 'Z' (edge 'A' to 'Z')."
+        " Name a step of this graph, or add it.",
+        "edges.1.source": "There is no step 'Y' (edge 'Y' to 'B')."
+        " Name a step of this graph, or add it.",
         "edges.2.id": "The id 'e' is taken by edges.1. Give every edge an id of its own, or none.",
         "edges.3": "This edge from 'A' to 'B' is the same as edges.2. Remove one of them.",
         "entry.1": "There is no step 'X'. Name a step of this graph, or add it.",
@@ -141,7 +143,8 @@ def test_a_channel_that_is_none_is_refused(channel: str | None) -> None:
     edge = Edge(source="A", target="Z", channel=channel)  # type: ignore[arg-type]
 
     assert problems(graph("A", edge)) == {
-        "edges.0.target": "There is no step 'Z'. Name a step of this graph, or add it.",
+        "edges.0.target": "There is no step 'Z' (edge 'A' to 'Z')."
+        " Name a step of this graph, or add it.",
         "edges.0.data.channel": f"The channel must be flow or link, not {channel!r}.",
     }
 

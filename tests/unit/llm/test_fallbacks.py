@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.control.budget import Budget
 from app.control.stops import Stop
@@ -199,3 +200,23 @@ def test_a_fallback_that_was_in_flight_at_a_crash_is_asked_again_as_the_same_log
     assert asking.provider.models() == ["first", "second", "second"]
     assert asking.run.spent()["api_calls"] == 1
     assert "llm_calls_small" not in asking.run.spent()
+
+
+@pytest.mark.req("002/13.5")
+def test_failures_and_fallbacks_are_logged() -> None:
+    """As warnings: which model failed how, at which attempt, and which is asked in its place."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("first", busy(), repeat_last=True)
+        asking.provider.script("second", COUNTED)
+        await asking.ask()
+
+    with capture_logs() as lines:
+        told(story, chain(FIRST, SECOND))
+
+    assert [(line["event"], line["log_level"], line["model"]) for line in lines] == [
+        *[("model.failed", "warning", "first")] * 3,
+        ("model.fallback", "warning", "first"),
+    ]
+    assert [line["attempt"] for line in lines[:3]] == [1, 2, 3]
+    assert (lines[3]["fallback"], lines[3]["error_class"]) == ("second", "ModelUnavailable")

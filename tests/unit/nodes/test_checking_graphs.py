@@ -140,14 +140,31 @@ def test_an_edge_without_a_good_channel_is_refused(data: Any) -> None:
             world().catalog.prepare(made, graph_id="g")
 
 
-@pytest.mark.parametrize("missing", ["source", "target", "source_handle", "target_handle"])
-def test_an_edge_names_both_ends_and_both_handles(missing: str) -> None:
+@pytest.mark.parametrize("missing", ["source", "target"])
+def test_an_edge_names_both_ends(missing: str) -> None:
     """They are never guessed."""
     edge = {name: value for name, value in flow("a", "b").items() if name != missing}
 
     assert world().places(graph(step("a", "llm", ASK), step("b", "llm", ASK), edge)) == [
         f"edges.0.{missing}"
     ]
+
+
+def test_an_edge_joins_the_usual_handles_unless_it_names_others() -> None:
+    """A toolset has no usual one, which is said."""
+    ends = {"source": "a", "target": "b"}
+    flows = graph(
+        step("a", "llm", ASK), step("b", "llm", ASK), {**ends, "data": {"channel": "flow"}}
+    )
+    links = graph(
+        step("a", "toolset", {"tools": []}),
+        step("b", "case"),
+        {**ends, "data": {"channel": "link"}},
+    )
+
+    edge = world().catalog.prepare(flows, graph_id="g").topology.graph.edges[0]
+    assert (edge.source_handle, edge.target_handle) == ("default", "default")
+    assert world().places(links) == ["edges.0.source_handle", "edges.0.target_handle"]
 
 
 def test_a_gap_does_not_make_problems_of_its_own() -> None:

@@ -148,7 +148,7 @@ async def test_a_chain_of_doubling_steps_ends_with_a_failure() -> None:
 
     error = await World().failure(of)
 
-    assert "more than 1000000 characters" in str(error)
+    assert "more than 1,048,576 characters" in str(error)
 
 
 def test_json_of_any_depth_is_refused_and_breaks_nothing() -> None:

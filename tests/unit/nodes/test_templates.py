@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.nodes.templates import (
-    MAX_RENDERED_CHARS,
     MISSING,
     JsonTemplate,
     MissingValueError,
@@ -19,6 +18,7 @@ from app.nodes.templates import (
     TooMuchTextError,
     escaped,
 )
+from app.trace.frozen_json import USUAL_LIMITS
 
 INPUTS: dict[str, Any] = {
     "default": {"items": [{"price": 2.5}, None], "name": "Ada", "__class__": "a key"},
@@ -136,7 +136,7 @@ def test_a_missing_value_is_named(render: Any) -> None:
 def test_values_that_are_repeated_cannot_grow_without_end() -> None:
     """A short template and a long value make no endless text, written out or by reference."""
     value = ["x" * 1000]
-    times = MAX_RENDERED_CHARS // len(json.dumps(value)) + 1
+    times = USUAL_LIMITS.max_value_bytes // len(json.dumps(value)) + 1
 
     with pytest.raises(TooMuchTextError):
         TextTemplate.parse("${default}" * times).render({"default": value})

@@ -33,6 +33,7 @@ from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolPolicy, ToolRegistry
 from app.tools.respond import Respond
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import ValueLimits
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.unit.nodes.case.world import Journal, ScriptedModel
 
@@ -101,6 +102,7 @@ class World:
     services: dict[type, Any] = field(default_factory=dict)
     echo: EchoTool = field(default_factory=EchoTool)
     journal: Journal = field(default_factory=Journal)
+    limits: ValueLimits | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
     told: list[Event] = field(default_factory=list)
 
@@ -151,6 +153,7 @@ class World:
             scope=self.scope,
             token=self.token,
             journal=self.journal,
+            limits=self.limits,
             calls=Calls(
                 graph=self.trace, journal=self.journal, token=self.token, jitter=lambda: 0.0
             ),

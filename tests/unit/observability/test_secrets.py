@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.observability.redaction import holds_key, redact_text
+from app.observability.redaction import redact_text, without_keys
 
 MIXED = "kV3nQ8sL2pXw9TzB4mRc7JhY"
 
@@ -140,10 +140,10 @@ def test_what_only_resembles_a_secret_stays(text: str) -> None:
 @pytest.mark.parametrize("text", ["sk-proj-abcdEFGH12345678", "a:AKIAIOSFODNN7EXAMPLE"])
 def test_an_identifier_that_is_a_key_is_known(text: str) -> None:
     """Somebody has put it into the wrong field."""
-    assert holds_key(text)
+    assert without_keys(text) != text
 
 
 @pytest.mark.parametrize("text", ["case-2025-09-08.1", "0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f", ""])
 def test_an_ordinary_identifier_is_no_key(text: str) -> None:
     """Also one that looks random."""
-    assert not holds_key(text)
+    assert without_keys(text) == text

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +13,9 @@ from app.runs.journal import RunJournal
 from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import CallRecord, FinishRun, RunKey
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from tests.support.stores import new_run
-from tests.unit.runs.world import loop, play
+from tests.unit.runs.world import play
 
 KEY = RunKey("t", "r0")
 
@@ -31,15 +32,18 @@ class Store:
     """One for each write; then yes."""
     writes: list[JournalWrite] = field(default_factory=list)
     arrived: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+    """For each write, how old its answer is when it is looked at; then not at all."""
 
     async def write(self, write: JournalWrite) -> Permission:
         self.writes.append(write)
-        self.arrived.append(loop().time())
+        self.arrived.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self.seconds)
         answer = self.answers.pop(0) if self.answers else YES
         if isinstance(answer, BaseException):
             raise answer
-        return answer
+        age = self.late.pop(0) if self.late else 0.0
+        return replace(answer, answered_at=asyncio.get_running_loop().time() - age)
 
     async def finish(self, finish_run: FinishRun) -> FinishResult:
         raise AssertionError
@@ -56,6 +60,7 @@ class Open:
     store: Store = field(default_factory=Store)
     earlier: Sequence[CallRecord] = ()
     graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
+    limits: ValueLimits = USUAL_LIMITS
 
     def __post_init__(self) -> None:
         self.token = CancellationToken()
@@ -68,8 +73,9 @@ class Open:
             token=self.token,
             store=self.store,
             earlier=self.earlier,
-            permitted_at=loop().time(),
-            clock=loop().time,
+            permitted_at=asyncio.get_running_loop().time(),
+            clock=asyncio.get_running_loop().time,
+            limits=self.limits,
         )
 
     def begin(self, name: str, **entry: Any) -> str:

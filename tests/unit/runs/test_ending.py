@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from app.control.stops import rfc3339
 from app.runs.outcome import cancelled_while_queued
 from app.runs.run import CallRecord, CancelRequest, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -23,7 +24,7 @@ def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
         "kind": "cancelled",
         "requested_by": "ops",
         "reason": "enough",
-        "at": AT.isoformat(),
+        "at": rfc3339(AT),
     }
     [root] = end.snapshot["nodes"].values()
     assert (root["status"], root["stop_reason"]) == ("halt", "enough")

@@ -149,7 +149,7 @@ def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
 
 
 def test_a_failing_step_fails_the_run() -> None:
-    """A failure that is none of ours is named, not quoted."""
+    """A failure that is none of ours is quoted without what must not be shown."""
 
     async def story() -> None:
         async def fails(context: FlowContext) -> str:
@@ -160,8 +160,10 @@ def test_a_failing_step_fails_the_run() -> None:
 
         assert (run.status, run.finish_reason) == (RunStatus.FAILED, None)
         assert run.stop is not None
-        assert (run.stop["kind"], run.stop["reason"]) == ("error", "It broke with RuntimeError.")
-        assert trace_of(process, run)["case"] == ("fail", "It broke with RuntimeError.")
+        assert (run.stop["kind"], run.stop["reason"]) == ("error", "RuntimeError: [email]")
+        assert trace_of(process, run)["case"] == ("fail", "RuntimeError: [email]")
+        assert (run.stop["step_id"], run.stop["error_class"]) == ("case", "RuntimeError")
+        assert run.stop["at"].endswith("Z")
         assert "alice" not in str(process.store.rows[KEY])
 
     run_story(story)
@@ -278,5 +280,21 @@ def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> Non
         await process.executor.ended(KEY)
         assert process.executor.active == frozenset()
         assert (await process.service.get(KEY)).status is RunStatus.RUNNING
+
+    run_story(story)
+
+
+def test_the_first_event_of_a_run_says_that_it_was_started() -> None:
+    """Or that another worker goes on with it: then the events count on."""
+
+    async def story() -> None:
+        async def works(context: FlowContext) -> str:
+            return "done"
+
+        process = Process(works)
+        await process.run()
+        events = await process.store.events(KEY, after=0, limit=9)
+        assert events is not None
+        assert (events.events[0].type, events.events[0].data) == ("run.started", {"attempt": 1})
 
     run_story(story)

@@ -1,18 +1,24 @@
 """Runs that a process gives back, loses, or gets again."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
+from structlog.contextvars import merge_contextvars
 
+from app.control.budget import Budget
 from app.engine.context import FlowContext
-from app.runs.run import RunStatus
+from app.runs.errors import StoreUnavailableError
+from app.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import must_not_run, run_story, waits
+from tests.unit.runs.works import must_not_run, nothing, run_story, waits
 from tests.unit.runs.world import (
     KEY,
     Process,
+    database,
     loop,
     new_run,
 )
@@ -160,3 +166,130 @@ def test_a_run_that_was_lost_and_claimed_again_begins_when_its_lost_execution_ha
 
     run_story(story, seed)
     assert times == [("begun", 0), ("ended", 1.5), ("begun", 1.5), ("ended", 12.0)]
+
+
+class AwayNowAndThen(MemoryRuns):
+    """A store that is away for some time, for what runs are given back with."""
+
+    away_until = 0.0
+
+    async def release(self, *arguments: Any, **options: Any) -> None:
+        self._require_presence()
+        await super().release(*arguments, **options)
+
+    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
+        self._require_presence()
+        return await super().calls(key)
+
+    def _require_presence(self) -> None:
+        if loop().time() < self.away_until:
+            raise StoreUnavailableError
+
+
+def test_a_run_is_given_back_as_soon_as_the_database_is_there() -> None:
+    """Nobody loses it, and no attempt is counted."""
+
+    async def story() -> None:
+        store = AwayNowAndThen()
+        process = Process(waits, store)
+        await process.post()
+        store.away_until = 4.0
+        await process.executor.drain(1)
+        run = await process.service.get(KEY)
+        assert (run.status, run.attempts) == (RunStatus.QUEUED, 0)
+        assert 4 <= loop().time() < 7
+
+    run_story(story)
+
+
+def test_a_process_ends_although_its_runs_cannot_be_given_back() -> None:
+    """They are found by others, once the database is back."""
+
+    async def story() -> None:
+        store = AwayNowAndThen()
+        process = Process(waits, store)
+        await process.post()
+        store.away_until = 1000.0
+        await process.executor.drain(1)
+        assert loop().time() < 10
+        assert process.executor.active == frozenset()
+        assert (await process.service.get(KEY)).status is RunStatus.RUNNING
+
+    run_story(story)
+
+
+def test_a_run_begins_when_what_it_did_before_can_be_read() -> None:
+    """A database that goes away just after the claim costs no attempt."""
+
+    async def story() -> None:
+        store = AwayNowAndThen()
+        first, second = Process(waits, store), Process(nothing, store, name="p2")
+        await first.post()
+        await first.executor.drain(1)
+        store.away_until = 30.0
+        await second.take()
+        run = await second.end_of()
+        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1)
+
+    run_story(story)
+
+
+def unknown_step() -> NewRun:
+    graph = {"steps": [{"id": "new", "type": "of_the_next_release", "data": {}}], "edges": []}
+    request = RunRequest(kind=RunKind.GRAPH, input="", budget=Budget(), graph=graph)
+    return replace(new_run(), request=request)
+
+
+def test_a_run_that_this_process_cannot_execute_is_left_to_others() -> None:
+    """A newer release has accepted it: it is named in the log, and no attempt is counted."""
+
+    async def story() -> None:
+        process = Process(must_not_run)
+        await process.store.accept(unknown_step(), worker_id=None)
+        with structlog.testing.capture_logs([merge_contextvars]) as logs:
+            await process.take()
+            await process.executor.ended(KEY)
+        run = await process.service.get(KEY)
+        assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 0, None)
+        (line,) = [line for line in logs if line["event"] == "run.declined"]
+        assert line["run_id"] == "r0"
+        assert "of_the_next_release" in line["detail"]
+        assert await process.take() is None
+        await asyncio.sleep(5)
+        assert await process.take() is not None
+
+    run_story(story)
+
+
+def test_a_run_that_nobody_can_execute_fails_in_the_end() -> None:
+    """After about five minutes, with what is wrong with its graph."""
+
+    async def story() -> None:
+        process = Process(must_not_run)
+        await process.store.accept(unknown_step(), worker_id=None)
+        while not (await process.service.get(KEY)).finished:
+            await process.take()
+            await process.executor.ended(KEY)
+            await asyncio.sleep(1)
+        run = await process.service.get(KEY)
+        assert 240 < loop().time() < 400
+        assert run.status is RunStatus.FAILED
+        assert "of_the_next_release" in str(run.stop)
+
+    run_story(story)
+
+
+def test_a_run_that_is_taken_over_is_named_in_the_log_before_it_is_executed() -> None:
+    """If it is what ends its workers, their last lines name it."""
+
+    async def story() -> None:
+        with structlog.testing.capture_logs([merge_contextvars]) as logs:
+            store = database()
+            await Process(waits, store).post()
+            store.lose("p1")
+            await Process(waits, store, name="p2").take()
+            await asyncio.sleep(1)
+        (line,) = [line for line in logs if line["event"] == "run.taken_over"]
+        assert (line["run_id"], line["attempt"], line["log_level"]) == ("r0", 2, "warning")
+
+    run_story(story)

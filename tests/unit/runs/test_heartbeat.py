@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from app.engine.context import FlowContext
+from app.runs.errors import StoreUnavailableError
 from app.runs.ports import Beat
 from app.runs.run import CancelRequest, Run, RunStatus
 from tests.support.memory_runs import MemoryRuns
@@ -182,3 +183,26 @@ def test_a_process_that_ends_says_so() -> None:
         assert process.store.workers == set()
 
     run_story(story)
+
+
+def test_a_beat_that_finds_no_database_is_tried_again_with_the_next_one() -> None:
+    """Soon enough that nobody takes a living process for dead when the database is back."""
+
+    class Away(MemoryRuns):
+        async def beat(self, worker_id: str) -> Beat:
+            times.append(loop().time())
+            if len(times) < 30:
+                raise StoreUnavailableError
+            return await super().beat(worker_id)
+
+    times: list[float] = []
+
+    async def story() -> None:
+        process = Process(waits, Away())
+        beating = asyncio.create_task(process.heartbeat.run())
+        await asyncio.sleep(60)
+        beating.cancel()
+        await asyncio.wait({beating})
+
+    run_story(story)
+    assert times[:30] == [2.0 * number for number in range(30)]

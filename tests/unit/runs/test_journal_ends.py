@@ -11,6 +11,7 @@ from app.runs.journal import LostRunError
 from app.runs.ports import Permission
 from app.runs.run import CallRecord
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.frozen_json import thawed
 from tests.unit.runs.opened import Open, Store, run_story
 
 
@@ -73,7 +74,7 @@ def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
         again = ExecutionGraph.restore("r0", [dict(node) for node in nodes])
         again.mark_halt(again.root_id or "", "cancelled")
         records = run.journal.close(again)
-        assert [(record.node["status"], record.value) for record in records] == [
+        assert [(record.node["status"], thawed(record.value)) for record in records] == [
             ("halt", None),
             ("success", "value"),
         ]

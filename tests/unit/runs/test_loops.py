@@ -86,3 +86,53 @@ def test_stopped_loops_are_over() -> None:
         assert ended == ["lives"]
 
     run_story(story)
+
+
+def test_a_loop_whose_tasks_have_just_failed_ends_when_it_is_stopped() -> None:
+    """A task group that is giving up answers the cancel with the failure of its tasks."""
+    begun: list[float] = []
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(2)
+
+    async def fails() -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("gone")
+
+    async def loses_its_tasks() -> None:
+        begun.append(loop().time())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(slow_to_end())
+            tasks.create_task(fails())
+
+    async def story() -> None:
+        loops = Loops()
+        loops.keep("group", loses_its_tasks)
+        await asyncio.sleep(2)
+        await loops.stop()
+        assert loop().time() == 3
+
+    run_story(story)
+    assert begun == [0]
+
+
+def test_a_loop_that_swallows_a_cancel_is_cancelled_again() -> None:
+    """Whatever library it waits in."""
+
+    async def swallows() -> None:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1000)
+
+    async def story() -> None:
+        loops = Loops()
+        loops.keep("swallows", swallows)
+        await asyncio.sleep(1)
+        await loops.stop()
+        assert loop().time() == 2
+
+    run_story(story)

@@ -101,13 +101,26 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
     run_outcome = outcome_of(GRAPH, GraphOutcome(steps, stop=stop), at=AT)
 
     assert run_outcome.status is (RunStatus.COMPLETED if stop is None else RunStatus.HALTED)
-    assert run_outcome.finish_reason is None
+    assert run_outcome.finish_reason == ("success" if stop is None else "budget")
     assert run_outcome.result == {
         "outputs": {"a": {"default": 1, "other": [2]}, "b": {"default": None}},
         "steps": {
             "a": {"status": "completed"},
-            "b": {"status": "completed", "error": "No.", "recovered_by": "skip"},
-            "c": {"status": "failed", "error": "It broke with KeyError."},
+            "b": {
+                "status": "completed",
+                "error": "No.",
+                "error_class": "OurError",
+                "attempts": 1,
+                "node_id": None,
+                "recovered_by": "skip",
+            },
+            "c": {
+                "status": "failed",
+                "error": "KeyError: '[email]'",
+                "error_class": "KeyError",
+                "attempts": 1,
+                "node_id": None,
+            },
             "d": {"status": "skipped"},
         },
     }
@@ -122,7 +135,7 @@ def test_a_stop_before_there_was_anything_has_no_result() -> None:
     ("error", "said"),
     [
         (OurError("No verified answer."), "No verified answer."),
-        (KeyError("alice@example.org"), "It broke with KeyError."),
+        (KeyError("alice@example.org"), "KeyError: '[email]'"),
         (OurError("key sk-proj-abcdefghijklmnop1234567890"), "key [secret]"),
     ],
 )

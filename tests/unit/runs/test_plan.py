@@ -101,7 +101,7 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
 
     @function("break")
     def broken(context: Any) -> Any:
-        raise ValueError("a secret of the function")
+        raise ValueError("the pump of alice@example.org broke")
 
     skip = {"on_error": "skip", "fallback_value": "instead"}
     routes = [{"when": {"path": "default", "op": "eq", "value": 1}, "to": "one"}]
@@ -121,7 +121,7 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
     _, result = await executed(graph_run(of, say="hi", default=2), World(functions=[broken]))
 
     assert result is not None
-    failed = result["steps"].pop("fail")
+    failed, skipped = result["steps"].pop("fail"), result["steps"]["skip"]["node_id"]
     assert result == {
         "outputs": {
             "say": {"default": {"said": "hi", "times": 1}},
@@ -131,7 +131,10 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
             "say": {"status": "completed"},
             "skip": {
                 "status": "completed",
-                "error": "It broke with ValueError.",
+                "error": "ValueError: the pump of [email] broke",
+                "error_class": "ValueError",
+                "attempts": 1,
+                "node_id": skipped,
                 "recovered_by": "skip",
             },
             "route": {"status": "completed"},
@@ -139,7 +142,8 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
             "never": {"status": "not_started"},
         },
     }
-    assert failed["status"] == "failed"
+    assert skipped.startswith("n0000")
+    assert (failed["status"], failed["error_class"]) == ("failed", "ToolFailedError")
     assert failed["error"].startswith("Tool echo failed (unsaid)")
 
 

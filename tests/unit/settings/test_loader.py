@@ -179,7 +179,7 @@ def test_a_value_that_does_not_fit_is_named(
         (
             "trace:\n  payload: full\n",
             "config.yaml: trace.payload: unknown key; did you mean payloads?"
-            " Allowed here: payloads",
+            " Allowed here: payloads, max_payload_chars, max_shown_bytes",
         ),
         (
             "auth: anywhere",

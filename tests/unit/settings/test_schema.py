@@ -8,7 +8,6 @@ import tzlocal
 import yaml
 from pydantic import ValidationError
 
-from app.control.budget import Budget
 from app.settings.cases import SmallModelSettings, TierSettings
 from app.settings.loader import load_settings
 from app.settings.schema import Settings
@@ -37,13 +36,23 @@ def test_the_defaults_are_those_of_the_requirements() -> None:
     assert (settings.retry.factor, settings.retry.jitter) == (2, 0.2)
 
 
-def test_every_other_limit_is_off_unless_set() -> None:
-    """Ceilings bind nobody by default."""
+def test_every_run_has_ceilings_that_can_be_raised_or_taken_away() -> None:
+    """A run without a budget is limited in tokens, time, steps, calls and money."""
     settings = Settings()
 
     assert settings.budget.limits.max_tokens is None
     assert settings.budget.limits.max_cost_usd is None
-    assert settings.admission.limits == Budget()
+    ceiling = settings.admission.limits
+    assert None not in (ceiling.max_tokens, ceiling.max_seconds, ceiling.max_steps)
+    assert None not in (ceiling.max_api_calls, ceiling.max_cost_usd, ceiling.max_tool_calls)
+    unlimited = Settings(admission={"max_steps": None}).admission
+    assert unlimited.limits.max_steps is None
+
+
+def test_the_default_ceiling_of_cost_refuses_no_unknown_price_but_a_set_one_does() -> None:
+    """Otherwise no local model could be asked at all."""
+    assert not Settings().admission.requires_prices
+    assert Settings(admission={"max_cost_usd": 10}).admission.requires_prices
 
 
 def test_defaults_read_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.explain import WIDTH, explain
+from app.trace.payloads import Payload
 from tests.support.manual_clock import ManualClock
 
 WHOLE = """\
@@ -12,19 +13,17 @@ $0.9542 · 2 LLM calls · 2 tool calls · 1 retry · 5,120 tokens in, 3,080 out 
 Began 2025-02-19 21:20:00 UTC.
 
 Stopped at llm step_2 (n000007) after 1.61 s: cost ceiling exceeded
-Failed: tool divide (n000005): ZeroDivisionError: division by zero
+Failed, and plan went on: tool divide (n000005): ZeroDivisionError: division by zero
 
-n000001 agent_run                                  halt        1.61 s
+n000001 agent_run                                  halted      1.61 s
         │  budget
-n000002 ├─ llm plan (nano) +1 retry                success     700 ms       120 → 80 tok   $0.0042
-n000003 │  ├─ attempt                              fail        200 ms
+n000002 ├─ llm plan (nano) +1 retry                completed   700 ms       120 → 80 tok   $0.0042
+n000003 │  ├─ attempt                              failed      200 ms
         │  │     RateLimitError: 429
-n000004 │  ├─ tool web_search                      success     100 ms
-n000005 │  └─ tool divide                          fail          0 ms
-        │        ZeroDivisionError: division by zero
-n000006 ├─ llm compose (big-1)                     success     800 ms  5,000 → 3,000 tok   $0.9500
-n000007 └─ llm step_2 (big-1)                      halt          0 ms
-              cost ceiling exceeded
+n000004 │  ├─ tool web_search                      completed   100 ms
+n000005 │  └─ tool divide                          failed        0 ms
+n000006 ├─ llm compose (big-1)                     completed   800 ms  5,000 → 3,000 tok   $0.9500
+n000007 └─ llm step_2 (big-1)                      halted        0 ms
 
 Where the time went
   llm compose (big-1)                              1x   800 ms  50% ██████████
@@ -149,7 +148,7 @@ def test_what_a_cancel_ended_is_called_cancelled(graph: ExecutionGraph, root: st
     words = {line.split()[0]: line.split()[-3] for line in lines if line.startswith("n0000")}
 
     assert lines[0] == "Run chain-1 was cancelled after 0 ms."
-    assert words == {"n000001": "cancelled", "n000002": "halt", "n000003": "cancelled"}
+    assert words == {"n000001": "cancelled", "n000002": "halted", "n000003": "cancelled"}
 
 
 def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:
@@ -174,7 +173,7 @@ def test_a_large_tree_is_cut_and_says_so(graph: ExecutionGraph, root: str) -> No
 def test_many_failures_are_counted(graph: ExecutionGraph, root: str) -> None:
     """The first few are named."""
     for number in range(8):
-        graph.mark_failure(graph.begin_node(root, "tool", f"t{number}"), "E")
+        graph.mark_failure(graph.begin_node(root, "tool", f"t{number}"), "E", f"no {number}")
 
     assert "… and 3 more failures" in explain(graph.snapshot())
 
@@ -211,3 +210,79 @@ def test_durations_have_a_unit_that_fits(
     clock.advance(milliseconds)
 
     assert explain(graph.snapshot()).startswith(f"Run chain-1 has not begun yet, after {text}.")
+
+
+def test_an_error_is_told_once_where_it_began(graph: ExecutionGraph, root: str) -> None:
+    """Not again for its attempts, the step around it and the run."""
+    step = graph.begin_node(root, "system", "fetch", metadata={"step_type": "tool"})
+    call = graph.begin_node(step, "tool", "search")
+    for number in (1, 2, 3):
+        attempt = graph.begin_node(call, "system", "attempt", metadata={"attempt": number})
+        graph.mark_failure(attempt, "RuntimeError", "The disk is full of holes.")
+    for node in (call, step, root):
+        graph.mark_failure(node, "RuntimeError", "The disk is full of holes.")
+
+    text = explain(graph.snapshot())
+
+    assert text.count("full of holes") == 1
+    assert "Failed: tool search (n000003): RuntimeError: The disk is full of holes." in text
+    assert "fetch (tool)" in text
+
+
+def test_a_long_error_is_told_whole(graph: ExecutionGraph, root: str) -> None:
+    """Over several lines, none of them too long."""
+    reason = " ".join(f"word{number}" for number in range(60))
+    graph.mark_failure(graph.begin_node(root, "tool", "search"), "E", reason)
+
+    text = explain(graph.snapshot())
+
+    assert reason in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_equal_failures_are_told_together(graph: ExecutionGraph, root: str) -> None:
+    """Five items that failed for one reason are one line."""
+    for _ in range(5):
+        graph.mark_failure(graph.begin_node(root, "tool", "search"), "busy", "Try again later.")
+
+    text = explain(graph.snapshot())
+
+    assert "Failed: tool search (n000002) and 4 more calls: busy: Try again later." in text
+    assert text.count("Try again later.") == 1
+
+
+def test_what_calls_asked_and_got_is_quoted(
+    graph: ExecutionGraph, root: str, clock: ManualClock
+) -> None:
+    """The last message of a prompt, the arguments of a tool, the outputs of a step."""
+    ask = graph.begin_node(root, "llm", "ask", "nano")
+    use = graph.begin_node(root, "tool", "calculator")
+    messages = [{"content": "Be brief."}, {"content": "Why is\nthat?"}]
+    payloads = {
+        ask: Payload(request={"messages": messages}, reply={"text": "So.", "model": "nano"}),
+        use: Payload(request={"args": {"expression": "6*7"}}, reply={"value": "42"}),
+    }
+
+    text = explain(graph.snapshot(), payloads=payloads)
+
+    assert "asked: Why is that?" in text
+    assert "got: So." in text
+    assert 'asked: {"expression": "6*7"}' in text
+    assert 'got: {"value": "42"}' in text
+
+
+def test_waits_and_skipped_steps_are_told(
+    graph: ExecutionGraph, root: str, clock: ManualClock
+) -> None:
+    """In the queue, and between the attempts of a call."""
+    call = graph.begin_node(root, "llm", "ask", "nano")
+    for number in (1, 2):
+        attempt = graph.begin_node(call, "system", "attempt", metadata={"attempt": number})
+        clock.advance(100)
+        graph.mark_failure(attempt, "busy", "Later.")
+        clock.advance(400)
+    text = explain(graph.snapshot(), skipped=["b", "c"], queued_ms=1500)
+
+    assert "UTC, after 1.50 s in the queue." in text
+    assert "waited 400 ms between its attempts" in text
+    assert "Skipped, because every path to them was dead: b, c" in text

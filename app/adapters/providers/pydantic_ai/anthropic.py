@@ -30,7 +30,8 @@ _NO_KEY = "none"
 
 def from_endpoint(endpoint: ModelEndpoint) -> PydanticAIProvider:
     """Return the provider ``anthropic`` as it is configured."""
-    return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key)
+    http = http_client(endpoint.max_reply_bytes)
+    return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, http=http)
 
 
 def anthropic_provider(

@@ -28,7 +28,8 @@ _NO_KEY = "none"  # the SDK insists on a key, a local server does not look at it
 
 def from_endpoint(endpoint: ModelEndpoint) -> PydanticAIProvider:
     """Return the provider ``openai`` as it is configured."""
-    return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key)
+    http = http_client(endpoint.max_reply_bytes)
+    return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, http=http)
 
 
 def openai_provider(

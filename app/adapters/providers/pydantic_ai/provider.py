@@ -1,8 +1,8 @@
 """Model providers over pydantic-ai: one attempt, whichever protocol is below it.
 
-Requests, replies and failures are translated here. The libraries put the provider's body, and
-sometimes the prompt, into their messages; none of that is repeated: a failure is described by its
-kind, its HTTP status and the names of its classes.
+Requests, replies and failures are translated here. A failure is described by its kind, its HTTP
+status and the names of its classes, and by the message in the provider's error document, redacted
+and cut. What else the libraries put into their messages, such as the prompt, is not repeated.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from pydantic_ai.usage import RequestUsage
 
 from app.adapters.providers.pydantic_ai.transport import ReplyRefusedError
 from app.llm.ports import Message, ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
+from app.observability.redaction import redact_text
 
 Schema = Mapping[str, Any]
 StructuredOutput = Callable[[Schema, ModelProfile], ModelRequestParameters]
@@ -63,6 +64,8 @@ _FORM_WORDS = (
 )
 _SCHEMA_WORDS = ("invalid schema", "invalid_json_schema", "schema is invalid")
 _SEARCHED_CHARS = 20_000
+_SAID_CHARS = 300
+"""How much of a provider's message is repeated."""
 
 
 class PydanticAIProvider:
@@ -286,15 +289,27 @@ def _of_status(error: exceptions.ModelHTTPError, provider: str, *, structured: b
     fault = _form_fault(error) if structured and status in _FORM_STATUSES else None
     if fault is not None:
         message = f"{provider}: JSON cannot be asked for in this way (HTTP {status})"
+        message += _said_in(error.body)
         return ModelError(message, retryable=False, status=status, fault=fault)
     fitting = (words for kind, words in _HTTP_FAILURES if isinstance(error, kind))
     words = next(fitting, "the provider failed" if status >= 500 else "the request was refused")
     return ModelError(
-        f"{provider}: {words} (HTTP {status})",
+        f"{provider}: {words} (HTTP {status}){_said_in(error.body)}",
         retryable=status in _RETRYABLE_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         status=status,
         retry_after_seconds=error.retry_after,
     )
+
+
+def _said_in(body: object) -> str:
+    """Return what the provider says of a failure, as it may be shown; "" if it says nothing."""
+    said = body.get("error", body) if isinstance(body, Mapping) else body
+    if isinstance(said, Mapping):
+        said = said.get("message", said.get("detail"))
+    if not isinstance(said, str) or not said.strip():
+        return ""
+    text = " ".join(said[:_SEARCHED_CHARS].split())
+    return f": {redact_text(text, max_chars=_SAID_CHARS)}"
 
 
 def _form_fault(error: exceptions.ModelHTTPError) -> ModelFault | None:

@@ -8,38 +8,39 @@ calls are therefore spread over pools of `_CALLS_PER_POOL`, which come and go wi
 """
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
 import httpx2
 
-MAX_REPLY_BYTES = 32 * 1024 * 1024
-"""The longest reply that is read."""
-
-MAX_COMPRESSED_BYTES = 64 * 1024
-"""The longest compressed reply that is read. We ask for none; a thousandfold may hide in it."""
+from app.llm.ports import MAX_REPLY_BYTES
 
 _CALLS_PER_POOL = 32
 _KEEP_ALIVE_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
 _UNCOMPRESSED = frozenset({"", "identity"})
 _KNOWN_COMPRESSIONS = frozenset({"gzip", "deflate"})
+_EITHER_HEADER = zlib.MAX_WBITS | 32
+_PIECE_BYTES = 64 * 1024
 
 
 class ReplyRefusedError(Exception):
     """A reply that is too long to read, or packed in a way that could hide its length."""
 
 
-def http_client() -> httpx2.AsyncClient:
+def http_client(max_reply_bytes: int = MAX_REPLY_BYTES) -> httpx2.AsyncClient:
     """A client for model calls; proxies of the environment are used, redirects are not followed.
 
+    No more of a reply than ``max_reply_bytes`` is read, unfolded if it is compressed, which we ask
+    providers not to do.
     Only connecting has a time limit of its own: an attempt as a whole is limited by its caller.
     """
     tls = httpx2.create_ssl_context()
     return httpx2.AsyncClient(
         verify=tls,
-        mounts={"all://": SpreadTransport(lambda: _pool(tls))},
+        mounts={"all://": SpreadTransport(lambda: _pool(tls), max_reply_bytes)},
         headers={"accept-encoding": "identity"},
         timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
         follow_redirects=False,
@@ -68,10 +69,12 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self,
         open_pool: Callable[[], httpx2.AsyncBaseTransport],
+        max_reply_bytes: int = MAX_REPLY_BYTES,
         *,
         calls_per_pool: int = _CALLS_PER_POOL,
     ) -> None:
         self._open_pool = open_pool
+        self._max_reply_bytes = max_reply_bytes
         self._calls_per_pool = calls_per_pool
         self._pools = [_Pool(open_pool())]
 
@@ -84,9 +87,10 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
         except BaseException:
             await self._leave(pool)
             raise
-        limit = _byte_limit(response.headers.get("content-encoding", ""))
         stream = cast(httpx2.AsyncByteStream, response.stream)
-        response.stream = _Reply(stream, limit, lambda: self._leave(pool))
+        unfold = _unfolding(response.headers.pop("content-encoding", ""))
+        limit = self._max_reply_bytes
+        response.stream = _Reply(stream, unfold, limit, lambda: self._leave(pool))
         return response
 
     async def aclose(self) -> None:
@@ -108,24 +112,34 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
             await pool.transport.aclose()
 
 
+Unfold = Callable[[bytes], Iterator[bytes]]
+"""Turns what comes from the wire into the reply, in pieces of a bounded size."""
+
+
 class _Reply(httpx2.AsyncByteStream):
-    """A reply's bytes as they come from the wire, up to a limit."""
+    """A reply's bytes as they come from the wire, unfolded, up to a limit."""
 
     def __init__(
-        self, stream: httpx2.AsyncByteStream, limit: int, leave: Callable[[], Awaitable[None]]
+        self,
+        stream: httpx2.AsyncByteStream,
+        unfold: Unfold,
+        limit: int,
+        leave: Callable[[], Awaitable[None]],
     ) -> None:
         self._stream = stream
+        self._unfold = unfold
         self._limit = limit
         self._leave = leave
         self._closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         received = 0
-        async for part in self._stream:
-            received += len(part)
-            if received > self._limit:
-                raise ReplyRefusedError
-            yield part
+        async for packed in self._stream:
+            for part in self._unfold(packed):
+                received += len(part)
+                if received > self._limit:
+                    raise ReplyRefusedError
+                yield part
 
     async def aclose(self) -> None:
         if self._closed:
@@ -137,11 +151,26 @@ class _Reply(httpx2.AsyncByteStream):
             await self._leave()
 
 
-def _byte_limit(encodings: str) -> int:
+def _unfolding(encodings: str) -> Unfold:
+    """Return how a reply of a Content-Encoding is read; one that is packed twice is refused."""
     named = [encoding.strip().lower() for encoding in encodings.split(",")]
     applied = [encoding for encoding in named if encoding not in _UNCOMPRESSED]
     if not applied:
-        return MAX_REPLY_BYTES
-    # Packed twice, or by a method with a higher ratio, even a short reply could explode.
-    harmless = len(applied) == 1 and applied[0] in _KNOWN_COMPRESSIONS
-    return MAX_COMPRESSED_BYTES if harmless else 0
+        return lambda part: iter((part,))
+    if len(applied) > 1 or applied[0] not in _KNOWN_COMPRESSIONS:
+        return _refuse
+    decoder = zlib.decompressobj(_EITHER_HEADER)
+
+    def unfold(packed: bytes) -> Iterator[bytes]:
+        while packed:
+            try:
+                yield decoder.decompress(packed, _PIECE_BYTES)
+            except zlib.error:
+                raise ReplyRefusedError from None
+            packed = decoder.unconsumed_tail
+
+    return unfold
+
+
+def _refuse(_: bytes) -> Iterator[bytes]:
+    raise ReplyRefusedError

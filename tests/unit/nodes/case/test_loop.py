@@ -112,7 +112,7 @@ async def test_a_failed_tool_is_evidence_and_the_next_round_mends_it() -> None:
 
 @pytest.mark.req("002/13.1")
 async def test_a_tool_that_raises_is_evidence_too() -> None:
-    """What it said is not repeated."""
+    """What it said is repeated without what must not be shown."""
     here = world(
         [plan(("broken", {}), calculate("6 * 7")), plan(respond("42"))], more_tools=[BrokenTool()]
     )
@@ -120,7 +120,10 @@ async def test_a_tool_that_raises_is_evidence_too() -> None:
     result = result_of(await here.run())
 
     broken, calculated, _ = result["evidence"]
-    assert broken["result"] == {"error": "The tool broke.", "code": "RuntimeError"}
+    assert broken["result"] == {
+        "error": "The tool broke: RuntimeError: the disk of [email] is full",
+        "code": "RuntimeError",
+    }
     assert calculated["result"]["value"] == "42"
     assert result["verified"] is True
     assert "alice" not in str(result)

@@ -109,6 +109,7 @@ class Journal:
     """The memory of one run, kept beyond one execution of it."""
 
     def __init__(self) -> None:
+        self.requests: dict[str, Mapping[str, Any]] = {}
         self._entries: dict[str, tuple[str, Entry]] = {}
         self._earlier: dict[str, Recorded] = {}
 
@@ -120,6 +121,9 @@ class Journal:
 
     def spent_below(self, path: StepPath) -> Charge:
         return NOTHING
+
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        self.requests[node_id] = request
 
     def touch(self) -> None:
         """Everything is stored already."""

@@ -1,0 +1,93 @@
+"""Commands of whoever runs the service: its processes, its configuration, its database."""
+
+from typing import Annotated
+
+import typer
+from rich.rule import Rule
+
+from app.bootstrap.commands import check_configuration, run_server, run_worker, upgrade_database
+from app.cli.output import out, show, startup_errors
+from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
+
+cli = typer.Typer()
+config_cli = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
+db_cli = typer.Typer(no_args_is_help=True, help="Look after the database.")
+cli.add_typer(config_cli, name="config")
+cli.add_typer(db_cli, name="db")
+
+Migrate = Annotated[
+    bool, typer.Option("--migrate", help="Bring the database to the newest revision first.")
+]
+
+DEMO_QUESTION = "What is 17% of 2,340?"
+DEMO_WAIT_SECONDS = 20
+
+
+@cli.command()
+def serve(
+    worker: Annotated[bool, typer.Option(help="Also execute runs in this process.")] = True,
+    migrate: Migrate = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Post an example case to the service and show it.")
+    ] = False,
+) -> None:
+    """Serve the HTTP API."""
+
+    async def started(url: str) -> None:
+        out.print(f"Caseworker listens on {url}")
+        if demo:
+            await _show_demo(url)
+
+    with startup_errors():
+        run_server(executes=worker, migrate=migrate or demo, started=started)
+
+
+@cli.command()
+def worker(migrate: Migrate = False) -> None:
+    """Execute queued runs, without serving the API."""
+    with startup_errors():
+        run_worker(migrate=migrate)
+
+
+@config_cli.command("check")
+def config_check() -> None:
+    """Read the configuration as the service would and say whether it fits.
+
+    Exits with 1 if a variable of the environment is nearly, but not quite, a setting.
+    """
+    with startup_errors():
+        checked = check_configuration()
+    for warning in checked.warnings:
+        show(f"warning: {warning}")
+    if checked.near_misses:
+        show(f"The configuration may not be what was meant ({checked.source}).")
+        raise typer.Exit(1)
+    show(f"The configuration fits ({checked.source}).")
+
+
+@db_cli.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the database to the newest revision."""
+    with startup_errors():
+        upgrade_database()
+        out.print("The database is at the newest revision.")
+
+
+async def _show_demo(url: str) -> None:
+    """Post an example case over HTTP; print its answer, its trace and where to look."""
+    try:
+        async with CaseworkerClient(url) as client:
+            run = await client.post_run({"input": DEMO_QUESTION}, wait_seconds=DEMO_WAIT_SECONDS)
+            explained = await client.explain(run["run_id"])
+    except (ApiError, ServiceUnreachableError) as error:
+        show(f"The example case failed: {error}")
+        return
+    result = run.get("result") or {}
+    out.print(Rule("An example case", align="left"))
+    show(f"question  {DEMO_QUESTION}\nanswer    {result.get('answer')}")
+    out.print(Rule("Its trace", align="left"))
+    show(explained)
+    out.print(Rule("Where to look", align="left"))
+    for path in ("/docs", f"/runs/{run['run_id']}", f"/runs/{run['run_id']}/trace", "/readyz"):
+        show(f"{url}{path}")
+    out.print("Ctrl+C ends the service.")

@@ -1,0 +1,217 @@
+"""Commands of a caller: run cases and graphs, look at runs, cancel them."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from app.bootstrap.commands import service_url
+from app.cli.budget_options import with_budget
+from app.cli.output import fail, out, show, startup_errors
+from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
+
+cli = typer.Typer()
+graph_cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
+cli.add_typer(graph_cli, name="graph")
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="CASEWORKER_URL",
+        help="Where the service listens; left out, at the configured server.host and server.port.",
+    ),
+]
+Wait = Annotated[int, typer.Option(min=0, help="Seconds to wait for the end.")]
+ChosenId = Annotated[str | None, typer.Option("--run-id", help="Names the run; else made up.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print what the service answers.")]
+RunId = Annotated[str, typer.Argument(help="The run.")]
+GraphFile = Annotated[
+    typer.FileText, typer.Argument(help="A graph as JSON; - is standard input.", encoding="utf-8")
+]
+
+_EARLY = 1
+"""Exit code if the run has not completed, or the graph is not valid."""
+
+
+@cli.command()
+@with_budget
+def run(
+    text: Annotated[str, typer.Argument(help="The question.")],
+    *,
+    budget: Mapping[str, float],
+    url: Url = None,
+    wait: Wait = 30,
+    run_id: ChosenId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Post a case and print its answer."""
+    _post({"input": text}, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+
+
+@graph_cli.command("run")
+@with_budget
+def run_graph(
+    file: GraphFile,
+    *,
+    budget: Mapping[str, float],
+    value: Annotated[
+        str | None, typer.Option("--input", help="The input of the graph, as JSON.")
+    ] = None,
+    url: Url = None,
+    wait: Wait = 30,
+    run_id: ChosenId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a graph and print its outputs."""
+    body = {"kind": "graph", "graph": _read(file.read(), "graph")}
+    if value is not None:
+        body["input"] = _read(value, "input")
+    _post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+
+
+@graph_cli.command("validate")
+def validate_graph(file: GraphFile, url: Url = None) -> None:
+    """Print everything that is wrong with a graph."""
+    graph = _read(file.read(), "graph")
+
+    async def ask(client: CaseworkerClient) -> None:
+        found = await client.validate_graph(graph)
+        for problem in found["problems"]:
+            show(f"{problem['severity']}  {problem['place'] or 'graph'}: {problem['message']}")
+        if not found["valid"]:
+            raise typer.Exit(_EARLY)
+        out.print("The graph is valid.")
+
+    _talk(url, ask)
+
+
+@cli.command("list")
+def list_runs(
+    url: Url = None,
+    status: Annotated[str | None, typer.Option(help="Only runs of this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="So many at the most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, newest first."""
+
+    async def ask(client: CaseworkerClient) -> None:
+        page = await client.list_runs(status=status, limit=limit)
+        if as_json:
+            out.print_json(data=page)
+            return
+        for run in page["runs"]:
+            show(f"{run['created_at']}  {run['kind']:5}  {run['status']:9}  {run['run_id']}")
+
+    _talk(url, ask)
+
+
+@cli.command()
+def events(
+    run_id: RunId,
+    url: Url = None,
+    after: Annotated[int, typer.Option(min=0, help="Begin behind the event of this number.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
+) -> None:
+    """Follow what happens in a run until it has ended."""
+
+    async def ask(client: CaseworkerClient) -> None:
+        async for event in client.events(run_id, after=after):
+            if as_json:
+                show(json.dumps(event))
+                continue
+            details = json.dumps(event["data"]) if event["data"] else ""
+            words = (f"{event['seq']:4}", event["ts"], event["type"], event["step_id"], details)
+            show("  ".join(word for word in words if word))
+
+    _talk(url, ask)
+
+
+@cli.command()
+def cancel(
+    run_id: Annotated[str, typer.Argument(help="The run, which need not exist yet.")],
+    url: Url = None,
+    reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+) -> None:
+    """Cancel a run and print the receipt."""
+
+    async def ask(client: CaseworkerClient) -> None:
+        out.print_json(data=await client.cancel_run(run_id, reason=reason))
+
+    _talk(url, ask)
+
+
+@cli.command()
+def trace(
+    run_id: RunId,
+    url: Url = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the snapshot.")] = False,
+) -> None:
+    """Print what a run did, call by call."""
+
+    async def ask(client: CaseworkerClient) -> None:
+        if as_json:
+            out.print_json(data=await client.trace(run_id))
+        else:
+            show(await client.explain(run_id))
+
+    _talk(url, ask)
+
+
+def _post(
+    body: Mapping[str, Any],
+    url: str | None,
+    *,
+    wait: int,
+    run_id: str | None,
+    budget: Mapping[str, float],
+    as_json: bool,
+) -> None:
+    named = {} if run_id is None else {"run_id": run_id}
+    limits = {"budget": dict(budget)} if budget else {}
+
+    async def ask(client: CaseworkerClient) -> None:
+        posted = await client.post_run({**body, **named, **limits}, wait_seconds=wait)
+        if as_json:
+            out.print_json(data=posted)
+        else:
+            _show_end(posted)
+        if posted["status"] != "completed":
+            raise typer.Exit(_EARLY)
+
+    _talk(url, ask)
+
+
+def _show_end(run: Mapping[str, Any]) -> None:
+    result, stop = run["result"] or {}, run["stop"] or {}
+    show(f"run     {run['run_id']}\nstatus  {run['status']}")
+    if result.get("answer") is not None:
+        show(f"answer  {result['answer']}")
+    elif stop.get("reason"):
+        show(f"reason  {stop['reason']}")
+    for step_id, outputs in result.get("outputs", {}).items():
+        show(f"output  {step_id}: {json.dumps(outputs, ensure_ascii=False)}")
+
+
+def _read(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        fail(f"The {what} is not JSON: {error}")
+
+
+def _talk(url: str | None, ask: Callable[[CaseworkerClient], Awaitable[Any]]) -> None:
+    with startup_errors():
+        address = url or service_url()
+
+    async def talk() -> None:
+        async with CaseworkerClient(address) as client:
+            await ask(client)
+
+    try:
+        asyncio.run(talk())
+    except (ApiError, ServiceUnreachableError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

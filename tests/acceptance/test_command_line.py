@@ -1,0 +1,150 @@
+"""The commands of a caller, over HTTP against a service."""
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.support.database import TestServer
+from tests.support.processes import run_caseworker
+from tests.support.service import ServiceProcess
+
+GRAPH = {
+    "steps": [
+        {
+            "id": "double",
+            "type": "tool",
+            "data": {"tool": "calculator", "args": {"expression": "${default.price} * 2"}},
+        }
+    ],
+    "edges": [],
+}
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres: TestServer) -> Iterator[str]:
+    """A migrated database for a whole module."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(module_database_url: str) -> AsyncIterator[ServiceProcess]:
+    """A service with the built-in planner."""
+    async with ServiceProcess(module_database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def at(service: ServiceProcess) -> dict[str, str]:
+    """The environment of a caller of the service."""
+    return {"CASEWORKER_URL": service.url}
+
+
+def caseworker(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_caseworker(*arguments, env=variables)
+
+
+def test_commands_find_the_service_where_it_is_configured(service: ServiceProcess) -> None:
+    """By --url, by CASEWORKER_URL, else by the configured host and port, in this order."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    nowhere = {"CASEWORKER_URL": "http://127.0.0.1:9"}
+
+    by_option = caseworker("list", "--url", service.url, **nowhere)
+    by_variable = caseworker("list", CASEWORKER_URL=service.url, SERVER_PORT="9")
+    configured = caseworker("list", SERVER_HOST=host, CASEWORKER_SERVER_PORT=port)
+    lost = caseworker("list", **nowhere)
+    open_port = caseworker("list", SERVER_PORT="0")
+
+    assert [each.returncode for each in (by_option, by_variable, configured)] == [0, 0, 0]
+    assert (lost.returncode, open_port.returncode) == (2, 2)
+    assert "http://127.0.0.1:9" in lost.stderr
+    assert "CASEWORKER_URL" in open_port.stderr
+
+
+def test_a_run_takes_an_id_and_limits_and_is_listed(at: dict[str, str]) -> None:
+    """The limits are those of a budget; the list can be read by people and programs."""
+    asked = caseworker("run", "2 + 2?", "--run-id", "listed", "--max-tool-calls", "3", **at)
+    halted = caseworker("run", "2 + 2?", "--run-id", "halted", "--max-seconds", "0", "--json", **at)
+    listed = caseworker("list", **at)
+    as_json = caseworker("list", "--status", "completed", "--limit", "1", "--json", **at)
+
+    assert asked.stdout == "run     listed\nstatus  completed\nanswer  4\n", asked.stderr
+    assert halted.returncode == 1
+    assert json.loads(halted.stdout)["stop"]["dimension"] == "seconds"
+    assert [line.split()[1:] for line in listed.stdout.splitlines()][:2] == [
+        ["case", "halted", "halted"],
+        ["case", "completed", "listed"],
+    ]
+    assert [run["status"] for run in json.loads(as_json.stdout)["runs"]] == ["completed"]
+
+
+def test_events_are_followed_to_the_end(at: dict[str, str]) -> None:
+    """From any point; behind the last one there is nothing to wait for."""
+    caseworker("run", "3 + 3?", "--run-id", "followed", **at)
+
+    shown = caseworker("events", "followed", **at).stdout.splitlines()
+    parsed = [
+        json.loads(line)
+        for line in caseworker("events", "followed", "--json", **at).stdout.splitlines()
+    ]
+    rest = caseworker("events", "followed", "--after", str(len(parsed)), **at)
+    unknown = caseworker("events", "nobody", **at)
+
+    assert [event["seq"] for event in parsed] == list(range(1, len(shown) + 1))
+    assert parsed[-1]["type"] == "run.completed"
+    assert "run.completed" in shown[-1]
+    assert (rest.returncode, rest.stdout) == (0, "")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+
+
+def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: Path) -> None:
+    """What is wrong with it is printed, each problem with its place."""
+    file, broken = tmp_path / "graph.json", tmp_path / "broken.json"
+    file.write_text(json.dumps(GRAPH))
+    broken.write_text(json.dumps({**GRAPH, "edges": [{"source": "double", "target": "no"}]}))
+
+    valid = caseworker("graph", "validate", str(file), **at)
+    invalid = caseworker("graph", "validate", str(broken), **at)
+    ran = caseworker(
+        "graph", "run", str(file), "--input", '{"price": 21}', "--max-steps", "1", **at
+    )
+    no_json = caseworker("graph", "run", str(file), "--input", "{price", **at)
+
+    assert (valid.returncode, valid.stdout) == (0, "The graph is valid.\n")
+    assert invalid.returncode == 1
+    assert "edges.0.data" in invalid.stdout
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "status  completed" in ran.stdout
+    assert '"value": "42"' in ran.stdout
+    assert (no_json.returncode, no_json.stderr.count("\n")) == (2, 1)
+
+
+def test_the_version_is_shown() -> None:
+    """It is that of the installed package."""
+    assert caseworker("--version").stdout == f"caseworker {version('caseworker')}\n"
+
+
+@pytest.mark.req("002/15.4")
+def test_a_variable_that_is_nearly_a_setting_cannot_be_missed() -> None:
+    """``config check`` fails, and whatever reads the configuration says it at any log level."""
+    miss = {"BUDGET_MAX_SECOND": "3"}
+    told = "BUDGET_MAX_SECOND: not a setting; did you mean BUDGET_MAX_SECONDS?"
+    nowhere = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/x", "LOGGING_LEVEL": "error"}
+
+    checked = caseworker("config", "check", **miss)
+    started = caseworker("serve", **miss, **nowhere)
+    asked = caseworker("list", SERVER_PORT="9", **miss)
+    fits = caseworker("config", "check")
+    linked = caseworker("config", "check", CASEWORKER_SERVICE_HOST="10.0.0.1")
+
+    assert checked.returncode == 1
+    assert told in checked.stdout
+    assert told in started.stderr
+    assert told in asked.stderr
+    assert (fits.returncode, linked.returncode) == (0, 0)
+    assert "warning" in linked.stdout

@@ -1,0 +1,77 @@
+"""What a model's endpoint may send without harm to the service or to the run's account."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.client import CaseworkerClient
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+
+LLM = {"id": "first", "type": "llm", "data": {"prompt": "${default}"}}
+THEN = {"id": "second", "type": "llm", "data": {"prompt": "and ${default}"}}
+EDGE = {
+    "source": "first",
+    "source_handle": "default",
+    "target": "second",
+    "target_handle": "default",
+    "data": {"channel": "flow"},
+}
+
+
+def reply(content: str) -> str:
+    """Return a chat completion whose content is JSON text as it is given, escapes included."""
+    body = {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m\ud800",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "CONTENT"},
+            }
+        ],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+    }
+    return json.dumps(body).replace("CONTENT", content)
+
+
+async def ask(client: CaseworkerClient, question: str, *steps: Any) -> dict[str, Any]:
+    graph = {"steps": [LLM, *steps], "edges": [EDGE] if steps else []}
+    return await client.run_graph(
+        graph, inputs={"default": question}, wait_seconds=20, budget={"max_seconds": 20}
+    )
+
+
+async def test_halves_of_characters_in_a_reply_hurt_nothing(
+    client: CaseworkerClient, provider: FakeProvider
+) -> None:
+    """They cannot be stored or sent on; the reply holds a replacement character instead."""
+    await provider.script("halves", [Step(raw_body=reply(r"a\ud800\u0000 \udfff\ud83d\ude00b"))])
+
+    run = await ask(client, "halves", THEN)
+
+    assert run["status"] == "completed"
+    assert run["result"]["outputs"]["first"]["default"] == "a\ufffd\ufffd \ufffd\U0001f600b"
+    assert run["usage"]["api_calls"] == len(await provider.arrivals()) == 2
+    assert (await provider.arrivals("and a"))[0].prompt.endswith("and a\ufffd\ufffd \ufffd😀b")
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["compressed", "plain"])
+async def test_a_reply_of_many_megabytes_is_refused_at_once(
+    client: CaseworkerClient, provider: FakeProvider, packed: bool
+) -> None:
+    """It is not unfolded, not kept and not asked for again."""
+    await provider.script("huge", [Step(text="x" * 20_000_000, gzip=packed)], repeat_last=True)
+    began = time.monotonic()
+
+    run = await ask(client, "huge")
+
+    assert run["status"] == "failed"
+    assert "too long" in run["stop"]["reason"]
+    assert len(await provider.arrivals("huge")) == 1
+    assert time.monotonic() - began < 10

@@ -1,0 +1,207 @@
+"""What went wrong in a run, and what its calls said, as somebody finds out who was not there.
+
+A tool breaks, a provider refuses, a run is cancelled while a model thinks: a service as a process,
+asked over HTTP, and its log.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import edge
+from tests.support.service import ServiceProcess, model_settings
+
+REFUSED = {"error": {"message": "Unknown parameter: 'frobnicate' of alice@example.org."}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[ServiceProcess]:
+    """A service with a tool that breaks."""
+    settings = {
+        **model_settings(running_provider.openai_url),
+        "TOOLS_PLUGINS": '["tests.support.kaput_tool:KaputTool"]',
+    }
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+        yield client
+
+
+async def posted(http: httpx.AsyncClient, body: dict[str, Any], wait: int = 20) -> dict[str, Any]:
+    answer = await http.post("/runs", json=body, headers={"Prefer": f"wait={wait}"})
+    assert answer.is_success, answer.text
+    return dict(answer.json())
+
+
+async def read(http: httpx.AsyncClient, path: str, **params: str) -> httpx.Response:
+    answer = await http.get(path, params=params, headers={"Accept": "application/json"})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def logged(service: ServiceProcess, event: str, run_id: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
+    return [line for line in lines if (line["event"], line.get("run_id")) == (event, run_id)]
+
+
+def llm(step_id: str, prompt: str) -> dict[str, Any]:
+    return {"id": step_id, "type": "llm", "data": {"prompt": prompt}}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/13.1", "000/O2")
+async def test_what_a_broken_tool_said_can_be_read_everywhere(
+    service: ServiceProcess, http: httpx.AsyncClient
+) -> None:
+    """In the result, the stop, the trace, its explanation (once) and, with its place, the log."""
+    policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 1}
+    steps = [
+        {"id": "a", "type": "tool", "data": {"tool": "kaput"}, "policy": policy},
+        {"id": "b", "type": "tool", "data": {"tool": "respond"}},
+    ]
+    graph = {"steps": steps, "edges": [edge("a", "b", channel="flow")]}
+    run = await posted(http, {"kind": "graph", "graph": graph, "inputs": {"why": "a loose screw"}})
+    path = f"/runs/{run['run_id']}"
+    step = run["result"]["steps"]["a"]
+    call = (await read(http, f"{path}/calls/{step['node_id']}")).json()
+    trace = (await read(http, f"{path}/trace")).json()
+    told = (await read(http, f"{path}/trace", format="explain")).text
+
+    said = "RuntimeError: kaput: a loose screw"
+    assert (step["status"], step["error_class"], step["attempts"]) == (
+        "failed",
+        "ToolFailedError",
+        2,
+    )
+    assert said in step["error"]
+    assert said in run["stop"]["reason"]
+    assert (run["stop"]["step_id"], run["finish_reason"]) == ("a", None)
+    assert run["stop"]["at"].endswith("Z")
+    assert run["result"]["steps"]["b"] == {"status": "not_started"}
+    assert [attempt["error"]["handling"] for attempt in call["attempts"]] == ["retried", "failed"]
+    assert all(said in attempt["error"]["message"] for attempt in call["attempts"])
+    assert [one["status"] for one in trace["steps"]] == ["failed"]
+    assert told.count("kaput: a loose screw") == 1
+    broken = logged(service, "tool.broke", run["run_id"])
+    failed = logged(service, "step.attempt_failed", run["run_id"])
+    assert len(broken) == len(failed) == 2
+    assert "kaput_tool.py" in broken[0]["exception"]
+    assert broken[0]["exception"].endswith(said)
+    assert [line["attempt"] for line in failed] == [1, 2]
+    assert len(logged(service, "step.failed", run["run_id"])) == 1
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("002/13.5")
+async def test_what_a_provider_says_of_its_refusal_is_kept(
+    service: ServiceProcess, http: httpx.AsyncClient, running_provider: FakeProvider
+) -> None:
+    """Redacted: in the trace, in the result and in the log."""
+    await running_provider.script("Refuse me", [Step(status=400, raw_body=json.dumps(REFUSED))])
+    graph = {"steps": [llm("ask", "Refuse me")], "edges": []}
+
+    run = await posted(http, {"kind": "graph", "graph": graph})
+    told = (await read(http, f"/runs/{run['run_id']}/trace", format="explain")).text
+
+    said = "the request was rejected (HTTP 400): Unknown parameter: 'frobnicate' of [email]"
+    assert said in run["result"]["steps"]["ask"]["error"]
+    assert told.count("frobnicate") == 1
+    (line,) = logged(service, "model.failed", run["run_id"])
+    assert said in line["error"]
+    assert (line["level"], line["status"], line["attempt"]) == ("warning", 400, 1)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("card/trace", "002/14.5")
+async def test_prompts_and_replies_can_be_read_call_by_call_also_live(
+    http: httpx.AsyncClient, running_provider: FakeProvider
+) -> None:
+    """The second model still thinks; then the run is cancelled, and no level says halted."""
+    await running_provider.script("First of alice@example.org", [Step(text="Said first.")])
+    await running_provider.script("Second", [Step(hang=True)])
+    steps = [llm("one", "First of alice@example.org"), llm("two", "Second after ${default}")]
+    graph = {"steps": steps, "edges": [edge("one", "two", channel="flow")]}
+    run = await posted(http, {"kind": "graph", "graph": graph}, wait=0)
+    path = f"/runs/{run['run_id']}"
+    await running_provider.wait_for_arrivals(1, "Second")
+
+    trace = (await read(http, f"{path}/trace", payloads="true")).json()
+    ids = [each["node_id"] for each in trace["snapshot"]["nodes"].values() if each["model"]]
+    first, second = [(await read(http, f"{path}/calls/{one}")).json() for one in ids]
+    await http.delete(path)
+    run = await posted_end(http, path)
+    told = (await read(http, f"{path}/trace", format="explain")).text
+    ended = (await read(http, f"{path}/calls/{ids[1]}")).json()
+    steps_shown = (await read(http, f"{path}/trace")).json()["steps"]
+
+    assert first["request"]["messages"][-1] == {"role": "user", "content": "First of [email]"}
+    assert (first["reply"]["text"], first["reply"]["finish_reason"]) == ("Said first.", "stop")
+    assert first["request"]["max_output_tokens"] > 0
+    assert (second["status"], second["reply"]) == ("running", None)
+    assert second["request"]["messages"][-1]["content"] == "Second after Said first."
+    assert trace["payloads"][ids[0]]["reply"]["text"] == "Said first."
+    assert (run["status"], ended["status"]) == ("cancelled", "cancelled")
+    assert {name: step["status"] for name, step in run["result"]["steps"].items()} == {
+        "one": "completed",
+        "two": "cancelled",
+    }
+    assert [step["status"] for step in steps_shown] == ["completed", "cancelled"]
+    assert "halt" not in told
+    assert "asked: First of [email]" in told
+    assert "got: Said first." in told
+
+
+async def posted_end(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    """Follow the events until the run has ended; return it."""
+    async with http.stream(
+        "GET", f"{path}/events", headers={"Accept": "text/event-stream"}
+    ) as all_:
+        async for _ in all_.aiter_lines():
+            pass
+    return dict((await read(http, path)).json())
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("003/FR3.1")
+async def test_events_tell_of_the_run_its_calls_and_its_routes(http: httpx.AsyncClient) -> None:
+    """In order; what a limit has stopped is halted, also as a graph."""
+    routes = [{"when": {"path": "default.value", "op": "eq", "value": 42}, "to": "found"}]
+    steps = [
+        {"id": "sum", "type": "tool", "data": {"tool": "calculator", "args": {"expression": "42"}}},
+        {"id": "route", "type": "router", "data": {"routes": routes, "otherwise": "lost"}},
+        {"id": "ask", "type": "tool", "data": {"tool": "respond", "args": {"answer": "a"}}},
+    ]
+    edges = [
+        edge("sum", "route", channel="flow"),
+        {**edge("route", "ask", channel="flow"), "source_handle": "found"},
+    ]
+    body = {"kind": "graph", "graph": {"steps": steps, "edges": edges}}
+
+    run = await posted(http, {**body, "budget": {"max_tool_calls": 1}})
+    events = (await read(http, f"/runs/{run['run_id']}/events")).json()["events"]
+    told = [(one["type"], one["step_id"]) for one in events if one["type"] != "budget.warning"]
+
+    assert told[:6] == [
+        ("run.started", None),
+        ("step.started", "sum"),
+        ("call.started", "sum"),
+        ("call.completed", "sum"),
+        ("step.completed", "sum"),
+        ("step.started", "route"),
+    ]
+    (routed,) = [event for event in events if event["type"] == "router.routed"]
+    assert (routed["step_id"], routed["data"]) == ("route", {"handles": ["found"]})
+    assert (run["status"], run["finish_reason"]) == ("halted", "budget")
+    assert run["result"]["steps"]["ask"]["status"] == "halted"

@@ -1,0 +1,55 @@
+"""A default that can be configured stands in the schema of the settings and nowhere else."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app.settings.schema import Settings
+
+SHARED = {("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024)}
+"""Defaults for those who write providers, made of the constant that the schema uses."""
+BOOTSTRAP = Path(__file__).parents[2] / "app" / "bootstrap"
+
+
+def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield what the calls of our own objects get from the settings: callee, name, its default."""
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            continue
+        callee: Any = getattr(module, call.func.id, None)
+        if callee is None or not str(callee.__module__).startswith("app."):
+            continue
+        for argument in call.keywords:
+            if argument.arg is not None and _is_configured(argument.value):
+                parameter = inspect.signature(callee).parameters[argument.arg]
+                yield call.func.id, argument.arg, parameter.default
+
+
+def _is_configured(value: ast.expr) -> bool:
+    """Tell whether a value is read from a section of the settings."""
+    sections = {"settings", "database", "worker", "chosen"}
+    return any(
+        isinstance(part, ast.Attribute)
+        and isinstance(part.value, ast.Name | ast.Attribute)
+        and bool(sections & set(ast.unparse(part.value).split(".")))
+        for part in ast.walk(value)
+    )
+
+
+def test_what_is_configured_has_no_other_default() -> None:
+    """Whatever the composition root passes on from the settings has to be passed on."""
+    found = [
+        argument
+        for path in BOOTSTRAP.glob("*.py")
+        for argument in configured_arguments(
+            path.read_text(), importlib.import_module(f"app.bootstrap.{path.stem}")
+        )
+    ]
+
+    assert len(found) > 30
+    # None is no default of its own: it says that nothing is configured.
+    defaults = {each for each in found if each[2] not in (inspect.Parameter.empty, None)}
+    assert defaults <= SHARED

@@ -1,0 +1,34 @@
+"""docs/limits.md names every key of the configuration that is a limit, with its present default."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from app.settings.schema import Settings
+from app.settings.values import joined, keys_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
+ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+LIMIT = re.compile(r"(?:^|\.)(?:max_\w+|\w*timeout_(?:seconds|ms)|intent_ttl_seconds)$")
+COUNTERS = frozenset({"act.max_steps", "act.max_steps_fallback_only"})
+"""Rounds of the case agent: how it works, not a limit that anybody meets."""
+
+
+def shown(default: Any) -> str:
+    """A default as the page writes it."""
+    return "none" if default is None else f"{default:g}" if default < 1e6 else f"{default}"
+
+
+def limits() -> dict[str, str]:
+    keys = ((joined(path), field.default) for path, field in keys_of(Settings))
+    return {key: shown(default) for key, default in keys if LIMIT.search(key)}
+
+
+def test_every_limit_of_the_configuration_stands_on_its_page() -> None:
+    """With its default, and with what happens at it."""
+    rows = {key: default.strip() for key, default, _ in ROW.findall(PAGE.read_text())}
+
+    expected = {key: default for key, default in limits().items() if key not in COUNTERS}
+    assert len(expected) > 40
+    assert {key: rows.get(key) for key in expected} == expected
+    assert set(rows) <= set(expected) | {joined(path) for path, _ in keys_of(Settings)}

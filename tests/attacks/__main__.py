@@ -1,0 +1,107 @@
+"""Attacks the service, one attack after the other, and prints what each did to it.
+
+``python -m tests.attacks [NAME ...]`` starts a service for each attack, under a limit of memory. It
+ends with 1 if an attack ended the process, kept it from answering, took more memory than it may, or
+stopped a run of somebody else.
+"""
+
+import argparse
+import asyncio
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from tests.attacks.measuring import Measured, Watch
+from tests.attacks.programs import PROGRAMS
+from tests.support.database import TestServer, open_server
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.processes import ChildFailedError, ChildProcess
+from tests.support.service import ServiceProcess, model_settings
+
+MEMORY_MB = 2048
+"""What the service may allocate; its database is a process of its own."""
+LATENCY_MS = 250
+"""How late /healthz may answer."""
+_ATTACK_SECONDS = 150
+
+
+async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> Measured:
+    """Make one attack on a service of its own."""
+    program = PROGRAMS[name]
+    await provider.reset()
+    for marker, step in program.replies.items():
+        await provider.script(marker, [step], repeat_last=True)
+    settings = {**model_settings(provider.openai_url), "SERVER_MAX_CONNECTIONS": "2000"}
+    with postgres.database() as url:
+        async with ServiceProcess(url, settings=settings, name="attacked") as service:
+            limit = (MEMORY_MB << 20, MEMORY_MB << 20)
+            psutil.Process(service.child.pid).rlimit(resource.RLIMIT_DATA, limit)
+            with Watch(service.url, service.child.pid) as watch:
+                remark, succeeded = await _attack(name, service.url)
+            others = await _serves(service)
+            alive = service.child.exit_code is None
+            return Measured(
+                name=name,
+                health=watch.health(),
+                alive=alive,
+                others_go_on=others,
+                harmless=succeeded,
+                remark=remark,
+            )
+
+
+async def _attack(name: str, url: str) -> tuple[str, bool]:
+    """Let a process of its own attack; return its remark, and whether it says that all is well."""
+    arguments = ("-m", "tests.attacks.programs", name, url)
+    with ChildProcess.python(*arguments, name="attack") as attack:
+        try:
+            code = await attack.wait(timeout_seconds=_ATTACK_SECONDS)
+        except ChildFailedError:
+            return f"went on for {_ATTACK_SECONDS} s", False
+        said = attack.stdout if code == 0 else (attack.stderr.strip().splitlines() or ["?"])[-1]
+        return said, code == 0
+
+
+async def _serves(service: ServiceProcess) -> bool:
+    """Tell whether somebody else's run is accepted and ends."""
+    graph = {"steps": [{"id": "a", "type": "llm", "data": {"prompt": "all well?"}}], "edges": []}
+    try:
+        async with service.client() as client:
+            run = await client.run_graph(graph, wait_seconds=20)
+    except Exception as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return False
+    return bool(run["status"] == "completed")
+
+
+async def attack_all(names: list[str], latency_ms: float) -> bool:
+    """Make the attacks, print a table, and return whether all were harmless."""
+    sys.stdout.write(Measured.HEADING)
+    found = []
+    with (
+        tempfile.TemporaryDirectory(prefix="caseworker-attacks-") as folder,
+        open_server(Path(folder) / "data") as postgres,
+    ):
+        async with FakeProvider() as provider:
+            for name in names:
+                measured = await attacked(name, postgres, provider)
+                found.append(measured.passes(latency_ms))
+                sys.stdout.write(measured.row(latency_ms))
+                sys.stdout.flush()
+    return all(found)
+
+
+def main() -> None:
+    """Read the command line, and attack."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*PROGRAMS, []], help="default: all of them")
+    parser.add_argument("--latency-ms", type=float, default=LATENCY_MS)
+    given = parser.parse_args()
+    sys.exit(not asyncio.run(attack_all(given.names or list(PROGRAMS), given.latency_ms)))
+
+
+if __name__ == "__main__":
+    main()

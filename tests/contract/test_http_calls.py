@@ -1,0 +1,232 @@
+"""GET /runs/{id}/calls/{node_id}, and the payloads of a trace."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from app.engine.ports import CallOutcome
+from app.runs.payloads import PayloadReading
+from app.runs.ports import JournalWrite
+from app.runs.run import CallRecord, RunKey
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.payloads import Payloads
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_runs import MemoryRuns
+
+KEY = RunKey("default", "a")
+ASKED = {"messages": [{"role": "user", "content": "Why?"}], "max_output_tokens": 100}
+SAID = {"text": "Because of alice@example.org.", "model": "nano", "finish_reason": "stop"}
+
+
+@pytest.fixture
+def store() -> MemoryRuns:
+    return MemoryRuns()
+
+
+@pytest.fixture
+async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(memory_api(store)) as client:
+        yield client
+
+
+class Work:
+    """A run with a step that asks a model and uses a tool, written as a worker writes it."""
+
+    def __init__(self) -> None:
+        self.graph = ExecutionGraph("a")
+        self.root = self.graph.create_root("graph")
+        self.step = self._begin(self.root, "system", "answer", {"step_type": "llm"})
+        self.ask = self._begin(self.step, "llm", "ask", {"tier": "small"})
+        self.tool = self._begin(self.step, "tool", "calculator", {"args": {"expression": "1/0"}})
+        self.entries: dict[str, dict[str, Any]] = {
+            self.ask: {"call_key": "answer/ask", "request": ASKED},
+            self.tool: {"call_key": "answer/call"},
+            self.step: {"call_key": "step:answer"},
+        }
+
+    def _begin(self, parent: str, kind: Any, name: str, metadata: dict[str, Any]) -> str:
+        model = "nano" if kind == "llm" else None
+        return self.graph.begin_node(parent, kind, name, model, metadata, running=True)
+
+    def ended(self) -> "Work":
+        """End it all: the model answers, the tool fails at its second attempt."""
+        self.graph.mark_success(self.ask, 0.25, 10, 5)
+        self.entries[self.ask] |= {"outcome": CallOutcome.RESULT, "value": SAID}
+        for number in (1, 2):
+            node = self.graph.begin_node(
+                self.tool, "system", "attempt", metadata={"attempt": number}
+            )
+            self.graph.mark_failure(node, "busy", f"No {number}.")
+        self.graph.increment_retries(self.tool)
+        self.graph.mark_failure(self.tool, "busy", "No 2.")
+        self.entries[self.tool] |= {"outcome": CallOutcome.FAILURE, "value": {"message": "No 2."}}
+        self.graph.mark_success(self.step, 0)
+        outputs = {"default": {"session": "abc", "answer": 42}}
+        self.entries[self.step] |= {"outcome": CallOutcome.RESULT, "value": outputs}
+        return self
+
+    async def written(self, store: MemoryRuns, client: httpx.AsyncClient) -> None:
+        """Have the journal hold the run."""
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        run = await store.claim(KEY, "worker")
+        assert run is not None
+        calls = tuple(
+            replace(CallRecord(node=node), **self.entries.get(node["node_id"], {}))
+            for node in self.graph.changed_since(0).nodes
+        )
+        await store.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
+
+
+async def call(client: httpx.AsyncClient, node_id: str) -> dict[str, Any]:
+    answer = await client.get(f"/runs/a/calls/{node_id}")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+@pytest.mark.req("card/trace", "002/14.5")
+async def test_a_call_of_a_model_shows_its_prompt_and_its_reply(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """Redacted, with what it used."""
+    work = Work().ended()
+    await work.written(store, client)
+
+    shown = await call(client, work.ask)
+
+    assert (shown["kind"], shown["name"], shown["model"]) == ("llm", "ask", "nano")
+    assert (shown["status"], shown["path"], shown["payloads"]) == (
+        "completed",
+        "answer/ask",
+        "redacted",
+    )
+    assert shown["request"] == ASKED
+    assert shown["reply"] == {**SAID, "text": "Because of [email]."}
+    assert shown["usage"] == {"tokens_in": 10, "tokens_out": 5, "cost_usd": 0.25}
+    assert (shown["error"], shown["attempts"]) == (None, [])
+    assert shown["started_at"].endswith("Z")
+
+
+@pytest.mark.req("card/trace", "002/14.5")
+async def test_a_failed_call_says_what_was_done_about_each_of_its_failures(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """The first was retried, the second failed the call; the step went on."""
+    work = Work().ended()
+    await work.written(store, client)
+
+    shown = await call(client, work.tool)
+
+    assert shown["request"] == {"args": {"expression": "1/0"}}
+    assert shown["reply"] is None
+    assert shown["error"] == {"error_class": "busy", "message": "No 2.", "handling": "failed"}
+    assert [(one["attempt"], one["status"], one["error"]) for one in shown["attempts"]] == [
+        (1, "failed", {"error_class": "busy", "message": "No 1.", "handling": "retried"}),
+        (2, "failed", {"error_class": "busy", "message": "No 2.", "handling": "failed"}),
+    ]
+    assert shown["retries"] == 1
+
+
+async def test_a_step_shows_its_outputs_without_secrets(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """By handle; its journal holds them as they are."""
+    work = Work().ended()
+    await work.written(store, client)
+
+    shown = await call(client, work.step)
+
+    assert (shown["path"], shown["kind"]) == ("answer", "system")
+    assert shown["reply"] == {"default": {"session": "[secret]", "answer": 42}}
+
+
+async def test_a_call_can_be_read_while_it_works(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """It has a request, and neither a reply nor an end."""
+    work = Work()
+    await work.written(store, client)
+
+    shown = await call(client, work.ask)
+
+    assert (shown["status"], shown["request"], shown["reply"], shown["finished_at"]) == (
+        "running",
+        ASKED,
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize("path", ["/runs/a/calls/n000099", "/runs/a/calls/x", "/runs/b/calls/n1"])
+async def test_what_is_not_there_is_not_found(
+    store: MemoryRuns, client: httpx.AsyncClient, path: str
+) -> None:
+    """A problem document says which of the two it is."""
+    await Work().written(store, client)
+
+    answer = await client.get(path)
+
+    kind = "run-not-found" if "/b/" in path else "call-not-found"
+    assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (404, kind)
+
+
+@pytest.mark.req("card/trace")
+async def test_a_trace_has_payloads_if_they_are_asked_for(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """By node id; a text about the run quotes them."""
+    work = Work().ended()
+    await work.written(store, client)
+
+    plain = (await client.get("/runs/a/trace")).json()
+    whole = (await client.get("/runs/a/trace", params={"payloads": "true"})).json()
+    told = (await client.get("/runs/a/trace", params={"format": "explain"})).text
+
+    assert "payloads" not in plain
+    assert set(whole["payloads"]) == {work.step, work.ask, work.tool}
+    assert whole["payloads"][work.ask]["reply"]["text"] == "Because of [email]."
+    assert "asked: Why?" in told
+    assert "got: Because of [email]." in told
+    assert 'asked: {"expression": "1/0"}' in told
+
+
+@pytest.mark.parametrize(("mode", "said"), [("none", None), ("full", SAID["text"])])
+async def test_payloads_are_shown_as_it_is_configured(
+    store: MemoryRuns, mode: Any, said: str | None
+) -> None:
+    """Not at all, or as they are."""
+    reading = PayloadReading(store, Payloads(mode), max_shown_bytes=2_000_000)
+    async with client_of(memory_api(store, payloads=reading)) as client:
+        work = Work().ended()
+        await work.written(store, client)
+        shown = await call(client, work.ask)
+        trace = (await client.get("/runs/a/trace", params={"payloads": "true"})).json()
+
+    assert shown["payloads"] == mode
+    assert (shown["reply"] or {}).get("text") == said
+    assert bool(trace["payloads"]) is (said is not None)
+    assert (shown["request"] is None) is (said is None)
+
+
+async def test_the_payloads_of_a_trace_have_a_size(store: MemoryRuns) -> None:
+    """Those of the first calls are there; of any other the call itself can be asked."""
+    reading = PayloadReading(store, max_shown_bytes=400)
+    async with client_of(memory_api(store, payloads=reading)) as client:
+        work = Work()
+        for number in range(50):
+            node = work.graph.begin_node(work.step, "tool", f"t{number}")
+            work.entries[node] = {
+                "call_key": f"t/{number}",
+                "outcome": CallOutcome.RESULT,
+                "value": {"text": "x" * 100},
+            }
+        await work.written(store, client)
+        trace = (await client.get("/runs/a/trace", params={"payloads": "true"})).json()
+        last = await call(client, node)
+
+    assert 1 <= len(trace["payloads"]) <= 5
+    assert len(json.dumps(trace["payloads"])) < 1_000
+    assert last["reply"] == {"text": "x" * 100}

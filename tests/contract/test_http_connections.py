@@ -1,0 +1,211 @@
+"""What a connection may hold and how long it may wait, over real sockets."""
+
+import asyncio
+import json
+import resource
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from app.api.problem_types import URN
+from tests.support.limits import api_limits
+from tests.support.memory_api import memory_api
+from tests.support.served import Served, Talk, served
+
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = (
+    b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+SOON = {"head_seconds": 0.2, "rate_seconds": 0.2}
+
+
+def problem(said: bytes) -> tuple[int, str]:
+    """Return status and slug of a problem document, which names its request."""
+    head, _, body = said.partition(b"\r\n\r\n")
+    lines = [line.partition(b": ") for line in head.split(b"\r\n")[1:]]
+    headers = {name.lower().decode(): text.decode() for name, _, text in lines}
+    document: dict[str, Any] = json.loads(body)
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["x-request-id"] == document["request_id"]
+    assert headers["connection"] == "close"
+    status = int(said.split(b" ")[1])
+    assert document["status"] == status
+    return status, document["type"].removeprefix(URN)
+
+
+@pytest.fixture
+async def hasty() -> AsyncIterator[Served]:
+    """A server that waits for nothing long."""
+    async with served(memory_api(), **SOON) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 1_000_000,
+        b"GET /" + b"a" * 1_000_000,
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"x-aaa: b\r\n" * 101 + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 33_000 + b"\r\n\r\n",
+        b"POST /runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-A: "
+        + b"a" * 1_000_000,
+    ],
+    ids=["a header", "a URL", "many headers", "a whole header", "a trailer"],
+)
+async def test_a_head_that_is_too_large_is_refused_before_it_is_whole(request_of: bytes) -> None:
+    """It is not even kept."""
+    async with served(memory_api()) as server:
+        assert problem(await server.ask(request_of)) == (431, "head-too-large")
+
+
+async def test_a_usual_request_with_a_long_body_is_not_taken_for_a_long_head() -> None:
+    """Only the head is counted, however its bytes come."""
+    body = json.dumps({"input": "2+2?", "metadata": {"a": "x" * 15_000}}).encode()
+    async with served(memory_api(limits=api_limits(max_metadata_bytes=20_000))) as server:
+        talk = await server.connect((POST % len(body) + body) * 8)
+        answers = [await talk.answer() for _ in range(8)]
+
+    assert all(answer.startswith(b"HTTP/1.1 202") for answer in answers)
+
+
+async def test_what_is_no_http_is_answered_with_a_problem_document(hasty: Served) -> None:
+    """Also by the server itself, which no route has seen yet."""
+    assert problem(await hasty.ask(b"\x16\x03\x01 hello\r\n\r\n")) == (400, "malformed-request")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-",
+        POST % 100 + b"{",
+        POST.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked") + b"1\r\n{\r\n",
+    ],
+    ids=["a head", "a body", "a chunked body"],
+)
+async def test_a_request_that_does_not_go_on_is_ended(hasty: Served, begun: bytes) -> None:
+    """Its client is told why."""
+    assert problem(await hasty.ask(begun)) == (408, "request-timeout")
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n"], ids=["nothing", "an empty line"])
+async def test_a_connection_that_asks_nothing_is_closed(hasty: Served, begun: bytes) -> None:
+    """Without a word: there is no request to answer."""
+    assert await hasty.ask(begun) == b""
+
+
+async def test_dribbling_does_not_keep_a_connection_open(hasty: Served) -> None:
+    """A byte now and then is too slow for a head and for a body."""
+    for begun in (b"GET /healthz HTTP/1.1\r\nX-A: ", POST % 10_000):
+        talk = await hasty.connect(begun)
+        dribble = asyncio.create_task(drip(talk))
+        said = await talk.rest()
+        dribble.cancel()
+        assert problem(said) == (408, "request-timeout")
+
+
+async def drip(talk: Talk) -> None:
+    while True:
+        await talk.send(b"a")
+        await asyncio.sleep(0.02)
+
+
+async def test_a_body_that_nobody_reads_does_not_keep_a_connection_open(hasty: Served) -> None:
+    """The route has answered already; what is still to come is not waited for."""
+    said = await hasty.ask(PROBE.replace(b"\r\n\r\n", b"\r\nContent-Length: 100\r\n\r\n{"))
+
+    assert said.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_body_that_comes_slowly_but_fast_enough_is_read() -> None:
+    """Its time is not limited, its rate is."""
+    body = json.dumps({"input": "2+2?", "metadata": {"a": "x" * 5_000}}).encode()
+    async with served(memory_api(), rate_seconds=0.2, bytes_per_second=1000) as server:
+        talk = await server.connect(POST % len(body))
+        for start in range(0, len(body), 500):
+            await talk.send(body[start : start + 500])
+            await asyncio.sleep(0.05)
+        answer = await talk.answer()
+
+    assert answer.startswith(b"HTTP/1.1 202")
+
+
+async def test_a_client_that_does_not_read_is_cut_off() -> None:
+    """Its answers would be kept for it; more requests on the connection make them many."""
+    async with served(memory_api(), rate_seconds=0.2) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with suppress(ConnectionError):
+            while reader.exception() is None:
+                writer.write(ask)
+                await writer.drain()
+                await asyncio.sleep(0.001)
+        writer.close()
+
+
+async def test_requests_that_are_sent_without_waiting_are_limited() -> None:
+    """A few may wait for the first one's answer, and are answered in their order."""
+    async with served(memory_api()) as server:
+        talk = await server.connect(PROBE * 10)
+        answers = [await talk.answer() for _ in range(10)]
+        flood = await server.ask(PROBE * 1000)
+
+    assert all(b"alive" in answer for answer in answers)
+    assert flood.count(b"alive") <= 17
+
+
+async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
+    """So that whoever holds connections open keeps nobody out."""
+    async with served(memory_api(), max_connections=3) as server:
+        idle = [await server.connect() for _ in range(3)]
+        said = await (await server.connect(PROBE)).answer()
+        first = await idle[0].rest()
+
+    assert said.startswith(b"HTTP/1.1 200")
+    assert first == b""
+
+
+async def test_a_connection_too_many_is_refused_while_all_others_are_at_work() -> None:
+    """With a problem document, and when to come again."""
+    async with served(memory_api(), max_connections=2) as server:
+        for _ in range(2):
+            await server.connect(POST % 100 + b"{")
+        await asyncio.sleep(0.05)  # until their heads were read
+        said = await server.ask(b"")
+
+    assert problem(said) == (503, "too-many-connections")
+    assert b"\r\nretry-after: 2\r\n" in said
+
+
+async def test_bodies_that_do_not_end_are_limited_together() -> None:
+    """Each of them is within its limit; a process holds only so much of all."""
+    half = b'{"input": "' + b"a" * 150_000
+    async with served(memory_api(limits=api_limits(max_bodies_bytes=400_000))) as server:
+        held = [await server.connect(POST % 250_000 + half) for _ in range(2)]
+        for each in held:
+            await each.send(b"a" * 10)
+        await asyncio.sleep(0.1)  # until they were read
+        talk = await server.connect(POST % 250_000 + half)
+        said = await talk.answer()
+        for each in held:
+            await each.close()
+        await asyncio.sleep(0.05)  # until they were given up
+        body = b'{"input": "2+2?"}'
+        later = await (await server.connect(POST % len(body) + body)).answer()
+
+    assert b"too-many-bodies" in said
+    assert later.startswith(b"HTTP/1.1 202")
+
+
+async def test_what_holding_connections_costs_is_bounded() -> None:
+    """Three hundred unfinished heads, each as long as it may be."""
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 30_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with served(memory_api()) as server:
+        for _ in range(300):
+            await server.connect(head)
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    assert grown_kib < 100_000

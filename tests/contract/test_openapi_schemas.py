@@ -1,0 +1,118 @@
+"""The OpenAPI document has a form for everything that is sent and answered."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from app.control.budget import Dimension
+from app.control.stops import StopCause
+from app.trace.call_tree import Aggregates
+from app.trace.node import FIELDS
+from app.trace.snapshot import Snapshot
+from tests.support.memory_api import memory_api
+
+DOCUMENT = memory_api().openapi()
+SCHEMAS = DOCUMENT["components"]["schemas"]
+
+
+def properties(name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = SCHEMAS[name]["properties"]
+    return found
+
+
+def answers() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for path, operations in DOCUMENT["paths"].items():
+        for method, operation in operations.items():
+            for status, answer in operation["responses"].items():
+                yield f"{method} {path} {status}", answer
+
+
+def parts(value: Any) -> Iterator[Any]:
+    yield value
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from parts(part)
+
+
+def test_every_answer_is_described_and_has_a_form() -> None:
+    """No words of the framework, no schema that allows everything, every error a problem."""
+    for name, answer in answers():
+        assert answer["description"] != "Successful Response", name
+        assert {} not in list(parts(answer)), name
+        status = int(name.rpartition(" ")[2])
+        if status >= 400:
+            [media] = answer["content"].values()
+            assert media["schema"] == {"$ref": "#/components/schemas/Problem"}, name
+
+
+def test_a_run_is_told_apart_by_its_kind_and_has_typed_parts() -> None:
+    """A generated client knows the result of either kind, the usage and the stop."""
+    answer = DOCUMENT["paths"]["/runs/{run_id}"]["get"]["responses"]["200"]
+    shown = answer["content"]["application/json"]["schema"]
+
+    assert shown == {"$ref": "#/components/schemas/RunView"}
+    assert SCHEMAS["RunView"]["discriminator"] == {
+        "propertyName": "kind",
+        "mapping": {
+            "case": "#/components/schemas/CaseRun",
+            "graph": "#/components/schemas/GraphRun",
+        },
+    }
+    for run, result in (("CaseRun", "CaseResult"), ("GraphRun", "GraphResult")):
+        for name, schema in (("result", result), ("usage", "Usage"), ("stop", "RunStop")):
+            assert properties(run)[name]["anyOf"] == [
+                {"$ref": f"#/components/schemas/{schema}"},
+                {"type": "null"},
+            ]
+
+
+def test_the_snapshot_is_documented_as_it_is_made() -> None:
+    """Field by field, and none may be missing."""
+    for name, made in (
+        ("TraceSnapshot", Snapshot.__annotations__),
+        ("SnapshotAggregates", Aggregates.__annotations__),
+        ("CallNode", FIELDS),
+    ):
+        assert list(properties(name)) == SCHEMAS[name]["required"] == list(made)
+    assert properties("TraceView")["snapshot"]["$ref"] == "#/components/schemas/TraceSnapshot"
+
+
+def test_whatever_a_run_counts_or_is_stopped_by_is_documented() -> None:
+    """A field that the domain adds must be added here."""
+    assert {dimension.value for dimension in Dimension} <= set(properties("Usage"))
+    assert {field.name for field in fields(StopCause)} <= set(properties("RunStop"))
+
+
+def test_a_request_to_cancel_is_one_object_that_may_be_left_out() -> None:
+    """A generated client cannot send a choice between an object and null."""
+    for path, method in (("/runs/{run_id}", "delete"), ("/runs/{run_id}/cancel", "post")):
+        body = DOCUMENT["paths"][path][method]["requestBody"]
+        schema = body["content"]["application/json"]["schema"]
+        assert schema == {"$ref": "#/components/schemas/CancelBody"}
+        assert not body.get("required", False)
+
+
+def test_a_stream_of_events_says_what_an_event_is() -> None:
+    """Its lines, and the envelope in them; a page is JSON."""
+    answer = DOCUMENT["paths"]["/runs/{run_id}/events"]["get"]["responses"]["200"]
+    stream = answer["content"]["text/event-stream"]["schema"]
+
+    assert list(answer["content"]) == ["application/json", "text/event-stream"]
+    assert stream["contentSchema"]["items"] == {"$ref": "#/components/schemas/ServerSentEvent"}
+    assert properties("ServerSentEvent")["data"]["contentSchema"] == {
+        "$ref": "#/components/schemas/EventView"
+    }
+
+
+def test_what_may_be_left_out_of_a_graph_has_its_default() -> None:
+    """The handles of an edge do; its channel is always said."""
+    edge = SCHEMAS["EdgeSpec"]
+
+    assert [edge["properties"][name]["default"] for name in ("source_handle", "target_handle")] == [
+        "default",
+        "default",
+    ]
+    assert sorted(edge["required"]) == ["data", "source", "target"]
+    assert SCHEMAS["EdgeData"]["required"] == ["channel"]
+    assert "anyOf" not in json.dumps(properties("GraphRunBody")["input"])

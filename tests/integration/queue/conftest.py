@@ -1,0 +1,14 @@
+"""Stores on a fresh database, for tests of workers that fall silent."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.integration.queue.stale import World
+from tests.support.stores import open_oracle, open_stores
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        yield World(stores, oracle)

@@ -1,0 +1,75 @@
+"""Which workers are dead, and how long the runs wait that were lost with them."""
+
+import pytest
+
+from app.runs.silence import MISSED_BEATS
+from tests.integration.queue.stale import KEY, World
+from tests.support.stores import CANCEL_REQUEST, open_stores
+
+
+async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them(
+    database_url: str, world: World
+) -> None:
+    """Both have missed some beats; the connection of the one that was killed is gone."""
+    await world.claimed()
+    await world.claimed("case-2", worker_id="slow")
+    async with open_stores(database_url) as killed:
+        await killed.workers.beat("dead")
+    await world.stores.workers.beat("slow")
+
+    quick = {"interval_seconds": 1.0, "stale_seconds": 100.0}
+    recovery = world.recovery(**quick)
+    for _ in range(5):
+        if found := await recovery.recover():
+            break
+        world.now += 1
+    assert found == [KEY]
+    assert world.now == MISSED_BEATS
+
+
+async def test_a_slow_process_that_connects_again_keeps_its_runs(
+    database_url: str, world: World
+) -> None:
+    """The server may not have noticed yet that its old connection is gone."""
+    async with open_stores(database_url) as old, open_stores(database_url) as new:
+        await world.claimed(worker_id="slow")
+        for stores in (old, new, old):
+            await stores.workers.beat("slow")
+        await old.engines.dispose()
+
+        recovery = world.recovery(interval_seconds=1.0, stale_seconds=100.0)
+        for _ in range(6):
+            assert await recovery.recover() == []
+            world.now += 1
+
+
+@pytest.mark.parametrize(
+    ("attempts", "seconds"), [(1, 0), (2, 5), (3, 30), (4, 180), (5, 300), (30, 300), (31, 0)]
+)
+async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
+    database_url: str, world: World, attempts: int, seconds: int
+) -> None:
+    """It may be what ends its workers; one that is to fail now need not wait."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    await world.oracle.rows("UPDATE runs SET attempts = %s", attempts)
+
+    assert await world.recover(max_attempts=31) == [KEY]
+    row = "SELECT extract(epoch FROM queued_at - clock_timestamp())::float8 AS seconds FROM runs"
+    assert await world.oracle.value(row) == pytest.approx(seconds, abs=2)
+    job = "SELECT scheduled_at IS NOT DISTINCT FROM queued_at FROM procrastinate_jobs, runs"
+    assert await world.oracle.value(job)
+    claimed = await world.stores.runs.claim(KEY, "alive")
+    assert (claimed is None) == (seconds > 0)
+
+
+@pytest.mark.req("card/delete")
+async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: World) -> None:
+    """However often it was lost."""
+    await world.beat("dead", seconds_ago=15)
+    await world.claimed()
+    await world.oracle.rows("UPDATE runs SET attempts = 3")
+    await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
+    await world.recover()
+
+    assert await world.stores.runs.claim(KEY, "alive") is not None

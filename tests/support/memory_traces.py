@@ -1,0 +1,51 @@
+"""What is read of the journals of runs in memory."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import accumulate
+from typing import Any
+
+from app.runs.run import CallRecord, RunKey
+from tests.support.memory_rows import Row, as_json, journal_of
+
+
+@asynccontextmanager
+async def transaction() -> AsyncIterator[None]:
+    """Let others run before and after, never in between; a refusal takes its time as well."""
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        await asyncio.sleep(0)
+
+
+class MemoryTraces:
+    """The part of the run store that shows what runs did."""
+
+    rows: dict[RunKey, Row]
+
+    async def calls(self, key: RunKey) -> Sequence[CallRecord]:
+        async with transaction():
+            return journal_of(self.rows.get(key, Row()))
+
+    async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
+        async with transaction():
+            return [
+                each
+                for each in journal_of(self.rows.get(key, Row()))
+                if each.node_id in ("n000001", node_id)
+                or (each.node["parent_id"], each.node["name"]) == (node_id, "attempt")
+            ]
+
+    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+        async with transaction():
+            noted = [each for each in journal_of(self.rows.get(key, Row())) if each.call_key]
+            sizes = accumulate(len(json.dumps([each.request, each.value])) for each in noted)
+            return [each for each, size in zip(noted, sizes, strict=True) if size <= max_bytes]
+
+    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
+        async with transaction():
+            stored = self.rows.get(key, Row()).snapshots
+            return as_json(stored[-1]) if stored else None

@@ -1,0 +1,112 @@
+"""The HTTP layer behind a real server and real sockets, in the test's own event loop."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.api.http_protocol import ConnectionLimits, bounded_by
+from app.bootstrap.server import connection_limits
+from app.settings.schema import Settings
+
+
+class Talk:
+    """One connection to a server, spoken byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes, as far as the server still takes them."""
+        self._writer.write(data)
+        with suppress(ConnectionError):
+            await self._writer.drain()
+
+    async def rest(self) -> bytes:
+        """Return everything that the server says until it hangs up."""
+        said = b""
+        with suppress(ConnectionError):
+            while piece := await self._reader.read(65536):
+                said += piece
+        return said
+
+    async def answer(self) -> bytes:
+        """Return one answer with a Content-Length; the connection may go on."""
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        )
+        return head + await self._reader.readexactly(length)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+class Served:
+    """A server that listens on this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._talks: list[Talk] = []
+
+    async def connect(self, first: bytes = b"") -> Talk:
+        """Open a connection and begin to talk."""
+        talk = Talk(*await asyncio.open_connection("127.0.0.1", self.port))
+        self._talks.append(talk)
+        if first:
+            await talk.send(first)
+        return talk
+
+    async def ask(self, request: bytes) -> bytes:
+        """Send something on a connection of its own; return all that is said until its end."""
+        return await (await self.connect(request)).rest()
+
+    async def hang_up(self) -> None:
+        """Close all connections."""
+        for talk in self._talks:
+            await talk.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+@asynccontextmanager
+async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
+    """Serve an application with the service's own protocol; ``limits`` change the usual ones."""
+    usual: ConnectionLimits = connection_limits(Settings())
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        http=bounded_by(replace(usual, **limits)),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server._serve())  # without the handlers of signals
+    await server.listening.wait()
+    try:
+        yield (open_server := Served(server.servers[0].sockets[0].getsockname()[1]))
+        await open_server.hang_up()
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving

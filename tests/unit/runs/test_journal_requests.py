@@ -1,0 +1,43 @@
+"""What calls ask is stored with them, once."""
+
+import pytest
+
+from app.runs.ports import Permission
+from tests.unit.runs.opened import Open, Store, run_story
+
+
+def test_a_request_is_stored_with_its_call_and_not_again() -> None:
+    """However often the call is written afterwards."""
+
+    async def story() -> None:
+        run = Open()
+        node = run.begin("ask")
+        run.journal.note_request(node, {"messages": ["Why?"]})
+        await run.journal.barrier(external=True)
+        run.end(node, "ask")
+        await run.journal.barrier(external=True)
+
+        first, second = (write.calls[-1] for write in run.store.writes)
+        assert first.request == {"messages": ["Why?"]}
+        assert (second.node["status"], second.request) == ("success", None)
+
+    run_story(story)
+
+
+@pytest.mark.parametrize("lost", [ConnectionError(), Permission(owned=False, cancel_request=None)])
+def test_a_request_whose_write_was_lost_is_written_again(
+    lost: Permission | BaseException,
+) -> None:
+    """Nobody knows whether it has arrived."""
+
+    async def story() -> None:
+        run = Open(Store(answers=[lost]))
+        node = run.begin("ask")
+        run.journal.note_request(node, {"messages": ["Why?"]})
+        with pytest.raises(BaseException):  # noqa: B017, PT011
+            await run.journal.barrier(external=True)
+
+        (record,) = [each for each in run.journal.close() if each.node_id == node]
+        assert record.request == {"messages": ["Why?"]}
+
+    run_story(story)

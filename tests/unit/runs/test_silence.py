@@ -1,0 +1,88 @@
+"""Who is silent is judged by time in which the database was there."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.runs.silence import SilenceWatch
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+INTERVAL, STALE = 1.0, 10.0
+
+
+class Looking:
+    """A process that looks every second, at workers that beat every second until they do not."""
+
+    def __init__(self) -> None:
+        self.watch = SilenceWatch(interval_seconds=INTERVAL, stale_seconds=STALE)
+        self.now = 0.0
+        self.beats = {"alive": EPOCH, "dead": EPOCH}
+
+    def look(self, *beating: str, took: float = 0.002, after: float = INTERVAL) -> dict[str, bool]:
+        """Look once; return who is silent, and whether surely."""
+        began = self.now + after
+        self.now = began + took
+        for name in beating:
+            self.beats[name] = EPOCH + timedelta(seconds=self.now)
+        silent = self.watch.look(self.beats, began=began, ended=self.now)
+        return {each.worker_id: each.surely for each in silent}
+
+    def looks(self, seconds: float, *beating: str, **options: float) -> dict[str, float]:
+        """Look for a while; return after how long each worker was first found silent."""
+        began, found = self.now, dict[str, float]()
+        while self.now - began < seconds:
+            for name in self.look(*beating, **options):
+                found.setdefault(name, self.now - began)
+        return found
+
+
+def test_a_worker_that_missed_three_beats_is_suspected_and_after_the_long_time_it_is_sure() -> None:
+    """The suspected one counts as dead only if it holds no connection."""
+    looking = Looking()
+    looking.look("alive", "dead")
+    assert looking.looks(2.5, "alive") == {}
+    assert looking.look("alive") == {"dead": False}
+    looking.looks(STALE - 4, "alive")
+    assert looking.look("alive") == {"dead": True}
+
+
+def test_a_beat_ends_the_silence() -> None:
+    """However late it comes."""
+    looking = Looking()
+    looking.looks(8, "alive")
+    assert looking.look("alive", "dead") == {}
+    assert looking.looks(2.5, "alive") == {}
+
+
+@pytest.mark.parametrize("seconds", [3.5, 12.0, 30.0, 3600.0])
+@pytest.mark.parametrize("how", ["the looks failed", "a look took long", "this process was frozen"])
+def test_an_outage_is_nobodys_silence(how: str, seconds: float) -> None:
+    """Whoever is there first gives all others the long time to come back."""
+    looking = Looking()
+    looking.looks(20, "alive", "dead")
+    if how == "a look took long":
+        assert looking.look(took=seconds) == {}
+    else:
+        looking.watch.interrupted()
+        assert looking.look(after=seconds) == {}
+    assert looking.looks(STALE - 2.5) == {}
+    assert looking.look("alive", "dead") == {}
+
+
+def test_a_worker_that_does_not_come_back_after_an_outage_is_found() -> None:
+    """When the long time has passed."""
+    looking = Looking()
+    looking.looks(20, "alive", "dead")
+    looking.watch.interrupted()
+    looking.look(after=30)
+    assert STALE - 2 < looking.looks(2 * STALE, "alive")["dead"] < STALE + 2
+
+
+@pytest.mark.parametrize("took", [0.3, 0.9, 5.0])
+def test_dead_workers_are_found_over_a_slow_network(took: float) -> None:
+    """Later, because a living one needs longer to connect again; but they are found."""
+    looking = Looking()
+    looking.looks(20, "alive", "dead", took=took)
+    found = looking.looks(100, "alive", took=took)
+    assert set(found) == {"dead"}
+    assert found["dead"] >= 3 + 4 * min(took, 1.0)

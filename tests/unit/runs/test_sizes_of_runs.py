@@ -1,0 +1,55 @@
+"""What a run stores is limited, value by value and in all."""
+
+import pytest
+
+from app.control.stops import StopKind
+from app.engine.events import Event
+from app.runs.journal import RunTooLargeError
+from app.trace.frozen_json import ValueLimits, ValueTooLargeError
+from tests.unit.runs.opened import Open, run_story
+
+SMALL = ValueLimits(
+    max_value_bytes=1000, max_outputs_bytes=2000, max_event_bytes=500, max_run_bytes=5000
+)
+
+
+def test_a_run_that_has_stored_as_much_as_it_may_is_halted() -> None:
+    """The next step or call does not begin; what there is stays."""
+
+    async def story() -> None:
+        run = Open(limits=SMALL)
+        for number in range(4):
+            run.end(run.begin(f"c{number}"), f"c{number}", "x" * 900)
+        with pytest.raises(RunTooLargeError) as stopped:
+            await run.journal.barrier(external=False)
+        assert stopped.value.cause.kind is StopKind.BUDGET
+        assert "limits.max_run_mb" in str(stopped.value)
+
+    run_story(story)
+
+
+def test_a_run_below_its_limit_passes_its_barriers() -> None:
+    """The same with less."""
+
+    async def story() -> None:
+        run = Open(limits=SMALL)
+        run.end(run.begin("one"), "one", "x" * 900)
+        await run.journal.barrier(external=True)
+        assert run.store.names() == ["run", "one"]
+
+    run_story(story)
+
+
+def test_a_call_and_an_event_that_are_too_large_are_refused() -> None:
+    """With the limit; nothing of them is kept."""
+
+    async def story() -> None:
+        run = Open(limits=SMALL)
+        node = run.begin("large")
+        with pytest.raises(ValueTooLargeError, match=r"limits\.max_value_kb"):
+            run.end(node, "large", "x" * 2000)
+        with pytest.raises(ValueTooLargeError, match=r"event note .* \(limits\.max_event_kb"):
+            run.journal.emit(Event(type="note", data={"text": "x" * 600}))
+        assert run.journal.unstored_events() == ()
+
+    run_story(story)
