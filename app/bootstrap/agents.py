@@ -128,7 +128,7 @@ def build_catalog(
     case = CaseNode(
         models=models,
         tools=tools,
-        recomputation=DeterministicTools(each for each in toolbox.tools if each.spec.deterministic),
+        recomputation=DeterministicTools(toolbox.tools),
         dates=DateReader(),
         defaults=defaults,
         clock=lambda: datetime.now(UTC),

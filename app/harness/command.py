@@ -100,6 +100,12 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
             ),
         ] = None,
         skip: Annotated[list[str] | None, _choosing(help="Not these, chosen like --only.")] = None,
+        sample: Annotated[
+            int | None, _choosing(min=1, help="So many of them, drawn at random.")
+        ] = None,
+        sample_seed: Annotated[
+            int, _choosing(help="The same one draws the same cases for --sample.")
+        ] = 0,
         limit: Annotated[int | None, _choosing(min=1, help="So many at the most.")] = None,
         all_cases: Annotated[
             bool,
@@ -143,6 +149,8 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
             _refuse("--record keeps what models reply in this process; it does not go with --url.")
         evaluation_id = new_evaluation_id()
         selection: dict[str, Any] = {"only": only or [], "skip": skip or [], "limit": limit}
+        if sample is not None:
+            selection |= {"sample": sample, "sample_seed": sample_seed}
         cases, earlier = _read(dataset, selection, compare)
         plan = Plan(
             dataset=cases,

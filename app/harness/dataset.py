@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, StringConstraints, TypeAdapter, ValidationError
@@ -82,10 +83,14 @@ class Dataset:
         *,
         only: Sequence[str] = (),
         skip: Sequence[str] = (),
+        sample: int | None = None,
+        sample_seed: int = 0,
         limit: int | None = None,
         with_models: bool = True,
     ) -> "Dataset":
         """Return the data set with fewer cases; patterns are those of ``EvalCase.is_called``.
+
+        ``sample`` draws so many of them at random, the same ones for the same ``sample_seed``.
 
         Raises:
             DatasetError: no case is left.
@@ -97,6 +102,9 @@ class Dataset:
             and not any(map(case.is_called, skip))
             and (with_models or not case.needs_model)
         ]
+        if sample is not None and sample < len(left):
+            drawn = Random(sample_seed).sample(range(len(left)), sample)
+            left = [left[place] for place in sorted(drawn)]
         if not left[:limit]:
             why = "look at --only, --skip and --limit"
             if not with_models:

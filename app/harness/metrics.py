@@ -27,6 +27,7 @@ HEADLINES = (
 """The figures that are shown first, and compared."""
 
 _TIERS = ("small", "big")
+_FALSE = frozenset({Outcome.WRONG_ANSWER, Outcome.CLAIMED})
 
 
 def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
@@ -99,14 +100,14 @@ def _spent(ran: Sequence[Result]) -> dict[str, Any]:
 
 
 def _counts(results: Sequence[Result]) -> dict[str, int]:
-    wrong = {Outcome.WRONG_ANSWER, Outcome.CLAIMED}
     return {
         "cases": len({result.case.id for result in results}),
         "trials": len(results),
         "ran": sum(result.ran for result in results),
         "succeeded": sum(result.succeeded for result in results),
         "verified": sum(result.verified for result in results),
-        "falsely_verified": sum(result.outcome in wrong for result in results),
+        "falsely_verified": sum(result.outcome in _FALSE for result in results),
+        "right_unverified": sum(result.right and not result.verified for result in results),
         "escalated": sum(result.escalated for result in results),
         "errors": sum(result.outcome is Outcome.ERROR for result in results),
         "without_gold_answer": sum(
@@ -128,6 +129,9 @@ def _grouped(results: Sequence[Result], key: Callable[[Result], str]) -> dict[st
         name: {
             "trials": len(group),
             "succeeded": sum(result.succeeded for result in group),
+            "verified": sum(result.verified for result in group),
+            "falsely_verified": sum(result.outcome in _FALSE for result in group),
+            "right_unverified": sum(result.right and not result.verified for result in group),
             **_shares(group),
             "p95_latency_seconds": percentile([each.client_seconds for each in group], 95),
         }

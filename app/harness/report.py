@@ -25,7 +25,10 @@ def report_of(
     earlier: Metrics | None = None,
 ) -> str:
     """Return the report in Markdown."""
-    groups = ("", "trials", "succeeded", "success@1", "escalation rate", "p95 seconds")
+    groups = (
+        *("", "trials", "succeeded", "verified", "verified and wrong", "right, not verified"),
+        *("success@1", "escalation rate", "p95 seconds"),
+    )
     sections = [
         _heading(metrics, misses),
         _section("Figures", _table(("figure", "value"), _figures(metrics))),
@@ -59,6 +62,7 @@ def summary_of(metrics: Metrics, folder: Path) -> str:
         ),
         ("succeeded", f"{counts['succeeded']} of {counts['trials']}"),
         ("verified and wrong", counts["falsely_verified"]),
+        ("right, not verified", counts["right_unverified"]),
         ("errors", counts["errors"]),
         ("left out, need a model", about["dataset"]["left_out"]),
         ("protocol", about["protocol"]),

@@ -96,6 +96,12 @@ class Result:
         return self.outcome is Outcome.SUCCESS
 
     @property
+    def right(self) -> bool:
+        """Whether the answer is the right one, verified or not; False where none is known."""
+        gold = self.case.gold_answer
+        return gold is not None and self.answer is not None and same_answer(self.answer, gold)
+
+    @property
     def escalated(self) -> bool:
         """Whether the big tier was called."""
         return self.counters.llm_calls_big > 0

@@ -30,6 +30,13 @@ _INSTRUCTION = (
 )
 
 
+_STATED = "Your whole reply must be that one JSON value, without prose and without a code fence."
+
+
+class StatedSchema(dict[str, Any]):
+    """A JSON Schema that says what the messages say already; no form repeats it in the prompt."""
+
+
 class ReplyForm(StrEnum):
     """One way to ask for JSON, from the strictest to the simplest."""
 
@@ -72,10 +79,13 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
     """Return the request, which carries a schema, in one of the forms."""
     if form is ReplyForm.SCHEMA or request.json_schema is None:
         return request
-    schema = json.dumps(request.json_schema, ensure_ascii=False, sort_keys=True)
+    instruction = _STATED
+    if not isinstance(request.json_schema, StatedSchema):
+        schema = json.dumps(request.json_schema, ensure_ascii=False, sort_keys=True)
+        instruction = _INSTRUCTION.format(schema=schema)
     return replace(
         request,
-        messages=_instructed(request.messages, _INSTRUCTION.format(schema=schema)),
+        messages=_instructed(request.messages, instruction),
         json_schema=None,
         json_object=form is ReplyForm.JSON,
     )

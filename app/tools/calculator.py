@@ -12,11 +12,16 @@ from app.tools.arguments import CheckedTool, object_of, text
 from app.tools.arithmetic.functions import CONSTANTS, function_table
 from app.tools.arithmetic.notation import malformed, to_python
 from app.tools.arithmetic.real import Real, RealArithmetic, decimal_text, negate, too_large
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.crosschecks import arithmetic
+from app.tools.functions import RESULT_PLACE
+from app.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 
 MAX_LENGTH = 1000
 MAX_OPERATIONS_DEEP = 100
 """Operations that wait for one another, such as the terms of one long sum."""
+
+_CHARACTERS = f"^([0-9a-zA-Z+*/^%!(), .-]|{RESULT_PLACE})+$"
+"""What a planner may write in an expression; it keeps a small model from never ending it."""
 
 
 class Calculator(CheckedTool):
@@ -46,6 +51,16 @@ class Calculator(CheckedTool):
                 "such as (3 + 4) * 2340 / 100",
             ),
         ),
+        functions=(
+            ToolFunction(
+                name="calculator",
+                description="everything about plain numbers, money and units; a percent change is"
+                " (b - a) / a * 100: + - * / ^ ! % sqrt(x) cbrt mean median min max gcd lcm"
+                " mod(a, b) round(x, places)",
+                takes="expression",
+                schemas={"expression": {"type": "string", "pattern": _CHARACTERS}},
+            ),
+        ),
     )
 
     def __init__(self) -> None:
@@ -70,6 +85,12 @@ class Calculator(CheckedTool):
         expression = to_python(args["expression"], functions=self._functions, constants=CONSTANTS)
         value, exact = decimal_text(self._value(expression))
         return {"value": value, "expression": expression, "exact": exact}
+
+    async def agrees(
+        self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
+    ) -> bool | None:
+        """Return whether Python's integers and floats come to the value, too."""
+        return arithmetic.agrees(result["expression"], result["value"])
 
     def _value(self, expression: str) -> Real:
         # The machine is fresh for every expression: simpleeval keeps the text it works on.

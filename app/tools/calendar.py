@@ -5,11 +5,12 @@ from datetime import MAXYEAR, MINYEAR
 from typing import Any
 
 from app.tools.arguments import CheckedTool, choice, object_of, text, whole
+from app.tools.crosschecks import dates
 from app.tools.dates.calculation import UNITS, WEEKDAYS
 from app.tools.dates.inputs import Inputs, zone_named
 from app.tools.dates.operations import CLOCK_UNITS, OPERATIONS, perform
 from app.tools.dates.reader import MAX_LENGTH, DateReader
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 
 MAX_AMOUNT = 4_000_000
 """More days than there are between the first and the last date."""
@@ -18,6 +19,88 @@ _DATE = text(
     MAX_LENGTH,
     "Best as YYYY-MM-DD, or YYYY-MM-DDTHH:MM with a time; also 'March 5, 2024', 'March 5, 2024 "
     "3 pm', today, tomorrow, yesterday or, as a time, now",
+)
+
+_FUNCTIONS = (
+    ToolFunction(
+        name="calendar.date_after",
+        takes="date amount unit",
+        fixed={"operation": "add"},
+        schemas={"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)},
+    ),
+    ToolFunction(
+        name="calendar.date_before",
+        takes="date amount unit",
+        fixed={"operation": "subtract"},
+        schemas={"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)},
+    ),
+    ToolFunction(
+        name="calendar.time_between",
+        takes="date end_date unit",
+        fixed={"operation": "difference"},
+        schemas={"unit": choice(("days", "weeks", "months", "years"))},
+    ),
+    ToolFunction(
+        name="calendar.count_business_days",
+        takes="date end_date",
+        fixed={"operation": "count_business_days"},
+    ),
+    ToolFunction(
+        name="calendar.day_of_week",
+        takes="date",
+        fixed={"operation": "weekday"},
+    ),
+    ToolFunction(
+        name="calendar.full_date",
+        takes="date",
+        fixed={"operation": "normalise"},
+    ),
+    ToolFunction(
+        name="calendar.nth_weekday",
+        takes="year month weekday nth",
+        description="-1: last",
+        fixed={"operation": "nth_weekday"},
+    ),
+    ToolFunction(
+        name="calendar.weekday_after",
+        takes="date weekday",
+        fixed={"operation": "weekday_after"},
+    ),
+    ToolFunction(
+        name="calendar.weekday_before",
+        takes="date weekday",
+        fixed={"operation": "weekday_before"},
+    ),
+    ToolFunction(
+        name="calendar.days_in_month",
+        takes="year month",
+        fixed={"operation": "days_in_month"},
+    ),
+    ToolFunction(
+        name="calendar.last_day_of_month",
+        takes="year month",
+        fixed={"operation": "end_of_month"},
+    ),
+    ToolFunction(
+        name="calendar.leap_year",
+        takes="year",
+        fixed={"operation": "leap_year"},
+    ),
+    ToolFunction(
+        name="calendar.days_in_year",
+        takes="year",
+        fixed={"operation": "days_in_year"},
+    ),
+    ToolFunction(
+        name="calendar.today",
+        takes="timezone?",
+        fixed={"operation": "today"},
+    ),
+    ToolFunction(
+        name="calendar.now",
+        takes="timezone?",
+        fixed={"operation": "now"},
+    ),
 )
 
 
@@ -68,6 +151,7 @@ class Calendar(CheckedTool):
                 MAX_LENGTH, "IANA name of the zone to convert to, or of end_date in elapsed"
             ),
         ),
+        functions=_FUNCTIONS,
     )
 
     def __init__(self) -> None:
@@ -80,3 +164,9 @@ class Calendar(CheckedTool):
         zone = zone_named(args.get("timezone", context.timezone))
         result = perform(args["operation"], Inputs(args, self._reader, zone, context.now))
         return {"timezone": zone.key} | result
+
+    async def agrees(
+        self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
+    ) -> bool | None:
+        """Return whether counting by day numbers comes to the value, too."""
+        return dates.agrees(args, result, context)

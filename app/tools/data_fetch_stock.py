@@ -6,8 +6,9 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.tools.arguments import choice, items, object_of, whole
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.arguments import choice, day, items, object_of, whole
+from app.tools.crosschecks import prices
+from app.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 from app.tools.resources import PriceTool
 from app.tools.stocks.inputs import END, START, SYMBOL, fetched, symbol_of
 from app.tools.stocks.prices import DailyPrice, PriceSeries
@@ -52,6 +53,15 @@ _SPEC = ToolSpec(
         },
         max_points=whole(1, MAX_ROWS, f"How many rows to return at most; default {DEFAULT_ROWS}"),
     ),
+    functions=(
+        ToolFunction(
+            name="stock_day",
+            description="one day",
+            takes="symbol date field",
+            places={"start": "{date}", "end": "{date}", "fields": ["{field}"]},
+            schemas={"date": day(), "field": choice(FIELDS)},
+        ),
+    ),
     timeout_seconds=20.0,
 )
 
@@ -94,6 +104,12 @@ class DataFetchStock(PriceTool):
                 " Choose narrower dates to see the others."
             )
         return result
+
+    async def agrees(
+        self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
+    ) -> bool | None:
+        """Return whether the days, picked out of all there are, say the same."""
+        return await prices.days_agree(self._source, args, result)
 
 
 def _rows(days: Sequence[DailyPrice], fields: Sequence[str]) -> list[list[Any]]:

@@ -13,10 +13,18 @@ from app.tools.analysis.metrics import (
     Options,
     correlation_of_returns,
 )
-from app.tools.analysis.observations import FIELDS, Observations, common, given, priced
+from app.tools.analysis.observations import (
+    ADJUSTED_CLOSE,
+    FIELDS,
+    Observations,
+    common,
+    given,
+    priced,
+)
 from app.tools.analysis.results import HIGHEST, LOWEST, found_in, ranked, rounded, worded
 from app.tools.arguments import choice, day, items, object_of, whole
-from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
+from app.tools.crosschecks import prices
+from app.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
 from app.tools.resources import PriceTool
 from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, symbol_of, symbols_of
 
@@ -25,6 +33,12 @@ DEFAULT_WINDOW, MAX_WINDOW = 20, 1000
 MAX_VALUES = 5000
 MAX_VALUE = 1e15
 _VALUE = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
+_FIGURES = (
+    *("mean", "max", "min", "median", "total_return", "annualized_return", "volatility"),
+    *("max_drawdown", "change", "best_day", "worst_day"),
+)
+"""The metrics that planners are offered."""
+_FIELDS = (ADJUSTED_CLOSE, *(name for name in FIELDS if name != ADJUSTED_CLOSE))
 _SPEC = ToolSpec(
     name="numeric_analysis",
     deterministic=True,
@@ -61,6 +75,26 @@ _SPEC = ToolSpec(
         ),
         decimals=whole(0, 10, "Round the results to so many decimals"),
     ),
+    functions=(
+        ToolFunction(
+            name="stock_period",
+            description="a stock's mean, highest, change or other figure over many days",
+            takes="symbol metric field start end decimals?",
+            fixed={"price": "raw"},
+            schemas={"metric": choice(_FIGURES), "field": choice(_FIELDS)},
+        ),
+        ToolFunction(
+            name="stock_compare",
+            description="which is first",
+            takes="symbols which metric start end",
+            schemas={"metric": choice(_FIGURES)},
+        ),
+        ToolFunction(
+            name="stock_correlation",
+            takes="symbols start end decimals?",
+            fixed={"metric": CORRELATION},
+        ),
+    ),
     timeout_seconds=20.0,
 )
 _ALWAYS = ("metric", "decimals")
@@ -94,6 +128,12 @@ class NumericAnalysis(PriceTool):
                 "The numbers are too far apart to work this out.", code="too_large"
             ) from error
         return {"metric": metric, **result}
+
+    async def agrees(
+        self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
+    ) -> bool | None:
+        """Return whether another formula on the same days gives the figure, too."""
+        return await prices.metric_agrees(self._source, args, result)
 
     async def _single(self, args: Mapping[str, Any]) -> ToolResult:
         metric = METRICS[args["metric"]]

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from app.tools.arguments import choice, items, object_of, text, whole
 from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, stem_of
+from app.tools.crosschecks import prices
 from app.tools.plotting.composing import MAX_TITLE_CHARS, PlotRequest, clean_title, composed
 from app.tools.plotting.picture import (
     DEFAULT_HEIGHT,
@@ -19,7 +20,7 @@ from app.tools.plotting.picture import (
     Picture,
 )
 from app.tools.plotting.renderer import Renderer
-from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
+from app.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
 from app.tools.resources import PriceTool, ToolResources
 from app.tools.stocks.inputs import END, PRICE, START, SYMBOL, fetched, symbol_of, symbols_of
 from app.tools.stocks.prices import PriceSeries, PriceSource
@@ -50,6 +51,12 @@ _SPEC = ToolSpec(
         format=choice(Format, "Default png"),
         width=whole(MIN_WIDTH, MAX_WIDTH, f"In pixels, default {DEFAULT_WIDTH}"),
         height=whole(MIN_HEIGHT, MAX_HEIGHT, f"In pixels, default {DEFAULT_HEIGHT}"),
+    ),
+    functions=(
+        ToolFunction(
+            name="plotter.draw",
+            takes="kind symbols start end",
+        ),
     ),
     timeout_seconds=30.0,
 )
@@ -96,6 +103,12 @@ class Plotter(PriceTool):
                 f"The picture could not be kept ({type(error).__name__}).", code="not_kept"
             ) from error
         return _result(series, picture, saved)
+
+    async def agrees(
+        self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
+    ) -> bool | None:
+        """Return whether the prices have the stocks and days that the picture names."""
+        return await prices.picture_agrees(self._source, args, result)
 
 
 def _request(args: Mapping[str, Any]) -> PlotRequest:

@@ -1,14 +1,33 @@
 """What a tool is, what it may know of its run, and how it fails."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from app.tools.artifacts import ArtifactSink
 
 ToolResult = dict[str, Any]
 """What a tool returns: JSON values only. A failure is ``{"error": message, "code": word}``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFunction:
+    """One use of a tool, which planners are offered as a function of its own."""
+
+    name: str
+    """As planners call it: of all tools' functions the only one of that name."""
+    takes: str
+    """The names of its arguments in order; one that ends in ``?`` may be left out."""
+    description: str = ""
+    """A few words, if names do not say it all: every planning prompt holds them."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments that the tool always gets, such as its operation."""
+    places: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the tool that are made of others: ``{"start": "{date}", "fields": ["{field}"]}``
+    passes ``date`` as ``start`` and ``field`` in a list."""
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    """The schemas of arguments that the tool does not know, or that are narrower here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +39,9 @@ class ToolSpec:
     """One or two sentences that tell a model when to use the tool and what it returns."""
     parameters: Mapping[str, Any]
     """JSON Schema of the arguments: an object that refuses unknown properties."""
+    functions: tuple[ToolFunction, ...] = ()
+    """The uses that planners are offered in the place of the whole tool; none offers it as it is.
+    A tool with one short list of arguments needs none."""
     external: bool = False
     """True when a call leaves this process, so that it must be durable before it is made."""
     idempotent: bool = True
@@ -62,6 +84,21 @@ class Tool(Protocol):
 
         A transient failure may say in ``retry_after_seconds`` how long to wait before the next
         attempt. ``args`` already follow ``spec.parameters``.
+        """
+        ...
+
+
+@runtime_checkable
+class CrossChecked(Protocol):
+    """A tool that can work out what it has found in another way, for the verifier."""
+
+    async def agrees(
+        self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
+    ) -> bool | None:
+        """Return whether another way of working it out gives the result, too.
+
+        Another way shares no code with ``run`` and does not leave the process. None if there is
+        none for these arguments.
         """
         ...
 

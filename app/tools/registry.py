@@ -21,7 +21,7 @@ class ToolRegistry:
         """Take the tools.
 
         Raises:
-            DuplicateToolError: two tools have the same name.
+            DuplicateToolError: two tools have the same name, or functions of the same name.
         """
         by_name: dict[str, Tool] = {}
         for tool in tools:
@@ -29,6 +29,7 @@ class ToolRegistry:
             if name in by_name:
                 raise DuplicateToolError(f"there are two tools named {name!r}")
             by_name[name] = tool
+        _require_own_functions(tool.spec for tool in by_name.values())
         self._by_name = dict(sorted(by_name.items()))
 
     def find(self, name: str) -> Tool | None:
@@ -38,6 +39,15 @@ class ToolRegistry:
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return every spec, sorted by name."""
         return tuple(tool.spec for tool in self._by_name.values())
+
+
+def _require_own_functions(specs: Iterable[ToolSpec]) -> None:
+    owners: dict[str, str] = {}
+    for spec in specs:
+        for name in {spec.name, *(function.name for function in spec.functions)}:
+            if (owner := owners.setdefault(name, spec.name)) != spec.name:
+                tools = f"the tools {owner!r} and {spec.name!r}"
+                raise DuplicateToolError(f"{tools} have functions of the same name, {name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

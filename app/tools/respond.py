@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.tools.arguments import CheckedTool, object_of, text
-from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
+from app.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
 
 MAX_ANSWER_CHARS = 8192
 
@@ -20,6 +20,9 @@ class Respond(CheckedTool):
             "returns the answer as it was given."
         ),
         parameters=object_of("answer", answer=text(MAX_ANSWER_CHARS)),
+        functions=(
+            ToolFunction(name="respond", description="if no tool is needed", takes="answer"),
+        ),
     )
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:

@@ -10,6 +10,13 @@ import pytest
 from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
 from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.llm.ports import ModelFault
+from app.nodes.case.prompt import ToolOffer
+from app.tools.calculator import Calculator
+from app.tools.calendar import Calendar
+from app.tools.data_fetch_stock import DataFetchStock
+from app.tools.numeric_analysis import NumericAnalysis
+from app.tools.respond import Respond
+from app.tools.stocks.packaged import PackagedPrices
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
 
@@ -58,6 +65,27 @@ async def test_openai_is_given_the_schema_and_held_to_it_where_that_is_possible(
     assert asked["strict"] is strict
     assert asked["schema"]["required"] == schema["required"]
     assert ("additionalProperties" in json.dumps(asked["schema"])) is strict
+
+
+async def test_the_schema_of_plans_reaches_a_strict_endpoint_as_it_is(fake: FakeProvider) -> None:
+    """A branch for each function of the built-in tools, with nothing that strictness forbids."""
+    prices = PackagedPrices()
+    tools = [Calculator(), Calendar(), DataFetchStock(prices), NumericAnalysis(prices), Respond()]
+    offer = ToolOffer(tool.spec for tool in tools)
+    provider = openai_provider(base_url=fake.openai_url)
+    line = Line(fake, provider, FLAVOURS[0])
+
+    await line.ask(json_schema=offer.schema)
+    await provider.aclose()
+
+    asked = (await line.sent())["response_format"]["json_schema"]
+    branches = asked["schema"]["properties"]["actions"]["items"]["anyOf"]
+    assert asked["strict"] is True
+    assert [one["properties"]["tool"]["enum"] for one in branches] == [
+        [name] for name in (*offer.offered, "cannot")
+    ]
+    expected = offer.schema["properties"]["actions"]["items"]["anyOf"]
+    assert [one["properties"] for one in branches] == [one["properties"] for one in expected]
 
 
 async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(

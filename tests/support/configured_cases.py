@@ -1,6 +1,5 @@
 """A service with settings of a test's own, as its environment would bring them, and its cases."""
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from app.client import CaseworkerClient
 from app.settings.loader import load_settings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.planning import told
 from tests.support.service import model_settings
 
 
@@ -77,8 +77,7 @@ class Configured:
     async def document(self, place: int = 0) -> dict[str, Any]:
         """What a planner was told, in the order of the requests."""
         body = await self.body(place)
-        document: dict[str, Any] = json.loads(body["messages"][-1]["content"])
-        return document
+        return told((message["role"], message["content"]) for message in body["messages"])
 
     async def body(self, place: int = 0) -> dict[str, Any]:
         """The body of a request to the provider, in the order of arrival."""

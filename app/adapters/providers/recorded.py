@@ -37,7 +37,7 @@ from app.llm.ports import (
 FORMAT = 1
 """Raised when files of before can no longer be read."""
 
-_TODAY = re.compile(r'"today": "\d{4}-\d\d-\d\d"')
+_TODAY = re.compile(r'"today": "[A-Z][a-z]+, [A-Z][a-z]+ \d\d?, \d{4}"')
 _HASH_CHARS = 16
 _SIMPLER = (ReplyForm.JSON, ReplyForm.TEXT)
 

@@ -1,7 +1,8 @@
 """What the actions of a case returned, and the answer that is composed from it.
 
 The answer comes from the last pass that brought one. If that pass used ``respond``, its answer is
-the whole answer; otherwise it is what the tools of the pass found, in their order. Where there is a
+the whole answer; otherwise it is what the tools of the pass found, in their order, without what a
+later action of the pass was made of. Where there is a
 number or a date, the texts that describe a picture or rows of data are no part of the answer.
 """
 
@@ -29,6 +30,14 @@ _SEPARATORS = re.compile(r"[^\w.,:+-]+", re.ASCII)
 """What stands between numbers and words; the parts of a date, a time or a name are no numbers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One use of a tool."""
+
+    tool: str
+    args: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One action and its result, or why it was refused."""
@@ -46,6 +55,10 @@ class Evidence:
     """Set for an action that was refused and never ran."""
     files: tuple[str, ...] = ()
     """The names of the files that the action has made."""
+    planned: Action | None = None
+    """The function that the planner called, where that is not the tool itself."""
+    used: bool = False
+    """True if a later action of its plan takes its result: then it is no part of the answer."""
 
     @property
     def refused(self) -> bool:
@@ -140,7 +153,7 @@ def numbers_among(value: object) -> Iterator[Decimal]:
 
 
 def _answer_in(basis: Sequence[Evidence]) -> str | None:
-    succeeded = [found for found in basis if not found.failed]
+    succeeded = [found for found in basis if not (found.failed or found.used)]
     responses = [found.result.get("answer") for found in succeeded if found.tool == RESPOND]
     if responses:
         return _answer_text(responses[-1])
@@ -152,7 +165,7 @@ def _answer_in(basis: Sequence[Evidence]) -> str | None:
     has_value = any(found.result.get("value") is not None for found in answering)
     findings = {
         (found.tool, json.dumps(dict(found.args), sort_keys=True), text): text
-        for found in (answering if has_value else basis)
+        for found in (answering if has_value else succeeded)
         if (text := finding(found.result)) is not None
     }  # the same action with the same finding appears once
     return "; ".join(findings.values()) or None

@@ -19,9 +19,9 @@ from app.control.budget import Dimension
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
 from app.llm.gateway import Tier
-from app.nodes.case.evidence import UNKNOWN_TOOL
+from app.nodes.case.evidence import UNKNOWN_TOOL, Action
 from app.nodes.case.gate import Decision, GateDecision, GateInput, Reason, decide
-from app.nodes.case.plan import MISSING_RESULT, Action, UnfilledPlaceError, fill
+from app.nodes.case.plan import MISSING_RESULT, UnfilledPlaceError, fill, results_used
 from app.nodes.case.planner import Planner
 from app.nodes.case.prompt import wrap_up_prompt
 from app.nodes.case.verifier import Verification
@@ -96,19 +96,21 @@ class CaseLoop:
         if isinstance(plan, PlanFailure):
             state.plan_failure, state.failure = plan, plan.message or state.failure
             return
-        state.previous_plan = plan
+        used = set().union(*(results_used(action.args) for action in plan.actions))
         results: dict[int, ToolResult] = {}
         for number, planned in enumerate(plan.actions, start=1):
             if planned.tool not in work.tools.names:
                 continue  # refused by the planner, which has put a warning into the evidence
+            filled = planned
             try:
-                action = Action(planned.tool, fill(planned.args, results))
+                filled = Action(planned.tool, fill(planned.args, results))
             except UnfilledPlaceError as problem:
-                action, result = planned, failure(str(problem), MISSING_RESULT)
+                action, result = work.tools.call(planned), failure(str(problem), MISSING_RESULT)
             else:
+                action = work.tools.call(filled)
                 result = await self._act(action, number)
             results[number] = result
-            state.add_evidence(action, result)
+            state.add_evidence(action, result, planned=filled, used=number in used)
             shown = {"output_summary": summary(result), "failed": "error" in result}
             work.log.add("tool", tool=action.tool, args=dict(action.args), **shown)
         await self._verification.measure()

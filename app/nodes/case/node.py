@@ -11,6 +11,7 @@ from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
 from app.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
+from app.nodes.case.evidence import RESPOND
 from app.nodes.case.gate import ACT_STEPS, GateDecision, Reason
 from app.nodes.case.loop import CaseLoop
 from app.nodes.case.prompt import ToolOffer
@@ -37,7 +38,8 @@ RESULT = "result"
 MAX_REASON_CHARS = 400
 
 REMEMBERED_OFFERS = 64
-"""Offers of tools: one for all cases without links, and one for every graph with links."""
+"""Offers of tools: one for all cases without links, one for every graph with links, and one for
+every set of expected tools."""
 
 
 class CaseFailedError(Exception):
@@ -103,17 +105,22 @@ class CaseNode:
             log=CaseLog(context.run_id, state, self._clock),
             models=self._models,
             wrap_up_reserve=self._defaults.wrap_up_reserve,
-            tools=self._offered(linked),
+            tools=self._offered(linked, case.expected_tools),
             tool_context=ToolContext(
                 run_id=context.run_id, timezone=case.timezone, now=case.local_now()
             ),
         )
 
-    def _offer(self, linked: Toolset | None) -> ToolOffer:
-        """Return the usable tools, or those of them that are ``linked``."""
-        return ToolOffer(
-            spec for spec in self._tools.usable() if linked is None or spec.name in linked
-        )
+    def _offer(self, linked: Toolset | None, expected: tuple[str, ...]) -> ToolOffer:
+        """Return the usable tools; of them those that are linked, and of these the expected ones.
+
+        Where tools are expected, ``respond`` is offered beside them for what they find to be put
+        into words.
+        """
+        usable = [spec for spec in self._tools.usable() if linked is None or spec.name in linked]
+        wanted = {*expected, RESPOND}
+        narrowed = [spec for spec in usable if spec.name in wanted]
+        return ToolOffer(narrowed if any(one.name in expected for one in narrowed) else usable)
 
     def _named(self, tier: Tier) -> ModelName:
         chosen = self._models.model_of(tier)

@@ -17,7 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.nodes.case.evidence import finding
+from app.llm.forms import StatedSchema
+from app.nodes.case.evidence import Action, finding
+from app.tools.functions import Function, closed
 from app.tools.ports import ToolResult
 
 MAX_ACTIONS = 3
@@ -36,30 +38,40 @@ _PLACE = re.compile(r"\$\{result\.([1-9])((?:\.[A-Za-z0-9_-]{1,64}){0,8})\}", re
 _INTENDED = re.compile(r"\$\{results?\b")
 _INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
 
-PLAN_SCHEMA: Mapping[str, Any] = {
+CANNOT = "cannot"
+"""What a planner calls, instead of a tool, to give up."""
+
+_CANNOT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "minProperties": 1,
-    "maxProperties": 1,
-    "properties": {
-        "actions": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_ACTIONS,
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["tool", "args"],
-                "properties": {
-                    "tool": {"type": "string", "minLength": 1},
-                    "args": {"type": "object"},
-                },
-            },
-        },
-        "cannot": {"type": "string", "minLength": 1},
-    },
+    "required": ["reason"],
+    "properties": {"reason": {"type": "string"}},
 }
-"""The schema for providers with structured output; exactly one of the two keys."""
+
+
+def plan_schema(functions: Iterable[Function]) -> StatedSchema:
+    """Return the JSON Schema of plans with these functions: a branch for each, and to give up.
+
+    The title of a branch is the tool that its function belongs to.
+    """
+    branches = {one.name: _branch(one.name, one.tool, closed(one.parameters)) for one in functions}
+    branches.setdefault(CANNOT, _branch(CANNOT, CANNOT, _CANNOT_SCHEMA))
+    action = {"anyOf": list(branches.values())}
+    actions = {"type": "array", "minItems": 1, "maxItems": MAX_ACTIONS, "items": action}
+    return StatedSchema(_object(actions=actions))
+
+
+def _branch(name: str, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    return {"title": tool, **_object(tool={"type": "string", "enum": [name]}, args=args)}
+
+
+def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
 
 
 class PlanSchemaError(ValueError):
@@ -68,14 +80,6 @@ class PlanSchemaError(ValueError):
 
 class UnfilledPlaceError(ValueError):
     """A place that cannot be filled; the message says why and repeats no value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One use of a tool."""
-
-    tool: str
-    args: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,23 @@ def parse_plan(reply: str) -> Plan | Cannot:
     if "cannot" in value:
         return Cannot(_text(value["cannot"], "cannot"))
     actions = value["actions"]
+    if reason := _reason_to_give_up(actions):
+        return Cannot(reason)
     if not isinstance(actions, list):
         raise PlanSchemaError("actions must be a list.")
     if not 1 <= len(actions) <= MAX_ACTIONS:
         raise PlanSchemaError(f"actions must hold 1 to {MAX_ACTIONS} items, not {len(actions)}.")
     return Plan(tuple(_action(item, number) for number, item in enumerate(actions, start=1)))
+
+
+def _reason_to_give_up(actions: Any) -> str | None:
+    """Return why a planner gives up by an action, if it does."""
+    for each in actions if isinstance(actions, list) else ():
+        if isinstance(each, dict) and each.get("tool") == CANNOT:
+            args = each.get("args")
+            reason = args.get("reason") if isinstance(args, dict) else None
+            return reason.strip() if isinstance(reason, str) and reason.strip() else "no reason"
+    return None
 
 
 def _action(item: Any, number: int) -> Action:
@@ -191,6 +207,11 @@ def require_earlier(args: Mapping[str, Any], number: int) -> None:
             raise UnfilledPlaceError("write ${result.1}, or ${result.1.name} for a part of it")
         if any(place >= number for place in places):
             raise UnfilledPlaceError("only the results of earlier actions can be used")
+
+
+def results_used(args: Mapping[str, Any]) -> set[int]:
+    """Return the numbers of the actions whose results stand in the places of these arguments."""
+    return {int(place[1]) for text in _texts(args) for place in _PLACE.finditer(text)}
 
 
 def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str, Any]:

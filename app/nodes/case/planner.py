@@ -4,10 +4,10 @@ from typing import Any
 
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
-from app.nodes.case.evidence import UNKNOWN_TOOL
+from app.nodes.case.evidence import UNKNOWN_TOOL, Action
 from app.nodes.case.gate import PlanFailureKind
-from app.nodes.case.plan import PLAN_SCHEMA, Action, Cannot, Plan, PlanSchemaError, parse_plan
-from app.nodes.case.prompt import prompt
+from app.nodes.case.plan import Cannot, Plan, PlanSchemaError, parse_plan
+from app.nodes.case.prompt import Dialogue
 from app.nodes.case.work import CALLS_OF, CaseWork, ModelName, PlanFailure, summary, token_usage
 from app.observability.redaction import redact_text
 from app.tools.ports import failure
@@ -26,6 +26,7 @@ class Planner:
     def __init__(self, work: CaseWork) -> None:
         self._work = work
         self._known = work.tools.names
+        self._dialogue = Dialogue(work.case, work.tools)
 
     async def plan(self) -> Plan | PlanFailure:
         """Return a plan, in which unknown tools may remain, or why there is none."""
@@ -42,14 +43,13 @@ class Planner:
 
     async def _plan(self) -> Plan | PlanFailure:
         state = self._work.state
-        draft = await self._ask("plan", state.previous_plan, state.failure)
+        draft = await self._ask("plan", state.failure)
         complaint = self._complaint(draft)
         if complaint is not None:
             if self._work.planning_calls_left(state.tier) == 0:
                 used = PlanFailure(PlanFailureKind.CALLS_USED, complaint)
                 return draft if isinstance(draft, Plan) else used
-            previous = draft if isinstance(draft, Plan) else state.previous_plan
-            draft = await self._ask("reprompt", previous, _joined(state.failure, complaint))
+            draft = await self._ask("reprompt", complaint)
             complaint = self._complaint(draft)
         match draft:
             case Plan():
@@ -62,18 +62,16 @@ class Planner:
                     PlanFailureKind.UNUSABLE_PLAN, f"The last reply was no plan: {draft}"
                 )
 
-    async def _ask(self, purpose: str, previous: Plan | None, failure: str | None) -> _Draft:
-        work = self._work
-        state = work.state
+    async def _ask(self, purpose: str, failure: str | None) -> _Draft:
+        work, state = self._work, self._work.state
         completion = await work.ask(
             state.tier,
             name=purpose,
             key=f"{work.state.path}/{purpose}",
-            messages=prompt(
-                work.case, work.tools, state.evidence, previous_plan=previous, failure=failure
-            ),
-            json_schema=PLAN_SCHEMA,
+            messages=self._dialogue.ask(state.evidence, failure),
+            json_schema=work.tools.schema,
         )
+        self._dialogue.add_reply(completion.text)
         state.models[state.tier] = ModelName(completion.provider, completion.model)
         work.log.add(
             "plan",
@@ -106,14 +104,10 @@ class Planner:
             result = failure(f"There is no tool {_shown_name(action)!r}.", UNKNOWN_TOOL)
             self._work.state.add_evidence(action, result, warning=UNKNOWN_TOOL)
             self._log(UNKNOWN_TOOL, level="warning", tool=_shown_name(action))
-        return f"There is no tool {named}. The tools are: {', '.join(sorted(self._known))}."
+        return f"There is no tool {named}. The tools are: {', '.join(self._work.tools.offered)}."
 
     def _log(self, event: str, **details: Any) -> None:
         self._work.log.add("plan", event=event, **details)
-
-
-def _joined(earlier: str | None, complaint: str) -> str:
-    return complaint if earlier is None else f"{earlier} {complaint}"
 
 
 def _shown_name(action: Action) -> str:

@@ -1,10 +1,14 @@
 """Verification: how far the evidence answers a case.
 
-``verify`` is a pure function; working actions out again and comparing answers are handed in. A case
-has passed if an answer exists, the evidence it rests on holds no error, every expected tool was
-used, and recomputing from the evidence gives the same value; with a gold answer also equality. A
-check that the case does not ask for is left out: the metric of a case without gold answer and
-expected tools is a share of three.
+``verify`` is a pure function; working actions out again and comparing answers are handed in. A
+check is true, false, or None where it does not apply. A case has passed if none is false and one
+that is *independent* of the plan is true:
+
+- ``gold``: the answer is the right one, which the caller gave;
+- ``computed_otherwise``: another way of working them out gives all that the answer rests on;
+- ``expected_evidence``: the answer is what a tool has found that the caller named.
+
+Running a tool again on the same arguments shows that it is deterministic, and confirms nothing.
 """
 
 import asyncio
@@ -27,9 +31,17 @@ from app.nodes.case.evidence import (
     number_in,
     numbers_among,
 )
+from app.nodes.case.question import misused
 from app.nodes.case.work import CaseWork
 from app.tools.dates.reader import DateReader
-from app.tools.ports import Tool, ToolContext, ToolRefusedError, ToolResult, failure
+from app.tools.ports import (
+    CrossChecked,
+    Tool,
+    ToolContext,
+    ToolRefusedError,
+    ToolResult,
+    failure,
+)
 
 _TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
 """An answer with a time of day means more than its date does."""
@@ -37,76 +49,153 @@ _TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
 Recompute = Callable[[Evidence], ToolResult | None]
 """Returns what an action finds when it is repeated; None where that is not possible."""
 
+Agrees = Callable[[Evidence], bool | None]
+"""Returns whether another way of working it out finds the same; None where there is none."""
+
 Same = Callable[[str, str], bool]
 """Returns whether two answers mean the same."""
 
 
 class Check(StrEnum):
-    """What must hold for a case to pass."""
+    """What is asked of an answer."""
 
     ANSWERED = "answered"
     NO_ERROR = "no_error"
-    RECOMPUTED = "recomputed"
+    REPEATED = "repeated"
+    QUESTION_USED = "question_used"
     TOOLS_USED = "tools_used"
     GOLD = "gold"
+    COMPUTED_OTHERWISE = "computed_otherwise"
+    EXPECTED_EVIDENCE = "expected_evidence"
+
+
+INDEPENDENT = (Check.GOLD, Check.COMPUTED_OTHERWISE, Check.EXPECTED_EVIDENCE)
+"""The checks that confirm an answer, the strongest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the verifier found."""
 
-    checks: Mapping[Check, bool]
+    checks: Mapping[Check, bool | None]
     failure: str
     """What is wrong, for the planner; does not reveal the gold answer."""
     pass_metric: float
     """The share of the checks that must hold."""
 
     @property
+    def confirmed_by(self) -> Check | None:
+        """The strongest independent check that holds, unless one of them is false."""
+        if any(self.checks[check] is False for check in INDEPENDENT):
+            return None
+        return next((check for check in INDEPENDENT if self.checks[check]), None)
+
+    @property
     def passed(self) -> bool:
-        """True if there is an answer and enough checks hold, by default all of them."""
-        return self.checks[Check.ANSWERED] and self.metric >= self.pass_metric
+        """True if an independent check holds, and enough of all, by default every one."""
+        return self.confirmed_by is not None and self.metric >= self.pass_metric
 
     @property
     def metric(self) -> float:
-        """The share of the checks that hold, from 0 to 1."""
-        return sum(self.checks.values()) / len(self.checks)
+        """The share of the checks that hold among those that apply, from 0 to 1."""
+        applying = [holds for holds in self.checks.values() if holds is not None]
+        return sum(applying) / len(applying)
 
 
 def verify(
-    case: Case, evidence: Sequence[Evidence], *, recompute: Recompute, same: Same
+    case: Case,
+    evidence: Sequence[Evidence],
+    *,
+    recompute: Recompute,
+    agrees: Agrees,
+    same: Same,
 ) -> Verdict:
     """Check the evidence of a case."""
     answer = compose(evidence)
     used = {found.tool for found in evidence if not found.failed and not found.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
-    checks = {
-        Check.ANSWERED: answer is not None,
-        Check.NO_ERROR: answer is not None and not any(found.failed for found in answer.basis),
-        Check.RECOMPUTED: answer is not None and _recomputed(answer, evidence, recompute, same),
-    }
-    if case.expected_tools:
-        checks[Check.TOOLS_USED] = not missing
-    if case.gold_answer is not None:
-        checks[Check.GOLD] = answer is not None and same(answer.text, case.gold_answer)
-    failure = " ".join(_complaints(checks, evidence, missing))
+    checks: dict[Check, bool | None] = dict.fromkeys(Check)
+    strange: Sequence[str] | None = None
+    checks[Check.ANSWERED] = answer is not None
+    checks[Check.TOOLS_USED] = not missing if case.expected_tools else None
+    if answer is not None:
+        checks[Check.NO_ERROR] = not any(found.failed for found in answer.basis)
+        checks[Check.REPEATED] = _recomputed(answer, evidence, recompute, same)
+        checks[Check.COMPUTED_OTHERWISE] = _all_agree(answer, evidence, agrees, same)
+        checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, same)
+        if case.gold_answer is None:
+            strange = misused(case.question, evidence)
+            checks[Check.QUESTION_USED] = None if strange is None else not strange
+        else:
+            checks[Check.GOLD] = same(answer.text, case.gold_answer)
+    failure = " ".join(_complaints(checks, evidence, missing, strange or ()))
     return Verdict(checks=checks, failure=failure, pass_metric=case.pass_metric)
+
+
+def _rests_on(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
+    """Return the findings that an answer is made of.
+
+    An answer that was written down is made of the finding that says the same, if there is one, and
+    of what that was made of.
+    """
+    written = any(found.tool == RESPOND for found in answer.basis)
+    findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
+    if not written:
+        return [found for found in answer.basis if not found.failed]
+    for source in reversed(findings):
+        text = finding(source.result)
+        if text is not None and same(text, answer.text):
+            place = source.tier, source.act_step
+            made_of = [f for f in findings if f.used and (f.tier, f.act_step) == place]
+            return [*(f for f in made_of if f.number < source.number), source]
+    return []
+
+
+def _all_agree(
+    answer: Answer, evidence: Sequence[Evidence], agrees: Agrees, same: Same
+) -> bool | None:
+    """Return whether another way gives everything that an answer rests on; None if it is open."""
+    ways = [agrees(found) for found in _rests_on(answer, evidence, same)]
+    if False in ways:
+        return False
+    return True if ways and None not in ways else None
+
+
+def _expected(case: Case, answer: Answer, evidence: Sequence[Evidence], same: Same) -> bool | None:
+    """Return True if the answer is what expected tools have found; None if that is open.
+
+    In an answer that was written down, all numbers must be theirs.
+    """
+    expected = {*case.expected_tools} - {RESPOND}
+    tools = {found.tool for found in _rests_on(answer, evidence, same) if not found.used}
+    if tools:
+        return True if tools <= expected else None
+    theirs = {
+        number
+        for found in evidence
+        if found.tool in expected and not found.failed
+        for number in numbers_among(found.result)
+    }
+    said = set(numbers_among(answer.text))
+    return True if said and said <= theirs else None
 
 
 def _recomputed(
     answer: Answer, evidence: Sequence[Evidence], recompute: Recompute, same: Same
-) -> bool:
-    """Return whether the answer can be worked out again.
+) -> bool | None:
+    """Return whether the answer is found again; None if nothing can be repeated or compared.
 
     Every action of the pass that can be repeated must find the same. A number that the pass did
     not work out but wrote down must be one that some action of the case found, if any found one.
     """
-    if not all(_repeats(found, recompute, same) for found in answer.basis if not found.failed):
+    repeated = [found for found in answer.basis if not found.failed and recompute(found)]
+    if not all(_repeats(found, recompute, same) for found in repeated):
         return False
-    written = number_in(answer.text)
-    if written is None:
-        return True
     numbers = {number for found in evidence for number in _numbers(found, recompute)}
-    return not numbers or written in numbers
+    written = number_in(answer.text)
+    if written is not None and numbers:
+        return written in numbers
+    return True if repeated else None
 
 
 def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
@@ -123,35 +212,47 @@ def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
 
 
 def _repeats(found: Evidence, recompute: Recompute, same: Same) -> bool:
-    again = recompute(found)
-    if again is None:
-        return True
+    again = recompute(found) or {}
     first, second = finding(found.result), finding(again)
     if first is None or second is None:
         return first == second and ("error" in again) == found.failed
     return same(first, second)
 
 
+_COMPLAINTS: Mapping[Check, str] = {
+    Check.ANSWERED: "There is no answer yet.",
+    Check.NO_ERROR: "An action that the answer rests on failed.",
+    Check.REPEATED: "The answer is not what its actions give when they are worked out again.",
+    Check.GOLD: "The answer is not the right one.",
+    Check.COMPUTED_OTHERWISE: "Another way of working it out gives another answer.",
+}
+MAX_NAMED = 5
+"""Numbers and dates that a complaint names."""
+
+_UNCONFIRMED = "Nothing confirms the answer: let a tool work it out, with the question's numbers."
+
+
 def _complaints(
-    checks: Mapping[Check, bool], evidence: Sequence[Evidence], missing: Sequence[str]
+    checks: Mapping[Check, bool | None],
+    evidence: Sequence[Evidence],
+    missing: Sequence[str],
+    strange: Sequence[str],
 ) -> list[str]:
-    broken = [check for check, holds in checks.items() if not holds]
-    if Check.ANSWERED in broken:  # then there is nothing to say about the answer
-        broken = [check for check in broken if check in (Check.ANSWERED, Check.TOOLS_USED)]
-    messages = {
-        Check.ANSWERED: "There is no answer yet.",
-        Check.NO_ERROR: "An action that the answer rests on failed.",
-        Check.RECOMPUTED: "The answer is not what its actions give when they are worked out again.",
-        Check.TOOLS_USED: f"These tools must be used and were not: {', '.join(missing)}.",
-        Check.GOLD: "The answer is not the right one.",
-    }
-    last = None if checks[Check.NO_ERROR] or not evidence else evidence[-1]
+    messages = [words for check, words in _COMPLAINTS.items() if checks[check] is False]
+    if strange:
+        named = ", ".join(strange[:MAX_NAMED])
+        messages.append(f"The question and the args do not agree on {named}: use another tool.")
+    if missing:
+        messages.append(f"These tools must be used and were not: {', '.join(missing)}.")
+    if not messages and not any(checks[check] for check in INDEPENDENT):
+        messages.append(_UNCONFIRMED)
+    last = evidence[-1] if evidence and not checks[Check.NO_ERROR] else None
     errors = [
         f"{found.tool}: {found.result['error']}"
         for found in evidence
         if last and found.failed and (found.tier, found.act_step) == (last.tier, last.act_step)
     ]
-    return [messages[check] for check in broken] + errors
+    return messages + errors
 
 
 class Comparison:
@@ -189,20 +290,20 @@ def _folded(text: str) -> str:
 
 
 class DeterministicTools:
-    """Tools whose results depend on their arguments alone, for repeating actions.
+    """Tools inside the process, for repeating their actions and working them out in another way.
 
     They must not reach outside the process: nothing here is metered, journaled or traced.
     """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
-        self._tools = {tool.spec.name: tool for tool in tools}
+        self._tools = {tool.spec.name: tool for tool in tools if not tool.spec.external}
 
     async def again(
         self, name: str, args: Mapping[str, Any], context: ToolContext
     ) -> ToolResult | None:
-        """Run the tool once more; None if it is not one of these tools."""
+        """Run the tool once more; None if its results do not depend on the arguments alone."""
         tool = self._tools.get(name)
-        if tool is None:
+        if tool is None or not tool.spec.deterministic:
             return None
         try:
             async with asyncio.timeout(tool.spec.timeout_seconds):
@@ -210,9 +311,20 @@ class DeterministicTools:
         except Exception as error:
             return failure("The tool broke when it was asked again.", type(error).__name__)
 
+    async def agrees(self, found: Evidence, context: ToolContext) -> bool | None:
+        """Return whether another way of working it out finds the same; None if there is none."""
+        tool = self._tools.get(found.tool)
+        if not isinstance(tool, CrossChecked):
+            return None
+        try:
+            async with asyncio.timeout(tool.spec.timeout_seconds):
+                return await tool.agrees(found.args, found.result, context)
+        except Exception:
+            return None  # a way that breaks says nothing about the answer
+
 
 class Verification:
-    """Verifies pass after pass; an action is repeated once."""
+    """Verifies pass after pass; every action is repeated, and worked out in another way, once."""
 
     def __init__(
         self, work: CaseWork, recomputation: DeterministicTools, comparison: Comparison
@@ -221,29 +333,37 @@ class Verification:
         self._recomputation = recomputation
         self._comparison = comparison
         self._again: dict[int, ToolResult | None] = {}
+        self._agrees: dict[int, bool | None] = {}
 
     async def measure(self) -> None:
         """Verify the evidence and update the state; actions that made files are not repeated."""
         state, case = self._work.state, self._work.case
         for found in state.evidence:
-            if found.number in self._again or found.refused or found.failed or found.files:
-                continue
-            self._again[found.number] = await self._recomputation.again(
-                found.tool, found.args, self._work.tool_context
-            )
+            if found.number not in self._agrees and not found.refused and not found.failed:
+                await self._ask_again(found)
         verdict = verify(
             case,
             state.evidence,
             recompute=lambda found: self._again.get(found.number),
+            agrees=lambda found: self._agrees.get(found.number),
             same=self._comparison.same,
         )
-        state.verified = verdict.passed
+        checks = {check.value: holds for check, holds in verdict.checks.items()}
+        state.verified, state.checks = verdict.passed, checks
+        state.confirmed_by = verdict.confirmed_by.value if verdict.confirmed_by else None
         state.failure = verdict.failure or None
         state.measure(verdict.metric, min_improvement=case.act.min_improvement)
         self._work.log.add(
             "verify",
             metric=round(verdict.metric, 4),
             passed=verdict.passed,
-            checks={check.value: holds for check, holds in verdict.checks.items()},
+            checks=checks,
             stalled_rounds=state.stalled_rounds,
         )
+
+    async def _ask_again(self, found: Evidence) -> None:
+        context = self._work.tool_context
+        self._agrees[found.number] = await self._recomputation.agrees(found, context)
+        if not found.files:
+            again = await self._recomputation.again(found.tool, found.args, context)
+            self._again[found.number] = again

@@ -17,9 +17,8 @@ from app.engine.context import FlowContext
 from app.llm.gateway import Completion, ModelGateway, Tier
 from app.llm.ports import Message
 from app.nodes.case.case import Case, EscalateWhen, FinishReason
-from app.nodes.case.evidence import Evidence, compose
+from app.nodes.case.evidence import Action, Evidence, compose
 from app.nodes.case.gate import PlanFailureKind
-from app.nodes.case.plan import Action, Plan
 from app.nodes.case.prompt import ToolOffer
 from app.observability.redaction import redact_value
 from app.tools.artifacts import ARTIFACTS, references_in
@@ -117,10 +116,13 @@ class CaseState:
     best_metric: float = 0.0
     plan_failure: PlanFailure | None = None
     """Of the current pass."""
-    previous_plan: Plan | None = None
     failure: str | None = None
     """What was wrong with the last pass, for the next planner."""
     verified: bool = False
+    checks: Mapping[str, bool | None] = field(default_factory=dict)
+    """What the verifier last asked of the answer; None where a check does not apply."""
+    confirmed_by: str | None = None
+    """The independent check that holds."""
     finish_reason: FinishReason | None = None
     wrapped_up: str | None = None
     """A model's summary of the evidence, where that is no answer by itself."""
@@ -144,7 +146,13 @@ class CaseState:
         self.plan_failure = None
 
     def add_evidence(
-        self, action: Action, result: ToolResult, *, warning: str | None = None
+        self,
+        action: Action,
+        result: ToolResult,
+        *,
+        warning: str | None = None,
+        planned: Action | None = None,
+        used: bool = False,
     ) -> Evidence:
         """Append an action and its result; files are named there and described in ``artifacts``."""
         made = references_in(result)
@@ -159,6 +167,8 @@ class CaseState:
             result={**result, ARTIFACTS: list(files)} if files else result,
             warning=warning,
             files=files,
+            planned=planned,
+            used=used,
         )
         self.evidence.append(found)
         return found
@@ -179,6 +189,7 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
     """Return the result so far; ``answer`` is the state's, which is not computed twice."""
     result: dict[str, Any] = {
         "verified": state.verified,
+        "verification": {"checks": dict(state.checks), "confirmed_by": state.confirmed_by},
         "finish_reason": state.finish_reason.value if state.finish_reason else None,
         "logs": list(state.logs),
         "evidence": [found.to_dict() for found in state.evidence],

@@ -13,7 +13,8 @@ from app.tools.ports import ToolRefusedError
 from app.tools.stocks.inputs import day_in, fetched
 from app.tools.stocks.prices import DailyPrice, PriceSeries, PriceSource
 
-FIELDS = ("close", "open", "high", "low", "volume")
+ADJUSTED_CLOSE = "adjusted_close"
+FIELDS = ("close", "open", "high", "low", "volume", ADJUSTED_CLOSE)
 LEAST_POSITIVE = 1e-15
 """What is smaller counts as zero where a ratio is needed, so that no ratio overflows."""
 SPLIT_RATIO = 1.2
@@ -84,8 +85,9 @@ def common(*series: Observations) -> tuple[Observations, ...]:
 
 async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> Observations:
     """Return the prices, or volumes, that the arguments ask for."""
-    field = args.get("field", "close")
-    adjusted = args.get("price", "adjusted") == "adjusted"
+    field, adjusted = args.get("field", "close"), args.get("price", "adjusted") == "adjusted"
+    if field == ADJUSTED_CLOSE:
+        field, adjusted = "close", True
     series = await fetched(source, symbol, args)
     if field == "volume":
         name, unit, note = field, "shares", None

@@ -30,13 +30,16 @@ class Prompt:
 
     @property
     def question(self) -> str | None:
-        """``question`` of the last message, where that is a JSON document which has one."""
-        try:
-            document = json.loads(self.texts[-1])
-        except (IndexError, ValueError):
-            return None
-        question = document.get("question") if isinstance(document, dict) else None
-        return question if isinstance(question, str) else None
+        """``question`` of the last message that is a JSON document which has one."""
+        for text in reversed(self.texts):
+            try:
+                document = json.loads(text)
+            except ValueError:
+                continue
+            question = document.get("question") if isinstance(document, dict) else None
+            if isinstance(question, str):
+                return question
+        return None
 
 
 def read_prompt(path: str, body: dict[str, Any]) -> Prompt:

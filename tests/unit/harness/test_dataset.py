@@ -121,3 +121,20 @@ def test_the_checksum_is_that_of_the_file(tmp_path: Path) -> None:
 
     assert one.sha256 != other.sha256
     assert one.selected(limit=1).sha256 == one.sha256
+
+
+def test_a_sample_is_drawn_by_its_seed_and_keeps_the_order_of_the_file(tmp_path: Path) -> None:
+    """The same seed draws the same cases; a sample larger than what is left is all of it."""
+    cases = [{"id": f"c{number}", "input": "?"} for number in range(50)]
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    dataset = load_dataset(tmp_path / "cases.json")
+
+    def drawn(**how: Any) -> list[str]:
+        return [case.id for case in dataset.selected(**how).cases]
+
+    first = drawn(sample=10, sample_seed=1)
+    assert first == drawn(sample=10, sample_seed=1) != drawn(sample=10, sample_seed=2)
+    assert len(first) == 10
+    assert first == sorted(first, key=lambda name: int(name[1:])) != drawn(limit=10)
+    assert len(drawn(sample=60)) == 50
+    assert len(drawn(sample=10, limit=3)) == 3

@@ -129,7 +129,7 @@ async def test_the_report_shows_what_failed_and_why(tmp_path: Path) -> None:
         " verified, and yet not the right answer | eval-1:wrong |"
     ) in failures
     assert "| right |" not in failures
-    assert "| math | 1 | 1 | 1.0 |" in report
+    assert "| math | 1 | 1 | 1 | 0 | 0 | 1.0 |" in report
 
 
 async def test_a_good_evaluation_says_so(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_success_calls_and_cost_are_means() -> None:
         "succeeded": 3,
         "verified": 3,
         "falsely_verified": 1,
+        "right_unverified": 0,
         "escalated": 1,
         "errors": 0,
         "without_gold_answer": 0,

@@ -37,15 +37,15 @@ async def test_a_question_is_never_read_as_a_template() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "today", "zone"),
+    ("data", "today"),
     [
-        ({}, "2025-09-09", "Asia/Tokyo"),
-        ({"timezone": "UTC"}, "2025-09-08", "UTC"),
-        ({"now": "2024-02-29T12:00:00Z"}, "2024-02-29", "Asia/Tokyo"),
+        ({}, "Tuesday, September 9, 2025"),
+        ({"timezone": "UTC"}, "Monday, September 8, 2025"),
+        ({"now": "2024-02-29T12:00:00Z"}, "Thursday, February 29, 2024"),
     ],
 )
 async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
-    data: dict[str, str], today: str, zone: str
+    data: dict[str, str], today: str
 ) -> None:
     """The same whenever the run is executed again."""
     here = World(
@@ -55,8 +55,7 @@ async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
 
     await here.run(graph(step("c", "case", data)), default="Is it late?")
 
-    asked = here.small.document(0)
-    assert (asked["today"], asked["timezone"]) == (today, zone)
+    assert here.small.document(0)["today"] == today
     assert here.small.requests[0].seed == 5
 
 

@@ -114,9 +114,10 @@ async def test_a_case_lists_the_files_that_its_tools_have_made() -> None:
     """As everything that is known of them; its evidence refers to them by their names."""
     files = await files_of_a_run()
     here = world(files, DrawingTool())
-    here.small.replies.append(plan(("draw", {"texts": ["a", "b"]}), respond("See the drawings.")))
+    here.small.replies.append(plan(("draw", {"texts": ["a", "b"]}), respond("2 drawings")))
 
-    outcome = await here.run(graph(step("c", "case", {"input": "Draw a and b."})))
+    case = {"input": "Draw a and b.", "expected_tools": ["draw"]}
+    outcome = await here.run(graph(step("c", "case", case)))
 
     result = outcome.steps["c"].outputs["result"]
     drawn, said = result["evidence"]

@@ -153,8 +153,8 @@ async def test_toolsets_narrow_the_tools_of_a_case_to_what_they_name_together() 
 
     assert outcome.steps["c"].outputs["default"] == "42"
     assert set(outcome.steps) == {"c"}
-    offered = [tool["name"] for tool in here.small.document(0)["tools"]]
-    assert offered == ["calculator", "echo", "respond"]
+    offered = here.small.document(0)["functions"]
+    assert offered == ["calculator", "echo", "respond", "cannot"]
 
 
 @pytest.mark.req("004/materialize")

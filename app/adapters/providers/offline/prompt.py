@@ -1,12 +1,12 @@
-"""The document that every planner gets as its prompt, as far as the built-in one needs it."""
+"""The prompt that every planner gets, as far as the built-in one needs it."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.llm.ports import Message
+from app.llm.ports import Message, ModelRequest
 
 MAX_PROMPT_CHARS: Final = 200_000
 MAX_REASON_CHARS: Final = 300
@@ -15,16 +15,16 @@ _COVERED = re.compile(r"The prices of (\S{1,20}) cover (\d{4}-\d\d-\d\d) to ", r
 
 
 class UnreadablePromptError(ValueError):
-    """The last user message is not the JSON document that planners are given."""
+    """The messages of the user are not the JSON documents that planners are given."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningPrompt:
-    """The parts of the document that matter here; it may hold more."""
+    """The parts of the prompt that matter here; it holds more."""
 
     question: str
-    tools: tuple[str, ...] | None
-    """The tools that may be used; None if the document does not say."""
+    tools: frozenset[str] | None
+    """The tools that may be used; None if the prompt does not say."""
     expected_tools: tuple[str, ...]
     """The tools that the asker wants to see used."""
     evidence: tuple[Mapping[str, Any], ...]
@@ -33,29 +33,24 @@ class PlanningPrompt:
     """Why an earlier plan failed, in words; empty if none did."""
 
     @classmethod
-    def of(cls, messages: Sequence[Message]) -> "PlanningPrompt":
-        """Read the document from the last message of the user.
+    def of(cls, request: ModelRequest) -> "PlanningPrompt":
+        """Read the documents of the user: the first has the question, others what came of it.
+
+        The tools are those of the functions that a reply may call by its schema.
 
         Raises:
             UnreadablePromptError: there is none; the message says what is wrong, without quoting.
         """
-        last = next((m.content for m in reversed(messages) if m.role == "user"), "")
-        if len(last) > MAX_PROMPT_CHARS:
-            raise UnreadablePromptError("the prompt is too long")
-        try:
-            document = json.loads(last)
-        except (ValueError, RecursionError):
-            raise UnreadablePromptError("the prompt is not a JSON document") from None
-        if not isinstance(document, dict) or not isinstance(document.get("question"), str):
+        documents = [_document(each) for each in request.messages if each.role == "user"]
+        first, *later = documents or [{}]
+        if not isinstance(first.get("question"), str):
             raise UnreadablePromptError("the prompt has no question")
-        evidence = document.get("evidence")
-        evidence = evidence if isinstance(evidence, list) else []
         return cls(
-            question=document["question"],
-            tools=_names(document.get("tools")),
-            expected_tools=_names(document.get("expected_tools")) or (),
-            evidence=tuple(one for one in evidence if isinstance(one, dict)),
-            failure=_reason(document.get("failure")),
+            question=first["question"],
+            tools=_tools_in(request.json_schema),
+            expected_tools=_names(first.get("expected_tools")),
+            evidence=tuple(one for document in documents for one in _evidence(document)),
+            failure=_reason((later or [first])[-1].get("failure")),
         )
 
     def error(self) -> str:
@@ -87,12 +82,34 @@ class PlanningPrompt:
         return (tool, args) in [(found.get("tool"), found.get("args")) for found in self.evidence]
 
 
-def _names(value: object) -> tuple[str, ...] | None:
-    """Return the names of tools that are listed as objects with a name, or by name alone."""
-    if not isinstance(value, list):
+def _document(message: Message) -> Mapping[str, Any]:
+    if len(message.content) > MAX_PROMPT_CHARS:
+        raise UnreadablePromptError("the prompt is too long")
+    try:
+        document = json.loads(message.content)
+    except (ValueError, RecursionError):
+        raise UnreadablePromptError("the prompt is not a JSON document") from None
+    if not isinstance(document, dict):
+        raise UnreadablePromptError("the prompt has no question")
+    return document
+
+
+def _evidence(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    listed = document.get("evidence")
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _tools_in(schema: Mapping[str, Any] | None) -> frozenset[str] | None:
+    """Return the titles of the branches of an action in the schema of plans."""
+    try:
+        branches = (schema or {})["properties"]["actions"]["items"]["anyOf"]
+        return frozenset(str(branch["title"]) for branch in branches)
+    except (KeyError, TypeError):
         return None
-    named = (tool.get("name") if isinstance(tool, dict) else tool for tool in value)
-    return tuple(name for name in named if isinstance(name, str))
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
 
 
 def _reason(value: object) -> str:

@@ -24,10 +24,10 @@ _FAILED: Final = "My plan failed, and I know no other."
 class OfflineProvider:
     """A ModelProvider that reads the question by a table; it needs no key, network or model.
 
-    The last user message is a JSON document with ``question``, ``today``, ``tools`` and, after a
-    first try, ``evidence`` and ``failure``. The reply is a JSON plan ``{"actions": [{"tool",
-    "args"}]}``, or ``{"cannot": why}`` for a question that is no sentence of the table. The same
-    prompt always gets the same reply. It counts no tokens, because it has none.
+    The first user message is a JSON document with the ``question``, later ones hold ``evidence``
+    and ``failure``; the schema of the reply names the tools. The reply is a JSON plan ``{"actions":
+    [{"tool", "args"}]}``, or ``{"cannot": why}`` for a question that is no sentence of the table.
+    The same prompt always gets the same reply. It counts no tokens, because it has none.
     """
 
     name = "offline"
@@ -36,7 +36,7 @@ class OfflineProvider:
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         """Plan; ``model`` is only repeated, as there is one planner under every name."""
         try:
-            planned = plan(PlanningPrompt.of(request.messages))
+            planned = plan(PlanningPrompt.of(request))
         except UnreadablePromptError as error:
             planned = {"cannot": f"I do not understand the prompt: {error}."}
         usage = TokenUsage(tokens_in=0, tokens_out=0)

@@ -34,7 +34,7 @@ LATE = ModelError("m: no answer", retryable=True, status=503)
 
 def asking(run_id: str = "eval-1:sum", call: str = "plan", attempt: int = 1) -> ModelRequest:
     """A request of one call, about a day that is today."""
-    content = json.dumps({"question": "why?", "run": run_id, "today": "2025-01-01"})
+    content = json.dumps({"question": "why?", "run": run_id, "today": "Wednesday, January 1, 2025"})
     return ModelRequest(
         messages=(Message(role="user", content=content),),
         timeout_seconds=0.0,

@@ -22,6 +22,7 @@ class PlottingTool:
     spec = ToolSpec(
         name="plot",
         description="Plots.",
+        deterministic=True,
         parameters={"type": "object", "additionalProperties": False, "properties": {}},
     )
 
@@ -39,9 +40,9 @@ PLOTTED: tuple[str, dict[str, Any]] = ("plot", {})
 async def test_files_are_not_made_again_to_verify_them() -> None:
     """Not even where all else that the tool finds could be worked out again."""
     tool = PlottingTool()
-    here = world([plan(PLOTTED, respond("There."))], more_tools=[tool], recomputed=[tool])
+    here = world([plan(PLOTTED)], more_tools=[tool], recomputed=[tool])
 
-    result = result_of(await here.run("Plot it."))
+    result = result_of(await here.run("Plot it.", expected_tools=["plot"]))
 
     assert result["verified"]
     assert tool.uses == 1
@@ -51,7 +52,7 @@ async def test_files_are_not_made_again_to_verify_them() -> None:
 async def test_a_planner_is_told_the_names_of_the_files_and_no_more() -> None:
     """Digests and URLs would cost tokens and tell it nothing."""
     here = world(
-        [plan(PLOTTED), plan(respond("There."))],
+        [plan(PLOTTED), plan(respond("a plot"))],
         more_tools=[PlottingTool()],
     )
 
@@ -71,7 +72,7 @@ async def test_the_files_of_a_case_that_is_cut_off_stay_in_its_result() -> None:
         budget=Budget(max_llm_calls_big=0),
     )
 
-    result = result_of(await here.run("Plot it.", expected_tools=["calculator"]))
+    result = result_of(await here.run("Plot it.", expected_tools=["calculator", "plot"]))
 
     assert result["finish_reason"] == "budget"
     assert result["artifacts"] == [PLOT]

@@ -79,18 +79,18 @@ async def test_a_plan_of_tools_that_may_not_be_used_ends_well(deny: frozenset[st
 
 
 @pytest.mark.parametrize(
-    ("actions", "answer", "calls"),
+    ("actions", "answer", "verified"),
     [
-        ([calculate("6 * 7")] * 2, "42", 2),
-        ([calculate("6 * 7"), calculate("7 * 6")], "42; 42", 2),
-        ([respond("42")] * 3, "42", 3),
+        ([calculate("6 * 7")] * 2, "42", True),
+        ([calculate("6 * 7"), calculate("7 * 6")], "42; 42", True),
+        ([respond("42")] * 3, "42", False),
     ],
 )
 async def test_an_action_that_is_planned_twice_is_answered_once(
-    actions: list[Any], answer: str, calls: int
+    actions: list[Any], answer: str, verified: bool
 ) -> None:
     """It is run as planned, and counted; what it finds is said once."""
     result = result_of(await world([plan(*actions)]).run())
 
-    assert (result["answer"], result["verified"]) == (answer, True)
-    assert result["counters"]["tool_calls"] == calls == len(result["evidence"])
+    assert (result["answer"], result["verified"]) == (answer, verified)
+    assert result["counters"]["tool_calls"] == len(actions) == len(result["evidence"])

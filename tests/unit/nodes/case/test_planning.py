@@ -3,8 +3,12 @@
 import pytest
 
 from app.control.budget import Budget, Dimension
-from app.nodes.case.plan import PLAN_SCHEMA
+from app.nodes.case.plan import plan_schema
+from app.tools.calculator import Calculator
+from app.tools.functions import functions_of
+from app.tools.respond import Respond
 from tests.unit.nodes.case.world import (
+    BrokenTool,
     calculate,
     cannot,
     decisions,
@@ -103,7 +107,7 @@ async def test_a_denied_tool_is_as_unknown_as_one_that_does_not_exist() -> None:
 
     result = result_of(await here.run())
 
-    assert [tool["name"] for tool in here.small.document(0)["tools"]] == ["respond"]
+    assert here.small.document(0)["functions"] == ["respond", "cannot"]
     assert result["evidence"][0]["result"]["code"] == "unknown_tool"
     assert result["answer"] == "42"
 
@@ -200,4 +204,36 @@ async def test_models_are_asked_to_keep_to_the_plan_schema() -> None:
 
     await here.run()
 
-    assert here.small.requests[0].json_schema == PLAN_SCHEMA
+    offered = (*functions_of(Calculator.spec), *functions_of(Respond.spec))
+    assert here.small.requests[0].json_schema == plan_schema(offered)
+
+
+@pytest.mark.parametrize(
+    ("expected", "offered"),
+    [
+        ([], ["broken", "calculator", "respond", "cannot"]),
+        (["calculator"], ["calculator", "respond", "cannot"]),
+        (["broken", "respond"], ["broken", "respond", "cannot"]),
+        (["abacus"], ["broken", "calculator", "respond", "cannot"]),
+    ],
+)
+async def test_expected_tools_narrow_what_is_offered(
+    expected: list[str], offered: list[str]
+) -> None:
+    """To them and ``respond``; names that no tool has narrow nothing."""
+    here = world([plan(calculate("6 * 7"))] * 4, more_tools=[BrokenTool()])
+
+    await here.run(expected_tools=expected)
+
+    assert here.small.document(0)["functions"] == offered
+
+
+async def test_the_result_an_action_takes_is_no_part_of_the_answer() -> None:
+    """The last one answers, without being told to."""
+    here = world([plan(calculate("6 * 7"), calculate("${result.1} + 8"))])
+
+    result = result_of(await here.run("Take 6 times 7 and add 8."))
+
+    assert (result["answer"], result["verified"]) == ("50", True)
+    assert result["verification"]["confirmed_by"] == "computed_otherwise"
+    assert len(result["evidence"]) == 2

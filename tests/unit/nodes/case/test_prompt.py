@@ -1,22 +1,38 @@
-"""The planner's prompt."""
+"""The planner's prompt: what never changes first, and what is new behind it."""
 
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from app.llm.gateway import Tier
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.plan import Action, Plan, parse_plan
-from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, ToolOffer, prompt
+from app.llm.ports import Message
+from app.nodes.case.evidence import Action, Evidence
+from app.nodes.case.plan import Plan, parse_plan
+from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, Dialogue, ToolOffer
 from app.tools.calculator import Calculator
+from app.tools.calendar import Calendar
+from app.tools.data_fetch_stock import DataFetchStock
+from app.tools.numeric_analysis import NumericAnalysis
+from app.tools.plotter import Plotter
+from app.tools.respond import Respond
 from tests.support.limits import case_of
 
 CASE = case_of(
     question="What is 2 + 2?", timezone="UTC", now=datetime(2025, 9, 8, tzinfo=UTC), gold_answer="4"
 )
+BUILT_IN = ToolOffer(
+    [
+        *(Calculator.spec, Calendar.spec, DataFetchStock.offer),
+        *(NumericAnalysis.offer, Plotter.offer, Respond.spec),
+    ]
+)
+CHARS_A_TOKEN = 3.58
+"""Of this prompt, for Qwen2.5-Coder with its chat template; the recording of that model in
+tests/data/recordings holds the exact counts."""
 
 
 def evidence(result: dict[str, Any]) -> Evidence:
@@ -26,64 +42,96 @@ def evidence(result: dict[str, Any]) -> Evidence:
     )
 
 
+def shown(found: Evidence) -> dict[str, Any]:
+    """A piece as a planner sees it after its plan."""
+    dialogue = Dialogue(CASE, BUILT_IN)
+    dialogue.ask([], None)
+    dialogue.add_reply("{}")
+    (one,) = json.loads(dialogue.ask([found], None)[-1].content)["evidence"]
+    return dict(one)
+
+
+def written(messages: tuple[Message, ...]) -> str:
+    """The messages as one text."""
+    return "".join(f"<{each.role}>{each.content}" for each in messages)
+
+
 @pytest.mark.req("002/22.1")
-def test_the_user_message_is_one_json_document_with_sorted_keys() -> None:
+def test_the_question_comes_last_and_the_gold_answer_not_at_all() -> None:
     """The same state makes the same prompt."""
-    _, user = prompt(CASE, ToolOffer([Calculator.spec]), [evidence({"value": "4"})])
+    system, user = Dialogue(CASE, BUILT_IN).ask([], None)
 
-    document = json.loads(user.content)
-    assert document == {
-        "question": "What is 2 + 2?",
-        "today": "2025-09-08",
-        "timezone": "UTC",
-        "tools": [
-            {
-                "name": "calculator",
-                "description": Calculator.spec.description,
-                "parameters": Calculator.spec.parameters,
-            }
-        ],
-        "evidence": [{"tool": "calculator", "args": {}, "result": {"value": "4"}}],
+    assert system is BUILT_IN.system
+    assert user.content == '{"today": "Monday, September 8, 2025", "question": "What is 2 + 2?"}'
+
+
+def test_a_one_line_case_with_all_built_in_tools_takes_at_most_600_tokens() -> None:
+    """A local model on two cores reads fifty tokens a second."""
+    question = "What was the average adjusted closing price of AAPL in June 2011?"
+    prompt = written(Dialogue(replace(CASE, question=question), BUILT_IN).ask([], None))
+
+    assert len(prompt) / CHARS_A_TOKEN <= 600
+
+
+def test_most_of_a_prompt_is_the_same_as_the_one_before_it() -> None:
+    """Also for another question on another day, so that a cache of prefixes holds it."""
+    other = replace(CASE, question="Is 2024 a leap year?", now=datetime(2026, 1, 1, tzinfo=UTC))
+    one, second = (written(Dialogue(case, BUILT_IN).ask([], None)) for case in (CASE, other))
+    differ = next(at for at, pair in enumerate(zip(one, second, strict=False)) if len({*pair}) > 1)
+
+    assert differ / len(second) >= 0.8
+
+
+def test_every_prompt_of_a_case_begins_with_the_one_before_it() -> None:
+    """Replies, evidence and failures are appended."""
+    dialogue = Dialogue(CASE, BUILT_IN)
+    prompts = [dialogue.ask([], None)]
+    dialogue.add_reply("no plan")
+    prompts.append(dialogue.ask([], "Your reply was no plan."))
+    dialogue.add_reply('{"actions": []}')
+    prompts.append(dialogue.ask([evidence({"value": "5"})], "The answer is not the right one."))
+
+    for earlier, later in pairwise(prompts):
+        assert later[: len(earlier)] == earlier
+        assert [each.role for each in later[len(earlier) :]] == ["assistant", "user"]
+    assert json.loads(prompts[-1][-1].content) == {
+        "evidence": [{"tool": "calculator", "args": {}, "result": {"value": "5"}}],
+        "failure": "The answer is not the right one.",
+        "task": "Reply with another plan.",
     }
-    assert user.content == json.dumps(document, sort_keys=True, ensure_ascii=False)
 
 
-def test_a_mended_plan_starts_from_the_last_one_and_its_failure() -> None:
-    """Both are part of the document."""
-    plan = Plan((Action("calculator", {"expression": "1 / 0"}),))
+def test_evidence_is_shown_once_and_as_it_was_planned() -> None:
+    """By the function that the planner called."""
+    planned = Action("calendar.weekday", {"date": "2025-09-08"})
+    found = replace(evidence({"value": "Monday"}), tool="calendar", planned=planned)
 
-    _, user = prompt(CASE, ToolOffer(), [], previous_plan=plan, failure="division by zero")
-
-    document = json.loads(user.content)
-    assert document["previous_plan"] == plan.to_dict()
-    assert document["failure"] == "division by zero"
+    assert shown(found) == {
+        "tool": "calendar.weekday",
+        "args": {"date": "2025-09-08"},
+        "result": {"value": "Monday"},
+    }
 
 
 def test_a_long_result_is_cut_so_that_it_cannot_fill_the_prompt() -> None:
     """What was left out is said."""
-    _, user = prompt(CASE, ToolOffer(), [evidence({"rows": "x" * 3 * MAX_RESULT_CHARS})])
+    result = shown(evidence({"rows": "x" * 3 * MAX_RESULT_CHARS}))["result"]
 
-    shown = json.loads(user.content)["evidence"][0]["result"]
-    assert len(shown["beginning"]) == MAX_RESULT_CHARS
-    assert shown["omitted_chars"] > MAX_RESULT_CHARS
+    assert len(result["beginning"]) == MAX_RESULT_CHARS
+    assert result["omitted_chars"] > MAX_RESULT_CHARS
 
 
 def test_long_arguments_are_cut_like_a_long_result() -> None:
     """The result of an earlier action may have been put into them."""
-    found = replace(evidence({"value": "4"}), args={"values": [1.5] * MAX_RESULT_CHARS})
+    found = shown(replace(evidence({"value": "4"}), args={"values": [1.5] * MAX_RESULT_CHARS}))
 
-    _, user = prompt(CASE, ToolOffer(), [found])
-
-    shown = json.loads(user.content)["evidence"][0]
-    assert shown["args"]["omitted_chars"] > MAX_RESULT_CHARS
-    assert shown["result"] == {"value": "4"}
+    assert found["args"]["omitted_chars"] > MAX_RESULT_CHARS
+    assert found["result"] == {"value": "4"}
 
 
-def test_the_system_message_calls_evidence_data_and_shows_replies_that_are_valid() -> None:
-    """A model that copies the examples is understood."""
-    system, _ = prompt(CASE, ToolOffer(), [])
-    examples = [line[line.index("{") :] for line in SYSTEM.splitlines() if ': {"' in line]
+def test_the_system_message_calls_results_data_and_shows_a_reply_that_is_valid() -> None:
+    """A model that copies the example is understood."""
+    (example,) = [line for line in SYSTEM.splitlines() if line.startswith('{"actions"')]
 
-    assert "never instructions" in system.content
-    assert len(examples) == 2
-    assert all(parse_plan(example) for example in examples)
+    assert "never instructions" in BUILT_IN.system.content
+    assert isinstance(parse_plan(example), Plan)

@@ -82,7 +82,12 @@ async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
     assert (acted["tool"], acted["args"]) == ("calculator", {"expression": "6 * 7"})
     assert '"value": "42"' in acted["output_summary"]
     assert verified["metric"] == 1.0
-    assert verified["checks"] == {"answered": True, "no_error": True, "recomputed": True}
+    assert {check for check, holds in verified["checks"].items() if holds} == {
+        *("answered", "no_error", "repeated", "question_used", "computed_otherwise")
+    }
+    assert {check for check, holds in verified["checks"].items() if holds is None} == {
+        *("tools_used", "gold", "expected_evidence")
+    }
     assert (ruled["decision"], ruled["reason"]) == ("stop", "passed")
 
 
@@ -111,16 +116,13 @@ def test_a_summary_is_redacted_before_it_is_cut() -> None:
 
 @pytest.mark.req("002/25.1", "002/25.5", "002/9.5")
 @pytest.mark.parametrize(
-    ("timezone", "zone", "today"),
-    [(None, "UTC", "2025-09-08"), ("Asia/Tokyo", "Asia/Tokyo", "2025-09-09")],
+    ("timezone", "today"),
+    [(None, "Monday, September 8, 2025"), ("Asia/Tokyo", "Tuesday, September 9, 2025")],
 )
-async def test_today_is_the_day_of_the_cases_own_zone(
-    timezone: str | None, zone: str, today: str
-) -> None:
+async def test_today_is_the_day_of_the_cases_own_zone(timezone: str | None, today: str) -> None:
     """The configured zone holds where the caller names none."""
     here = world([plan(respond("ok"))], defaults=case_defaults(timezone="UTC"))
 
     await here.run(timezone=timezone)
 
-    told = here.small.document(0)
-    assert (told["timezone"], told["today"]) == (zone, today)
+    assert here.small.document(0)["today"] == today

@@ -3,7 +3,7 @@
 import pytest
 
 from app.llm.gateway import Tier
-from app.nodes.case.plan import Action
+from app.nodes.case.evidence import Action
 from app.nodes.case.work import CaseState
 
 

@@ -94,14 +94,14 @@ async def test_a_run_that_lost_its_worker_goes_on_where_it_was(calls: int | None
         budget=Budget(max_llm_calls_small=calls),
         more_tools=[tool],
     )
-    running = asyncio.create_task(here.run())
+    running = asyncio.create_task(here.run(gold_answer="at last"))
     await tool.called.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
     here.more_tools = [_Answering()]
-    result = result_of(await here.run_again())
+    result = result_of(await here.run_again(gold_answer="at last"))
 
     assert len(here.small.requests) == 2
     assert result["counters"]["llm_calls_small"] == 2

@@ -70,6 +70,7 @@ async def test_the_model_is_shown_the_question_and_the_evidence_and_nothing_else
 
     assert here.small.document(1) == {
         "question": "How many units?",
+        "functions": [],
         "evidence": [
             {
                 "tool": "rows",

@@ -37,6 +37,7 @@ from app.tools.registry import ToolPolicy, ToolRegistry
 from app.tools.respond import Respond
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
+from tests.support.planning import told
 
 NOW = "2025-09-08T23:30:00+00:00"
 TOKENS_IN, TOKENS_OUT = 100, 20
@@ -95,9 +96,8 @@ class ScriptedModel:
         """Nothing to close."""
 
     def document(self, index: int) -> dict[str, Any]:
-        """The user message of a request."""
-        found: dict[str, Any] = json.loads(self.requests[index].messages[-1].content)
-        return found
+        """What a request tells the planner."""
+        return told((message.role, message.content) for message in self.requests[index].messages)
 
     @property
     def prompts(self) -> str:

@@ -10,10 +10,12 @@ from app.llm.gateway import Tier
 from app.llm.ports import Message, ModelRequest
 from app.nodes.case.evidence import Evidence, compose
 from app.nodes.case.plan import fill
+from app.nodes.case.prompt import ToolOffer
 from app.tools.arguments import ArgumentChecks
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
 from app.tools.data_fetch_stock import DataFetchStock
+from app.tools.dates.calculation import in_words
 from app.tools.numeric_analysis import NumericAnalysis
 from app.tools.plotter import Plotter
 from app.tools.ports import ToolContext, ToolResult
@@ -47,15 +49,12 @@ class Desk:
 
     async def plan(self, question: str, **more: Any) -> dict[str, Any]:
         """Return the planner's reply to a question; ``more`` joins or replaces what it is told."""
-        document = {
-            "question": question,
-            "today": NOW.date().isoformat(),
-            "timezone": "UTC",
-            "tools": [spec.name for spec in self._registry.specs()],
-            "evidence": [],
-        } | more
+        tools = more.pop("tools", None)
+        specs = [one for one in self._registry.specs() if tools is None or one.name in tools]
+        document = {"question": question, "today": in_words(NOW.date())} | more
         message = Message(role="user", content=json.dumps(document))
-        reply = await self._provider.complete("offline", ModelRequest(messages=(message,)))
+        request = ModelRequest(messages=(message,), json_schema=ToolOffer(specs).schema)
+        reply = await self._provider.complete("offline", request)
         plan: dict[str, Any] = json.loads(reply.text)
         return plan
 

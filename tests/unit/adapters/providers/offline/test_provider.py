@@ -9,13 +9,14 @@ from app.adapters.providers.offline.provider import OfflineProvider
 from app.llm.gateway import Tier
 from app.llm.ports import Message, ModelProvider, ModelRequest, Role
 from app.nodes.case.evidence import Evidence
-from app.nodes.case.prompt import ToolOffer, prompt
+from app.nodes.case.prompt import Dialogue, ToolOffer
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
+from app.tools.ports import ToolSpec
 from tests.support.limits import case_of
 from tests.unit.adapters.providers.offline.desk import NOW, Desk
 
-TODAY = {"today": "2025-01-15", "timezone": "UTC", "tools": ["calculator"], "evidence": []}
+TODAY = {"today": "Wednesday, January 15, 2025"}
 SUM = {"tool": "calculator", "args": {"expression": "2 + 2"}}
 
 
@@ -53,14 +54,14 @@ async def test_the_same_prompt_always_gets_the_same_reply(desk: Desk) -> None:
     assert len(set(plans)) == 1
 
 
-async def test_the_last_message_of_the_user_is_the_prompt() -> None:
-    """System prompts and earlier turns are for real models."""
-    first = json.dumps(TODAY | {"question": "1 + 1"})
-    second = json.dumps(TODAY | {"question": "2 + 2"})
+async def test_the_first_message_of_the_user_asks_and_later_ones_say_what_came_of_it() -> None:
+    """System prompts and its own replies are passed over."""
+    asked = json.dumps(TODAY | {"question": "2 + 2"})
+    failed = json.dumps({"failure": "the sky fell"})
 
-    plan = await reply(("system", "Plan."), ("user", first), ("assistant", "{}"), ("user", second))
+    plan = await reply(("system", "Plan."), ("user", asked), ("assistant", "{}"), ("user", failed))
 
-    assert plan == {"actions": [SUM]}
+    assert "the sky fell" in plan["cannot"]
 
 
 async def test_keys_that_it_does_not_know_are_passed_over(desk: Desk) -> None:
@@ -103,9 +104,18 @@ async def test_the_prompt_of_a_case_is_understood() -> None:
         result={"error": "the sky fell", "code": "x"},
     )
 
-    first = await reply(*((m.role, m.content) for m in prompt(case, ToolOffer(specs), [])))
-    second = await reply(*((m.role, m.content) for m in prompt(case, ToolOffer(specs), [failed])))
-    other = await reply(*((m.role, m.content) for m in prompt(case, ToolOffer(specs[1:]), [])))
+    async def planned(offered: list[ToolSpec], *evidence: Evidence) -> dict[str, Any]:
+        offer = ToolOffer(offered)
+        messages = Dialogue(case, offer).ask(evidence, None)
+        request = ModelRequest(messages=messages, json_schema=offer.schema)
+        found: dict[str, Any] = json.loads((await OfflineProvider().complete("m", request)).text)
+        return found
+
+    first, second, other = (
+        await planned(specs),
+        await planned(specs, failed),
+        await planned(specs[1:]),
+    )
 
     assert first == {"actions": [SUM]}
     assert "the sky fell" in second["cannot"]

@@ -1,0 +1,35 @@
+"""What a planner is told over the messages of one prompt, put together again."""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_FUNCTION = re.compile(r"^([\w.-]+)\(", re.MULTILINE)
+
+
+def told(messages: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the document of all user messages, given the role and content of every message.
+
+    ``evidence`` is everything ever shown; what is said more than once is as it was said last.
+    ``functions`` are those that the system message offers, ``previous_plan`` the last reply.
+    """
+    document: dict[str, Any] = {"evidence": [], "functions": []}
+    for role, content in messages:
+        if role == "system":
+            document["functions"] = _FUNCTION.findall(content)
+        elif role == "assistant":
+            document["previous_plan"] = _plan(content)
+        else:
+            document.pop("failure", None)
+            said = json.loads(content)
+            document["evidence"] += said.pop("evidence", [])
+            document |= said
+    return document
+
+
+def _plan(reply: str) -> Any:
+    try:
+        return json.loads(reply)
+    except ValueError:
+        return reply
