@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.support.database import TestServer, open_server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs() -> None:
+    """What is logged in this process is written plainly: pictures of tracebacks take long."""
+    structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
 
 
 @pytest.fixture(scope="session")

@@ -173,7 +173,8 @@ class CallView(View):
     kind: str
     name: str
     status: str
-    """``success`` and ``fail`` had taken effect; ``running`` is being cut off."""
+    """``success`` and ``fail`` had taken effect; ``running`` is being cut off; ``created`` was
+    journaled, and either is refused or begins within a fraction of a second."""
     model: str | None
     cost_usd: float
 

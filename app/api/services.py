@@ -93,7 +93,7 @@ class ApiLimits:
     """The limits of a case run, replaced one by one by those that its caller gives."""
     budget_ceiling: Budget
     """What no run may pass, whatever its caller gives."""
-    ceiling_requires_prices: bool = False
+    ceiling_requires_prices: bool
     """Whether its limit of cost refuses models whose price is not known, as a caller's does."""
 
     @property

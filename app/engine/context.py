@@ -1,6 +1,6 @@
 """What steps are handed: what their run shares, where they stand in it, what their graph offers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ from app.engine.events import EventSink
 from app.engine.ports import Journal
 from app.engine.step_path import StepPath
 from app.kernel.graph import Channel, Edge, Step
+from app.observability.errors import is_ours
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.execution_trace import ExecutionTrace
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
@@ -61,6 +62,9 @@ class Runtime(Protocol):
         ...
 
 
+MAX_TRACEBACKS = 20
+"""Of one execution of a run, in the log."""
+
 DEFAULT_GRACE_SECONDS = 5.0
 
 
@@ -93,6 +97,15 @@ class RunContext:
     """Called when work that was abandoned has come to its end."""
     traced: list[Any] | None = None
     """Executions of graphs whose steps a trace reads (``StepRecords``), if any."""
+    tracebacks: Iterator[int] = field(default_factory=lambda: iter(range(MAX_TRACEBACKS)))
+    """Those that may still be logged: each takes milliseconds to be made fit to be shown."""
+
+    def logged_with(self, error: Exception) -> Exception | None:
+        """Return an error that is to be logged with its traceback; None if that says no more.
+
+        Our own errors say all there is to say, and after many others it is enough.
+        """
+        return None if is_ours(error) or next(self.tracebacks, None) is None else error
 
 
 Service = TypeVar("Service")

@@ -118,7 +118,7 @@ class StepReport:
             return stop is not None and self.become(cut_off_status(stop), recorded.value["outputs"])
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
-        self.node, self.attempts = recorded.node_id, recorded.value.get("attempts", 1)
+        self.attempts = recorded.value.get("attempts", 1)
         ended = StepStatus.FAILED if self.recovered_by is None else StepStatus.COMPLETED
         return self.become(ended, outputs, error)
 

@@ -35,7 +35,7 @@ from app.engine.report import (
 from app.engine.step_path import StepPath
 from app.engine.supervision import detach, until_done
 from app.kernel.graph import DEFAULT_HANDLE
-from app.observability.errors import is_ours, message_of_error
+from app.observability.errors import message_of_error
 
 log = structlog.get_logger(__name__)
 
@@ -189,7 +189,7 @@ def _note_failed(context: FlowContext, report: StepReport, number: int, error: E
             attempt=number,
             error_class=class_of(error),
             error=message_of_error(error),
-            exc_info=None if is_ours(error) else error,
+            exc_info=context.run.logged_with(error),
         )
         failed = failure_of(error, failed_attempts=number)
         entry = step_entry(context.path, report.charge, value=failed)

@@ -42,7 +42,7 @@ from app.engine.step_path import StepPath
 from app.engine.step_values import StepValues, sizes_of
 from app.engine.supervision import seconds_of
 from app.kernel.facts import NEXT, RUNNING, StepStatus
-from app.observability.errors import is_ours, message_of_error
+from app.observability.errors import message_of_error
 from app.trace.call_tree import ABANDONED
 from app.trace.frozen_json import FrozenJson, frozen_object, thawed
 
@@ -254,7 +254,7 @@ class StepRunner:
                 attempts=report.attempts,
                 error_class=kind,
                 error=said,
-                exc_info=None if is_ours(error) or step.policy is not None else error,
+                exc_info=None if step.policy is not None else self._run.logged_with(error),
             )
         self._trace.mark_failure(node, kind, said)
         self._end_badly(report, StepStatus.FAILED, outputs, error)

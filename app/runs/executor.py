@@ -32,6 +32,7 @@ from app.runs.giving_back import (
     GIVE_UP_SECONDS,
     RELEASES_AT_ONCE,
     Declined,
+    shutting_down,
     when_there,
 )
 from app.runs.journal import LostRunError
@@ -154,7 +155,7 @@ class RunExecutor:
             lost.token.trip(LostRunError())
         active = _Active(run, CancellationToken(), asyncio.Event(), prepared)
         if self._handing_over:
-            active.token.trip(_shutting_down())
+            active.token.trip(shutting_down())
         self._active[run.key] = active
         work = self._execute(active, permitted_at, after=lost)
         self._keep(asyncio.create_task(work, name=f"run {run.key.run_id}"))
@@ -199,7 +200,7 @@ class RunExecutor:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
         self._handing_over = True
         for active in self._active.values():
-            active.token.trip(_shutting_down())
+            active.token.trip(shutting_down())
         while self._reserved or self._tasks:
             left = self._reserved, len(self._tasks)
             if self._reserved:  # a run may just be being claimed
@@ -314,11 +315,9 @@ class RunExecutor:
             return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
         begun = RUN_RESUMED if run.last_seq else RUN_STARTED
         execution.journal.emit(Event(type=begun, data={"attempt": run.attempts}))
+        deadline = deadline_of(run.request.deadline, active.token)
         try:
-            with (
-                seconds_of(execution.scope, active.token),
-                deadline_of(active.run.request.deadline, active.token),
-            ):
+            with seconds_of(execution.scope, active.token), deadline:
                 return await self._supervisor.run(
                     graph.run(), active.token, late=lambda _: self._record_late(active, execution)
                 )
@@ -396,7 +395,3 @@ class RunExecutor:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _shutting_down() -> HandOver:
-    return HandOver("The process is shutting down.")

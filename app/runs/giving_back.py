@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from app.control.stops import HandOver
 from app.runs.errors import StoreUnavailableError
 from app.runs.run import RunKey
 
@@ -62,3 +63,8 @@ async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
         except StoreUnavailableError:
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
+
+
+def shutting_down() -> HandOver:
+    """Return the stop of a run whose process ends."""
+    return HandOver("The process is shutting down.")

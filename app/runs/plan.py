@@ -92,7 +92,6 @@ def _standing(report: StepReport) -> dict[str, Any]:
         standing["error"] = message_of_error(report.error)
         standing["error_class"] = class_of(report.error)
         standing["attempts"] = report.attempts
-        standing["node_id"] = report.node or None
     if report.recovered_by is not None:
         standing["recovered_by"] = report.recovered_by
     return standing

@@ -6,7 +6,7 @@ The allowlist is enforced here, where a tool is run, and not in a prompt.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -87,7 +87,8 @@ class ToolDispatch:
             return failure(problem, "invalid_arguments")
         call = self._call(tool.spec, args, context.path.call(key))
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
-        attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text)
+        logged_with = context.run.logged_with
+        attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
         try:
             result: ToolResult = await context.calls.perform(
                 call, attempt, parent=context.trace_parent, scope=context.scope
@@ -127,6 +128,7 @@ async def _attempt(
     context: ToolContext,
     keeper: ArtifactKeeper | None,
     call_key: str,
+    logged_with: Callable[[Exception], Exception | None],
 ) -> Reply:
     """Run the tool; a result with an error is a failed attempt, so that the trace shows it."""
     sink = None if keeper is None else keeper.sink_of(call_key)
@@ -136,7 +138,9 @@ async def _attempt(
     except ArtifactTooLargeError as refusal:
         raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
     except Exception as error:
-        log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=error)
+        log.warning(
+            "tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=logged_with(error)
+        )
         said = f"The tool broke: {message_of_error(error)}"
         raise AttemptError(said, error_class=type(error).__name__, retryable=False) from error
     if "error" in result:

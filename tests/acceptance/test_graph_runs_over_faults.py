@@ -268,14 +268,12 @@ async def test_a_step_that_gets_no_answer_in_time_is_skipped(
     assert run["status"] == "completed", run
     assert 0.4 <= time.monotonic() - began < 5
     assert run["result"]["outputs"] == {"slow": {"default": "nobody"}, "next": {"default": "ok"}}
-    slow = run["result"]["steps"]["slow"]
-    assert slow == {
+    assert run["result"]["steps"]["slow"] == {
         "status": "completed",
         "recovered_by": "skip",
         "error": "No result within 400 ms.",
         "error_class": "StepTimeoutError",
         "attempts": 1,
-        "node_id": slow["node_id"],
     }
     [cut] = await provider.wait_for_arrivals(1, "Hang", ended=True)
     assert cut.outcome == "client_gone"

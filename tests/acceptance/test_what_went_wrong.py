@@ -75,8 +75,8 @@ async def test_what_a_broken_tool_said_can_be_read_everywhere(
     run = await posted(http, {"kind": "graph", "graph": graph, "inputs": {"why": "a loose screw"}})
     path = f"/runs/{run['run_id']}"
     step = run["result"]["steps"]["a"]
-    call = (await read(http, f"{path}/calls/{step['node_id']}")).json()
     trace = (await read(http, f"{path}/trace")).json()
+    call = (await read(http, f"{path}/calls/{trace['steps'][0]['node_id']}")).json()
     told = (await read(http, f"{path}/trace", format="explain")).text
 
     said = "RuntimeError: kaput: a loose screw"

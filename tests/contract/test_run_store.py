@@ -255,6 +255,27 @@ class TestListing:
 
         assert seen == [f"case-{n}" for n in reversed(range(5))]
 
+    async def test_a_page_has_no_results_and_ends_where_its_bytes_do(self, ports: Ports) -> None:
+        """The next page goes on; a run that is too large for a page has one of its own."""
+        for n in range(5):
+            large = {"text": "x" * 4000}
+            new = replace(new_run(f"large-{n}", text=f"{n}"), metadata=large)
+            run = (await ports.runs.accept(new, worker_id="worker")).run
+            await ports.journal.finish(end_of(run))
+        assert (await ports.stored(run.key)).result is not None
+        seen: list[list[str]] = []
+        cursor = None
+        while cursor is not None or not seen:
+            wanted = RunFilter(limit=4, cursor=cursor, max_bytes=9000)
+            page = await ports.runs.find("default", wanted)
+            assert all(run.result is None for run in page.runs)
+            seen.append([run.key.run_id for run in page.runs])
+            cursor = page.next_cursor
+        alone = await ports.runs.find("default", RunFilter(max_bytes=1))
+
+        assert seen == [["large-4", "large-3"], ["large-2", "large-1"], ["large-0"]]
+        assert [run.key.run_id for run in alone.runs] == ["large-4"]
+
     async def test_runs_are_found_by_status_and_time(self, ports: Ports) -> None:
         """Pending cancels are no runs."""
         await ports.claimed("case-1")

@@ -122,7 +122,7 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
             "outputs": {"A": {"default": "done"}},
             "steps": {"A": {"status": "completed"}, "B": {"status": "not_started"}},
         }
-        assert node.begun == ["A", "B", "B"]
+        assert sorted(node.begun) == ["A", "B", "B"]  # the first two begin at once
 
     run_story(story)
 

