@@ -58,7 +58,9 @@ class Story:
 
     async def _cases_that_end(self) -> None:
         respond = {"tool": "respond", "args": {"answer": self.text("reply")}}
-        await self._case("completed", [Step(plan={"actions": [respond]})], metadata="metadata")
+        said = [Step(plan={"actions": [respond]})]
+        gold = self.text("reply")  # what else could confirm such an answer
+        await self._case("completed", said, metadata="metadata", gold_answer=gold)
         await self._case("wrong", [Step()], repeat=True, gold_answer=self.text("gold"))
         error = {"error": {"message": self.text("provider error"), "code": self.text("error code")}}
         broken = Step(status=400, raw_body=json.dumps(error))
