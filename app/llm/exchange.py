@@ -18,7 +18,7 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.llm.forms import StructuredOutput, read_json, storable
+from app.llm.forms import StatedSchema, StructuredOutput, read_json, storable
 from app.llm.metering import Metering
 from app.llm.ports import ModelError, ModelProvider, ModelRequest, RequestOrigin, TokenUsage
 from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice
@@ -109,12 +109,12 @@ class Exchange:
     @property
     def request_hash(self) -> str:
         """Identifies the request; a recorded reply to another request is not replayed."""
-        request = self.request
+        request, schema = self.request, self.request.json_schema
         asked = {
             "provider": self.model.provider.name,
             "model": self.model.model,
             "messages": [[message.role, message.content] for message in request.messages],
-            "schema": request.json_schema,
+            "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
             "seed": request.seed,
             "max_output_tokens": request.max_output_tokens,
         }

@@ -6,11 +6,13 @@ accepts the parameter and still replies with prose, from the next question on. W
 enforce is stated in the prompt, and text around the JSON of a reply is cut off.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from app.llm.ports import Message, ModelRequest
@@ -34,7 +36,20 @@ _STATED = "Your whole reply must be that one JSON value, without prose and witho
 
 
 class StatedSchema(dict[str, Any]):
-    """A JSON Schema that says what the messages say already; no form repeats it in the prompt."""
+    """A JSON Schema that says what the messages say already; no form repeats it in the prompt.
+
+    It is made once for many requests and never changed.
+    """
+
+    @cached_property
+    def text(self) -> str:
+        """It as JSON, written down once."""
+        return json.dumps(self, ensure_ascii=False, sort_keys=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from another one, worked out once."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 class ReplyForm(StrEnum):

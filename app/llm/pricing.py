@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from app.llm.forms import StatedSchema
 from app.llm.ports import ModelRequest, TokenUsage
 
 ListPrice = Callable[[str, str, TokenUsage], Decimal]
@@ -77,8 +78,11 @@ def estimate_tokens(request: ModelRequest) -> TokenUsage:
     about one token. Output: all that the request allows, or ``DEFAULT_OUTPUT_TOKENS``.
     """
     texts = [message.content for message in request.messages]
-    if request.json_schema is not None:
-        texts.append(json.dumps(dict(request.json_schema), ensure_ascii=False))
+    schema = request.json_schema
+    if isinstance(schema, StatedSchema):
+        texts.append(schema.text)
+    elif schema is not None:
+        texts.append(json.dumps(dict(schema), ensure_ascii=False))
     frames = _TOKENS_PER_MESSAGE * (len(request.messages) + 1)
     limit = request.max_output_tokens
     return TokenUsage(

@@ -27,6 +27,14 @@ SETTINGS = {
     "BUDGET_MAX_LLM_CALLS_BIG": "0",
     "FLAGS_TIMEZONE": "UTC",
 }
+FAMILIES = {
+    "calendar": (18, 15, 2),
+    "hostile": (6, 4, 2),
+    "math": (21, 18, 3),
+    "mixed": (3, 0, 0),
+    "stocks": (12, 8, 2),
+}
+"""Cases, those solved, and those verified and wrong."""
 OPTIONS = ("--seed", "1", "--sample", "60", "--sample-seed", "10", "--no-gate")
 
 
@@ -61,6 +69,14 @@ def test_what_the_model_solves_is_what_the_readme_says(metrics: dict[str, Any]) 
     assert metrics["evaluation"]["protocol"] == "blind"
     assert (counts["cases"], counts["errors"]) == (60, 0)
     assert families == FAMILIES
+
+
+def test_most_of_what_the_model_reads_for_a_plan_it_has_read_before() -> None:
+    """The server keeps the last prompt alone, and every other case expects other tools."""
+    usages = [each["reply"]["usage"] for each in first_plans()]
+    cached = sum(usage.get("tokens_cached", 0) for usage in usages)
+
+    assert cached / sum(usage["tokens_in"] for usage in usages) >= 0.8
 
 
 @pytest.mark.req("002/12.3")

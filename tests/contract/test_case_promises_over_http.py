@@ -77,7 +77,9 @@ async def test_a_picture_is_referred_to_by_a_url_that_gives_it_out(configured: C
     """The name is the server's; no bytes stand in the result."""
     await configured.script([plan("plotter", PICTURE | {"title": "../../etc/passwd"})])
     async with configured.serving() as client:
-        run = await client.post_run({**QUESTION, "expected_tools": ["plotter"]}, wait_seconds=20)
+        run = await client.post_run(
+            {"input": "Plot AAPL.", "expected_tools": ["plotter"]}, wait_seconds=20
+        )
         (artifact,) = run["result"]["artifacts"]
         picture = await client.artifact(run["run_id"], artifact["name"])
 

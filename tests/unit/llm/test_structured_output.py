@@ -5,7 +5,8 @@ import json
 import pytest
 
 from app.engine.call import CallFailedError
-from app.llm.forms import StructuredOutput, is_prose
+from app.llm.forms import ReplyForm, StatedSchema, StructuredOutput, in_form, is_prose
+from app.llm.ports import Message, ModelRequest
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import SCHEMA, Asking, busy, chain, priced, told
 
@@ -248,3 +249,19 @@ def test_a_run_that_is_executed_again_begins_where_its_own_record_ends(knows: bo
 
     assert len(asking.provider.arrivals) == 3
     assert asking.run.spent() == {}
+
+
+def test_a_schema_that_the_messages_state_is_not_repeated_in_the_prompt() -> None:
+    """A simpler form then asks for nothing but the JSON itself."""
+    messages = (Message(role="system", content="Plan."), Message(role="user", content="?"))
+    plain = {"type": "object", "properties": {"actions": {"type": "array"}}}
+
+    stated, other = (
+        in_form(ModelRequest(messages=messages, json_schema=schema), ReplyForm.TEXT)
+        for schema in (StatedSchema(plain), plain)
+    )
+
+    assert "actions" not in stated.messages[0].content
+    assert "one JSON value" in stated.messages[0].content
+    assert "actions" in other.messages[0].content
+    assert stated.json_schema is other.json_schema is None
