@@ -148,7 +148,7 @@ async def test_a_trace_is_analysed(client: httpx.AsyncClient, work: Work) -> Non
 
     analysis = (await work.written(client))["analysis"]
 
-    spent = {"tokens_in": 10, "tokens_out": 5, "cost_usd_estimated": 0.0}
+    spent = {"tokens_in": 10, "tokens_out": 5, "cost_usd_estimated": 0}
     assert [(s["name"], s["after_ms"], s["duration_ms"]) for s in analysis["critical_path"]] == [
         ("plan", 0, 100),
         ("plan", 100, 100),
