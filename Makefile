@@ -7,6 +7,7 @@
 #   make example   write config.yaml.example anew from the settings' schema
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
+#   make exact     compare the usage of 500 random runs with what the fake provider has counted
 #   make attacks   attack the service under a limit of memory, and print what each attack did
 #   make clean     remove what these commands made; data/ stays
 #
@@ -16,7 +17,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench attacks clean
+.PHONY: help serve test check format example eval bench exact attacks clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -65,6 +66,9 @@ eval: $(SYNC_STAMP)
 
 bench: $(SYNC_STAMP)
 	$(BIN)/python -m bench $(ARGS)
+
+exact: $(SYNC_STAMP)
+	EXACT_RUNS=$${EXACT_RUNS:-500} $(BIN)/pytest -q -s --timeout=3600 tests/acceptance/test_exact_usage.py $(ARGS)
 
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)

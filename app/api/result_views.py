@@ -13,7 +13,7 @@ from app.kernel.facts import StepStatus
 
 
 class Usage(View):
-    """What was spent."""
+    """What was spent; while the run works what was so far, estimates included."""
 
     tokens: int
     """Input plus output tokens."""
@@ -154,6 +154,10 @@ class StepResult(View):
     status: StepStatus
     error: str | None = None
     """What failed it, or what its policy has made good."""
+    error_class: str | None = None
+    """The class of that failure."""
+    attempts: int | None = None
+    """How often it was tried, a fallback included; left out if nothing failed."""
     recovered_by: Literal["skip", "fallback"] | None = None
     """How its policy has made a failure good."""
 

@@ -83,7 +83,8 @@ class RunSummary(View):
     limits: dict[str, float | None]
     """What it may spend at most, ceilings of the service included; null is unlimited."""
     usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
-    """What was spent."""
+    """What was spent, while it works what was spent so far. Null while it works where runs are
+    listed or accepted."""
     stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
     """Why it ended before its natural end."""
     cancel: CancelView | None
@@ -176,7 +177,8 @@ class CallView(View):
     """``success`` and ``fail`` had taken effect; ``running`` is being cut off; ``created`` was
     journaled, and either is refused or begins within a fraction of a second."""
     model: str | None
-    cost_usd: float
+    cost_usd: float | None
+    """Null if its price is not known."""
 
     @classmethod
     def of(cls, record: CallRecord) -> Self:
@@ -188,7 +190,7 @@ class CallView(View):
             name=node["name"],
             status=node["status"],
             model=node.get("model"),
-            cost_usd=node.get("cost_usd", 0.0),
+            cost_usd=node["cost_usd"],
         )
 
 

@@ -62,7 +62,10 @@ class ModelCostView(View):
     tier: str | None
     """``small`` or ``big``."""
     count: int
-    cost_usd: float
+    cost_usd: float | None
+    """Null if the price of one of the calls is not known."""
+    cost_usd_estimated: float
+    """The part of it that is an estimate."""
     tokens_in: int
     tokens_out: int
 
@@ -73,7 +76,10 @@ class TierCostView(View):
     tier: str | None
     """``small`` or ``big``; null stands for models that belong to neither."""
     count: int
-    cost_usd: float
+    cost_usd: float | None
+    """Null if the price of one of the calls is not known."""
+    cost_usd_estimated: float
+    """The part of it that is an estimate."""
     tokens_in: int
     tokens_out: int
 
@@ -160,8 +166,13 @@ class StepView(View):
     """Of all calls below it, those of steps nested in it included."""
     tokens_out: int
     """Of all calls below it, those of steps nested in it included."""
-    cost_usd: float
-    """Of all calls below it, those of steps nested in it included."""
+    cost_usd: float | None
+    """Of all calls below it, those of steps nested in it included; null if the price of one is not
+    known."""
+    tokens_estimated: int
+    """The part of the tokens that is an estimate: sent, and the answer or its usage was lost."""
+    cost_usd_estimated: float
+    """The part of the cost that is an estimate."""
     stop_reason: str | None
     error_class: str | None
 
@@ -181,7 +192,9 @@ class StepView(View):
             retries=use.attempts - 1,
             tokens_in=use.tokens_in,
             tokens_out=use.tokens_out,
-            cost_usd=float(use.cost_usd),
+            cost_usd=None if use.cost_usd is None else float(use.cost_usd),
+            tokens_estimated=use.tokens_estimated,
+            cost_usd_estimated=float(use.cost_usd_estimated),
             stop_reason=node["stop_reason"],
             error_class=node["error_class"],
         )

@@ -81,6 +81,7 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
             model=chosen.chosen_model,
             temperature=chosen.temperature,
             max_output_tokens=chosen.max_output_tokens,
+            min_output_tokens=settings.budget.min_output_tokens,
             timeout_seconds=chosen.timeout_seconds,
             structured_output=StructuredOutput(chosen.structured_output),
             price=_stated_price(chosen),

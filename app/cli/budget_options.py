@@ -33,6 +33,8 @@ def _options() -> dict[str, Parameter]:
     """Return the parameter of each option, by the name of its limit in JSON."""
     options = {}
     for name, limit in TypeAdapter(Budget).json_schema()["properties"].items():
+        if "anyOf" not in limit:
+            continue  # it takes nothing but null
         kind = int if {"type": "integer"}.items() <= limit["anyOf"][0].items() else float
         option = typer.Option(min=0, help=limit["description"], rich_help_panel="Limits")
         options[name] = Parameter(

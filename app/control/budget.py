@@ -37,6 +37,12 @@ class Dimension(StrEnum):
     TOOL_CALLS = "tool_calls"
     """Tool attempts."""
     TURNS = "turns"
+    TOKENS_ESTIMATED = "tokens_estimated"
+    """The part of the tokens that was estimated: what was sent and not answered."""
+    COST_USD_ESTIMATED = "cost_usd_estimated"
+    """The part of the cost that was estimated."""
+    UNPRICED_CALLS = "unpriced_calls"
+    """Provider attempts whose price is not known; no sum of costs holds them."""
 
 
 class _Strictly:
@@ -49,11 +55,28 @@ class _Strictly:
         return {**handler(self.number), "strict": True}
 
 
+class _Refused:
+    """Read nothing but null: there is nothing yet that counts it."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: Callable[[Any], Any]) -> Any:
+        return {
+            "type": "custom-error",
+            "schema": handler(None),
+            "custom_error_type": "caseworker",
+            "custom_error_message": self.message,
+        }
+
+
 Count = Annotated[int, _Strictly(int), Ge(0), Le(MAX_LIMIT)]
 """A limit of something that is counted."""
 Seconds = Annotated[float, _Strictly(float), Ge(0)]
 Dollars = Annotated[float | Decimal, _Strictly(float), Ge(0)]
 """A JSON number outside, a Decimal inside."""
+
+NO_TURNS = "Nothing here counts turns, so no limit of them can be kept: leave it out."
 
 JSON_NAMES: Mapping[str, str] = {
     "max_time_seconds": "max_seconds",
@@ -87,8 +110,8 @@ class Budget:
     """Logical calls of the big tier, reprompts included."""
     max_tool_calls: Count | None = None
     """Tool attempts."""
-    max_turns: Count | None = None
-    """Iterations of an agent loop."""
+    max_turns: Annotated[int | None, _Refused(NO_TURNS)] = None
+    """Iterations of an agent loop; null, since no step of this service counts them."""
 
     __pydantic_config__ = {  # noqa: RUF012 - a constant, read by validation libraries
         "extra": "forbid",

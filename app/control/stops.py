@@ -25,12 +25,11 @@ class StopKind(StrEnum):
     BUDGET = "budget"
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
-    LOOP = "loop"
     ERROR = "error"
     WORKER_LOST = "worker_lost"
 
 
-_LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
+_LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,10 @@ class StopCause:
     """The budget scope that tripped, such as ``run`` or ``run/answer``."""
     limit: Amount | None = None
     used: Amount | None = None
+    reserved: Amount | None = None
+    """What work in flight held of the limit when it refused."""
+    requested: Amount | None = None
+    """What was asked for and refused."""
     requested_by: str | None = None
     reason: str | None = None
     step_id: str | None = None
@@ -56,7 +59,7 @@ class StopCause:
         """Return the cause as JSON values, without what is not known."""
         at = rfc3339(self.at) if self.at else None
         values = asdict(self) | {"kind": self.kind.value, "at": at}
-        values |= {"limit": json_number(self.limit), "used": json_number(self.used)}
+        values |= {name: json_number(getattr(self, name)) for name in _AMOUNTS}
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
@@ -67,8 +70,14 @@ class StopCause:
         return cls(**{**values, **read})
 
 
+_AMOUNTS = ("limit", "used", "reserved", "requested")
+
+
 class Stop(BaseException):
-    """A reason to end, on its way from where it arose to what finishes the run."""
+    """A reason to end, on its way from where it arose to what finishes the run.
+
+    It can be copied and pickled, as what a worker process raises must be.
+    """
 
     def __init__(self, cause: StopCause) -> None:
         super().__init__(cause.reason or cause.kind.value)
@@ -76,10 +85,18 @@ class Stop(BaseException):
         self.partial_results: Mapping[str, Any] = {}
         """What a graph executed in Python had produced when it was stopped, by step."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args), self.__dict__
+
     @property
     def is_limit(self) -> bool:
         """Whether a limit was met: what it ends is halted, and not cancelled or failed."""
         return self.cause.kind in _LIMITS
+
+
+def _restored(kind: type[Stop], args: tuple[Any, ...]) -> Stop:
+    """Return a stop whose attributes are about to be set: its class may ask for other arguments."""
+    return kind.__new__(kind, *args)
 
 
 class CancelledError(Stop):

@@ -1,6 +1,7 @@
 """What was spent."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ class _Count:
         self._dimension = dimension
 
     def __get__(self, usage: "ResourceUsage", owner: object = None) -> int:
-        return int(usage.amounts[self._dimension])
+        return int(usage._read(self._dimension))
 
     def __set__(self, usage: "ResourceUsage", amount: int) -> None:
         usage._put(self._dimension, amount)
@@ -34,7 +35,9 @@ class ResourceUsage:
 
     Seconds are read from a monotonic clock; ``start_time`` is for people only. What is written to
     an attribute of a child's usage counts in those around it as well; a scope, which charges all
-    its ancestors itself, uses :meth:`add`.
+    its ancestors itself, uses :meth:`add`. Any thread may count: ``usage.tokens_used += 10`` adds
+    exactly ten, whatever other threads add between its reading and its writing. A copy is a usage
+    of its own, outside of every scope.
     """
 
     def __init__(
@@ -52,13 +55,18 @@ class ResourceUsage:
 
         ``before_seconds`` is time that counts although it passed before now, in an earlier attempt
         of the same run; ``parent`` is the usage of the scope around this one.
+
+        Raises:
+            ValueError: an amount is negative or not finite.
         """
         self._parent = parent
+        self.lock: threading.RLock = threading.RLock() if parent is None else parent.lock
+        """Held while amounts change; all usages of one tree share it."""
+        self._thread = threading.get_ident()
+        self._read_in_threads: dict[tuple[int, Dimension], Any] = {}
         self.amounts: dict[Dimension, Any] = {
-            Dimension.TOKENS: tokens_used,
-            Dimension.STEPS: steps_executed,
-            Dimension.API_CALLS: api_calls,
-            Dimension.COST_USD: money(cost_dollars),
+            **checked({Dimension.TOKENS: tokens_used, Dimension.STEPS: steps_executed}),
+            **checked({Dimension.API_CALLS: api_calls, Dimension.COST_USD: cost_dollars}),
         }
         self.checked_by: object = None
         """The mark of the scope that has found none of its limits overshot since the last write."""
@@ -66,6 +74,10 @@ class ResourceUsage:
         self._clock = clock
         self._start_monotonic = clock()
         self._before_seconds = before_seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        seconds = self.time_elapsed_seconds
+        return _restored, (self.amounts.copy(), self.start_time, seconds)
 
     tokens_used = _Count(Dimension.TOKENS)
     """Input plus output tokens."""
@@ -76,12 +88,15 @@ class ResourceUsage:
 
     @property
     def cost_dollars(self) -> float:
-        """US dollars; exact in ``amounts``, where they are a Decimal."""
-        return float(self.amounts[Dimension.COST_USD])
+        """US dollars; exact in ``amounts``, where they are a Decimal.
+
+        What is added to it is taken as the decimal that was meant, to a millionth of a millionth.
+        """
+        return float(self._read(Dimension.COST_USD))
 
     @cost_dollars.setter
     def cost_dollars(self, cost: float | Decimal) -> None:
-        self._put(Dimension.COST_USD, money(cost))
+        self._put(Dimension.COST_USD, cost)
 
     @property
     def time_elapsed_seconds(self) -> float:
@@ -116,10 +131,11 @@ class ResourceUsage:
 
     def add(self, charge: Charge) -> None:
         """Count a charge."""
-        amounts = self.amounts
-        for dimension, amount in charge.items():
-            amounts[dimension] = amounts.get(dimension, 0) + amount
-        self.checked_by = None
+        with self.lock:
+            amounts = self.amounts
+            for dimension, amount in charge.items():
+                amounts[dimension] = amounts.get(dimension, 0) + amount
+            self.checked_by = None
 
     def exceeds(self, budget: Budget) -> tuple[bool, str | None]:
         """Return whether nothing is left, and of what.
@@ -137,32 +153,98 @@ class ResourceUsage:
                 return dimension, limit
         return None
 
-    def describe(self, dimension: Dimension, limit: Amount) -> str:
-        """Say in one line which limit was hit and how much was used."""
-        used = self.of(dimension)
-        match dimension:
-            case Dimension.SECONDS:
-                return f"Time limit exceeded: {used:.1f}s/{limit}s"
-            case Dimension.COST_USD:
-                return f"Cost limit exceeded: ${used:f}/${limit:f}"
-            case _:
-                return f"{_TITLES[dimension]} limit exceeded: {used}/{limit}"
+    def describe(
+        self,
+        dimension: Dimension,
+        limit: Amount,
+        *,
+        reserved: Amount | None = None,
+        requested: Amount | None = None,
+    ) -> str:
+        """Say in one line which limit was hit: what was used, reserved, requested and allowed."""
+        amounts = {"used": self.of(dimension), "reserved": reserved, "requested": requested}
+        known = ((name, amount) for name, amount in amounts.items() if amount is not None)
+        parts = [f"{shown_amount(dimension, amount)} {name}" for name, amount in known]
+        allowed = f"limit {shown_amount(dimension, limit)}"
+        return f"{_TITLES[dimension]} limit exceeded: {', '.join((*parts, allowed))}"
+
+    def _read(self, dimension: Dimension) -> Any:
+        """Return an amount; another thread's next write counts as a change of what it has read."""
+        with self.lock:
+            amount, thread = self.amounts.get(dimension, 0), threading.get_ident()
+            if thread != self._thread:
+                self._read_in_threads[thread, dimension] = amount
+            return amount
 
     def _put(self, dimension: Dimension, amount: Any) -> None:
         """Set an amount; those around it change by the same."""
-        change = amount - self.amounts.get(dimension, 0)
-        self.amounts[dimension] = amount
-        self.checked_by = None
-        outer = self._parent
-        while outer is not None:
-            outer.amounts[dimension] = outer.amounts.get(dimension, 0) + change
-            outer.checked_by = None
-            outer = outer._parent
+        with self.lock:
+            known = self.amounts.get(dimension, 0)
+            known = self._read_in_threads.pop((threading.get_ident(), dimension), known)
+            change = _change(dimension, known, amount)
+            usage: ResourceUsage | None = self
+            while usage is not None:
+                usage.amounts[dimension] = usage.amounts.get(dimension, 0) + change
+                usage.checked_by = None
+                usage = usage._parent
 
-    def to_dict(self) -> dict[str, int | float]:
-        """Return what was counted as JSON numbers, seconds included."""
-        counted = {d.value: float(a) if d in _FRACTIONS else a for d, a in self.amounts.items()}
+    def to_dict(self) -> dict[str, int | float | None]:
+        """Return what was counted as JSON numbers, seconds included.
+
+        Of ``tokens`` and ``cost_usd`` the parts that were estimated are given too. If the price of
+        a call is not known, neither is the sum: ``cost_usd`` is None, and ``cost_usd_known`` the
+        sum of the other calls.
+        """
+        amounts = {**_NOTHING_ESTIMATED, **self.amounts}
+        counted: dict[str, int | float | None] = {
+            d.value: float(a) if d in _FRACTIONS else a for d, a in amounts.items()
+        }
+        if amounts.get(Dimension.UNPRICED_CALLS):
+            counted["cost_usd_known"], counted["cost_usd"] = counted["cost_usd"], None
         return counted | {Dimension.SECONDS.value: round(self.time_elapsed_seconds, 3)}
+
+
+def _restored(amounts: dict[Dimension, Any], start_time: datetime, seconds: float) -> ResourceUsage:
+    usage = ResourceUsage(before_seconds=seconds)
+    usage.amounts, usage.start_time = amounts, start_time
+    return usage
+
+
+def checked(charge: Charge) -> Charge:
+    """Return a charge with its money as Decimal.
+
+    Raises:
+        ValueError: an amount is negative or not finite.
+    """
+    if all(type(amount) is int and amount >= 0 for amount in charge.values()):
+        return charge
+    return {dimension: _checked(dimension, amount) for dimension, amount in charge.items()}
+
+
+def _checked(dimension: Dimension, amount: Amount) -> Amount:
+    if not (math.isfinite(amount) and amount >= 0):
+        raise ValueError(f"What is spent of {dimension} is zero or more, not {amount}.")
+    return money(amount) if dimension in _FRACTIONS else amount
+
+
+def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
+    """Return by how much an amount was changed; of money read as a float, what was meant."""
+    if dimension in _FRACTIONS and not isinstance(amount, Decimal):
+        change: Any = money(round(amount - float(known), _MONEY_DIGITS))
+    else:
+        change = amount - known
+    return _checked(dimension, change)
+
+
+def shown_amount(dimension: Dimension, amount: Amount) -> str:
+    """Return an amount with its unit."""
+    match dimension:
+        case Dimension.SECONDS:
+            return f"{amount:.1f}s"
+        case Dimension.COST_USD:
+            return f"${amount:f}"
+        case _:
+            return str(amount)
 
 
 class BudgetExceededError(Stop):
@@ -179,6 +261,8 @@ class BudgetExceededError(Stop):
         *,
         dimension: Dimension | None = None,
         scope: str | None = None,
+        reserved: Amount | None = None,
+        requested: Amount | None = None,
     ) -> None:
         self.usage = usage
         self.budget = budget
@@ -190,17 +274,25 @@ class BudgetExceededError(Stop):
                 scope=scope,
                 limit=budget.limits().get(dimension) if dimension else None,
                 used=usage.of(dimension) if dimension else None,
+                reserved=reserved,
+                requested=requested,
                 reason=reason,
             )
         )
 
 
-_FRACTIONS = frozenset({Dimension.COST_USD})
+_MONEY_DIGITS = 12
+
+_FRACTIONS = frozenset({Dimension.COST_USD, Dimension.COST_USD_ESTIMATED})
+
+_NOTHING_ESTIMATED = {Dimension.TOKENS_ESTIMATED: 0, Dimension.COST_USD_ESTIMATED: 0}
 
 _TITLES: Mapping[Dimension, str] = {
     Dimension.TOKENS: "Token",
+    Dimension.SECONDS: "Time",
     Dimension.STEPS: "Step",
     Dimension.API_CALLS: "API call",
+    Dimension.COST_USD: "Cost",
     Dimension.LLM_CALLS_SMALL: "Small-tier LLM call",
     Dimension.LLM_CALLS_BIG: "Big-tier LLM call",
     Dimension.TOOL_CALLS: "Tool call",

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, TypeVar
 
-from app.control.ledger import Scope
+from app.control.budget import Dimension
+from app.control.ledger import Room, Scope, as_estimated
 from app.control.retry import RetryPolicy, verdict
-from app.control.usage import Charge
+from app.control.usage import NOTHING, Charge
 from app.engine.step_path import StepPath
 from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
@@ -24,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What one attempt cost; money in US dollars.
+    """What attempts cost; money in US dollars.
 
     Raises:
         ValueError: an amount is negative, or the cost is not finite.
@@ -32,20 +33,61 @@ class Spent:
 
     tokens_in: int = 0
     tokens_out: int = 0
-    cost_usd: Decimal = Decimal(0)
+    cost_usd: Decimal | None = Decimal(0)
+    """None if the price is not known."""
+    estimated: bool = False
+    """Whether the provider did not say so: it was sent, and the answer or its usage was lost."""
 
     def __post_init__(self) -> None:
-        checked_usage(self.cost_usd, self.tokens_in, self.tokens_out)
+        checked_usage(self.cost_usd or 0, self.tokens_in, self.tokens_out)
 
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(
-            tokens_in=self.tokens_in + other.tokens_in,
-            tokens_out=self.tokens_out + other.tokens_out,
-            cost_usd=self.cost_usd + other.cost_usd,
-        )
+    @property
+    def charge(self) -> Charge:
+        """What it is in a budget."""
+        tokens = self.tokens_in + self.tokens_out
+        if not tokens and not self.cost_usd:
+            return NOTHING
+        if self.cost_usd is None:
+            spent: Charge = {Dimension.TOKENS: tokens, Dimension.UNPRICED_CALLS: 1}
+        else:
+            spent = {Dimension.TOKENS: tokens, Dimension.COST_USD: self.cost_usd}
+        return as_estimated(spent) if self.estimated else spent
 
 
 FREE = Spent()
+
+
+@dataclass(slots=True)
+class SpentSum:
+    """What all attempts of a call have cost so far, and of it what was estimated."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: Decimal | None = Decimal(0)
+    """None if the price of one of them is not known."""
+    estimated: dict[str, Any] = field(default_factory=dict)
+    """Of it, in the same words; empty if nothing was."""
+
+    def add(self, spent: Spent) -> None:
+        """Count an attempt."""
+        self.tokens_in += spent.tokens_in
+        self.tokens_out += spent.tokens_out
+        unknown = self.cost_usd is None or spent.cost_usd is None
+        self.cost_usd = None if unknown else self.cost_usd + spent.cost_usd  # type: ignore[operator]
+        if spent.estimated:
+            of_it = self.estimated
+            for name in ("tokens_in", "tokens_out"):
+                of_it[name] = of_it.get(name, 0) + getattr(spent, name)
+            cost = float(spent.cost_usd or 0)
+            of_it["cost_usd"] = None if unknown else of_it.get("cost_usd", 0.0) + cost
+
+    def usage(self) -> dict[str, Any]:
+        """Return the sums as a CallNode takes them."""
+        return {
+            "cost_usd": self.cost_usd,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +106,12 @@ class CallSpec:
     per_attempt: Charge = field(default_factory=dict)
     """Charged for every attempt that was allowed to begin."""
     estimate: Spent = FREE
-    """Reserved for an attempt, and charged for it if its cost is not known."""
+    """What an attempt costs at most: reserved for it."""
+    fit: Callable[[Room], Spent] | None = None
+    """Returns the estimate of a request that was made as small as the room in a budget asks for,
+    or as small as it may be. None: it is always the same."""
+    lost: Callable[[], Spent] | None = None
+    """Returns what an attempt has cost that was cut off now; None: the whole estimate."""
     external: bool = True
     """False if it has no effect outside this process and costs nothing."""
     repeatable: bool = True
@@ -83,7 +130,7 @@ class Reply:
 
     value: Any
     spent: Spent | None = None
-    """None is charged at the estimate."""
+    """None is charged as if the answer had been lost."""
 
 
 class AttemptError(Exception):
@@ -103,7 +150,7 @@ class AttemptError(Exception):
         self.retryable = retryable
         self.retry_after_seconds = retry_after_seconds
         self.spent = spent
-        """None if it is not known, which is charged at the estimate."""
+        """None if it is not known: it is then charged as if the answer had been lost."""
 
 
 class CallFailedError(Exception):
@@ -186,9 +233,18 @@ class Retries:
             policy,
             failed_attempts=made,
             jitter=self.jitter(),
-            retry_after_seconds=getattr(failure, "retry_after_seconds", None),
+            retry_after_seconds=_seconds_asked(failure),
             seconds_left=min((left for left in ends if left is not None), default=math.inf),
         )
+
+
+def _seconds_asked(failure: Exception) -> float | None:
+    """Return the wait that a failure asks for; None if what it says is no number of seconds."""
+    try:
+        seconds = float(getattr(failure, "retry_after_seconds", None) or 0)
+    except Exception:  # anything may be written there, or stand behind a property
+        return None
+    return None if math.isnan(seconds) else seconds
 
 
 class AttemptLog:

@@ -1,10 +1,11 @@
 """The one gateway through which every LLM and tool call of a run passes.
 
 A call lives like this: its **CallNode** is begun; it is **reserved** in its budget scope and in all
-scopes around it; the journal's **barrier** makes everything that led to it durable and refuses it
-if the run was asked to stop or belongs to another worker by now; it is **performed**, with retries;
-it is **settled** at what it really cost. A refused call is a halted node with the reason, so a
-trace shows what a limit kept from happening.
+scopes around it, for which it may wait until others are settled; the journal's **barrier** makes
+everything that led to it durable and refuses it if the run was asked to stop or belongs to another
+worker by now; it is **performed**, with retries; it is **settled** at what it really cost, or, if
+it was sent and the answer was lost, at an estimate that is marked as one. A refused call is a
+halted node with the reason, so a trace shows what a limit kept from happening.
 
 A call that an earlier execution of the run has finished is not made again: its result comes from
 the journal, its node is the old one, and nothing is charged. One that was in flight when its worker
@@ -14,10 +15,11 @@ was lost is made again if that does no harm, and counts as the same logical call
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
-from app.control.budget import Dimension
-from app.control.ledger import Reservation, Scope
+from app.control.budget import Amount, Dimension
+from app.control.ledger import Reservation, Room, Scope
 from app.control.usage import NOTHING, Charge
 from app.engine.call import (
     FREE,
@@ -30,14 +32,17 @@ from app.engine.call import (
     Reply,
     Retries,
     Spent,
+    SpentSum,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
 from app.engine.events import CALL_STARTED, Event, EventSink, call_ended
-from app.engine.ports import CallOutcome, Entry, Journal, Recorded
+from app.engine.ports import IF_LOST, CallOutcome, Entry, Journal, Recorded
+from app.engine.reserving import reserved
 from app.engine.supervision import DetachedWork
 from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.frozen_json import ValueTooLargeError
+from app.trace.node import ESTIMATED, WAITED_MS
 
 TOO_LARGE = "too_large"
 """The class of a call whose result passes a limit."""
@@ -144,39 +149,76 @@ class _Performance:
         if call.request is not None:
             calls.journal.note_request(self._node, call.request)
         self._attempts = AttemptLog(calls.graph, self._node)
-        self._spent = FREE
+        self._estimate = call.estimate
+        self._spent = SpentSum()
         self._charged: dict[Dimension, Any] = {}
+        self._waits_since_ms: int | None = None
+        self._waited_ms = 0
 
     async def attempt(self, _: int) -> Reply:
         """Make one attempt that was let through, and settle it."""
         call = self._call
         counted = _sum(NOTHING if self._attempts.made else self._once, call.per_attempt)
-        reservation = await self._let_through(_sum(counted, _charge_of(call.estimate)))
+        reservation = await self._let_through(counted)
         if self._attempts.made:
             self._graph.increment_retries(self._node)
         else:
             self._emit(CALL_STARTED, {})
-        spent = call.estimate
+        spent: Spent | None = None
         try:
             with self._attempts:
                 async with _within_time(call):
                     reply = await self._attempt()
-            spent = call.estimate if reply.spent is None else reply.spent
+            spent = reply.spent
             return reply
         except AttemptError as failure:
-            spent = call.estimate if failure.spent is None else failure.spent
+            spent = failure.spent
             raise
         finally:
-            used = _sum(counted, _charge_of(spent))
+            if spent is None:
+                spent = self._lost() if call.lost is None else call.lost()
+            used = _sum(counted, spent.charge)
             reservation.settle(used)
-            self._spent += spent
+            self._spent.add(spent)
             self._charged = _sum(self._charged, used)
 
-    async def _let_through(self, hold: Charge) -> Reservation:
-        """Reserve what an attempt may cost, and ask whether it may begin."""
-        reservation = self._scope.reserve(hold)
+    def _lost(self) -> Spent:
+        """Return the whole estimate, as what was sent and not answered may have cost."""
+        estimate = self._estimate
+        return estimate if estimate == FREE else replace(estimate, estimated=True)
+
+    async def _reserved(self, counted: Charge) -> Reservation:
+        """Reserve what an attempt may cost; wait where others have reserved what it needs."""
+        call = self._call
         try:
-            self._note(None, hold)
+            if call.fit is None:
+                hold = _sum(counted, call.estimate.charge)
+                return await reserved(self._scope, hold, tracked=False, waits=self._waits)
+            fit, least = call.fit, call.fit(_no_room)
+            self._estimate = least
+
+            def wanted(room: Room) -> Charge:
+                self._estimate = fit(room)
+                return _sum(counted, self._estimate.charge)
+
+            hold = _sum(counted, least.charge)
+            return await reserved(self._scope, hold, wanted, tracked=False, waits=self._waits)
+        finally:
+            if self._waits_since_ms is not None:
+                self._waited_ms += self._graph.now_ms() - self._waits_since_ms
+                self._waits_since_ms = None
+                self._graph.annotate(self._node, {WAITED_MS: self._waited_ms})
+
+    def _waits(self) -> None:
+        """Note that the call waits, which may be long."""
+        self._waits_since_ms = self._graph.now_ms()
+        self._calls.journal.touch()
+
+    async def _let_through(self, counted: Charge) -> Reservation:
+        """Reserve what an attempt may cost, and ask whether it may begin."""
+        reservation = await self._reserved(counted)
+        try:
+            self._note_in_flight(counted)
             await self._calls.journal.barrier(external=self._call.external)
             self._calls.token.check()
             self._calls.detached.check(self._call.key)
@@ -215,17 +257,26 @@ class _Performance:
         value: Any = None,
     ) -> None:
         """Journal and mark the end; what was spent is kept even if the run had ended before."""
-        spent = self._spent
-        usage: dict[str, Any] = {
-            "cost_usd": spent.cost_usd,
-            "tokens_in": spent.tokens_in,
-            "tokens_out": spent.tokens_out,
-        }
+        spent, usage = self._spent, self._spent.usage()
+        if spent.estimated:
+            self._graph.annotate(self._node, {ESTIMATED: spent.estimated})
         if self._attempts.made:
             self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
         self._note(outcome, value=value)
-        if not mark(self._node, *why, **usage) and spent != FREE:  # the call was abandoned
+        if not mark(self._node, *why, **usage) and self._spent != SpentSum():  # it was abandoned
             self._graph.add_late_usage(self._node, **usage)
+
+    def _note_in_flight(self, counted: Charge) -> None:
+        """Journal what the call has cost if its worker is lost while it is in flight."""
+        lost = self._lost()
+        if lost == FREE and self._spent == SpentSum():
+            self._note(None, counted)
+            return
+        usage = replace(self._spent, estimated=self._spent.estimated.copy())
+        usage.add(lost)
+        cost = None if usage.cost_usd is None else str(usage.cost_usd)
+        value = {IF_LOST: {**usage.usage(), "cost_usd": cost, ESTIMATED: usage.estimated}}
+        self._note(None, _sum(counted, lost.charge), value=value)
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         events, call = self._calls.events, self._call
@@ -275,11 +326,8 @@ def _replay(recorded: Recorded) -> Any:
     )
 
 
-def _charge_of(spent: Spent) -> Charge:
-    tokens = spent.tokens_in + spent.tokens_out
-    if not tokens and not spent.cost_usd:
-        return NOTHING
-    return {Dimension.TOKENS: tokens, Dimension.COST_USD: spent.cost_usd}
+def _no_room(dimension: Dimension) -> Amount:
+    return 0
 
 
 def _sum(*charges: Charge) -> dict[Dimension, Any]:

@@ -5,7 +5,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import structlog
+
 from app.control.stops import CancelledError, HandOver, Stop
+
+_log = structlog.get_logger(__name__)
 
 
 class CancellationToken:
@@ -33,7 +37,7 @@ class CancellationToken:
                 return
             self.stop = stop
             for callback in list(self._callbacks.values()):
-                callback()
+                _call(callback)
 
     @property
     def is_cancelled(self) -> bool:
@@ -61,19 +65,26 @@ class CancellationToken:
     def on_trip(self, callback: Callable[[], object]) -> Iterator[None]:
         """Call ``callback`` when a stop is given while the block runs, or at once if one was.
 
-        It is called in the thread that gives the stop, never after the block, and must neither
-        raise nor wait.
+        It is called in the thread that gives the stop, never after the block, and must not wait.
+        What it raises is logged and keeps the stop from nobody.
         """
         key = object()
         with self._lock:
             self._callbacks[key] = callback
             if self.stop is not None:
-                callback()
+                _call(callback)
         try:
             yield
         finally:
             with self._lock:
                 del self._callbacks[key]
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:
+        _log.exception("stop.watcher_failed")
 
 
 def is_being_cancelled() -> bool:

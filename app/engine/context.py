@@ -6,13 +6,14 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from app.control.budget import Budget
-from app.control.ledger import Scope
-from app.control.usage import BudgetExceededError, ResourceUsage
+from app.control.ledger import Reservation, Scope
+from app.control.usage import BudgetExceededError, Charge, ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.events import EventSink
 from app.engine.ports import Journal
+from app.engine.reserving import reserved
 from app.engine.step_path import StepPath
 from app.kernel.graph import Channel, Edge, Step
 from app.observability.errors import is_ours
@@ -144,12 +145,23 @@ class ExecutionContext:
     def check_budget(self) -> None:
         """Raise BudgetExceededError if nothing is left for a further charge, here or above."""
         if self.scope is not None:
-            self.scope.require_something_left()
+            self.own_scope().require_something_left()
         elif self.budget is not None:
             tripped = self.usage.tripped_by(self.budget)
             if tripped is not None:
                 reason = self.usage.describe(*tripped)
                 raise BudgetExceededError(self.usage, self.budget, reason, dimension=tripped[0])
+
+    async def reserve(self, charge: Charge) -> Reservation:
+        """Hold what several nodes could otherwise spend twice; settle it with what was used.
+
+        Where others have reserved what it needs, it waits for them, those who came first first. It
+        ends with the step that makes it, if it is not settled before.
+
+        Raises:
+            BudgetExceededError: a limit, here or above, leaves no room for it.
+        """
+        return await reserved(self.own_scope(), charge)
 
     def check_cancelled(self) -> None:
         """Raise CancelledError if someone wants the run to end."""
@@ -173,11 +185,21 @@ class ExecutionContext:
         return replace(self, budget=sub_budget, usage=child.usage, scope=child)
 
     def own_scope(self) -> Scope:
-        """Return the scope of this context; one that its caller built gets it now."""
-        if self.scope is None:
+        """Return the scope of this context's budget and usage, made now if there is none yet.
+
+        If its budget or its usage was replaced since, it gets another one in the same place.
+        """
+        scope = self.scope
+        if scope is None:
             self.usage.start()
-            self.scope = Scope("run", self.budget, usage=self.usage)
-        return self.scope
+            self.scope = scope = Scope("run", self.budget, usage=self.usage)
+        elif scope.usage is not self.usage or (
+            scope.budget is not self.budget and scope.budget != (self.budget or Budget())
+        ):
+            self.scope = scope = Scope(
+                scope.name, self.budget, parent=scope.parent, usage=self.usage
+            )
+        return scope
 
 
 class GraphView(Protocol):

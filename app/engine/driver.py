@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from app.control.stops import HandOver, Stop
-from app.control.usage import BudgetExceededError
+from app.control.budget import Dimension
+from app.control.stops import HandOver, Stop, StopKind
 from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
+from app.engine.ports import CallOutcome
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
 from app.engine.step_runner import StepRunner
@@ -100,6 +101,14 @@ class GraphExecution:
         """Return what the steps have produced so far, by step and handle."""
         return self._routing.outputs()
 
+    def completed(self) -> Mapping[str, Outputs]:
+        """Return what the steps have produced that are completed, by step and handle."""
+        return {
+            step_id: report.outputs
+            for step_id, report in self._reports.items()
+            if report.status is StepStatus.COMPLETED
+        }
+
     async def result(self) -> Mapping[str, Outputs]:
         """Execute the graph and return what its steps produced, by step and handle.
 
@@ -164,7 +173,7 @@ class GraphExecution:
 
     async def _work(self) -> None:
         """Obey the scheduler until nothing runs and nothing more is ordered."""
-        if self._ended_before():
+        if await self._ended_before():
             return
         self._take(self._scheduler.begin())
         clock = asyncio.get_running_loop().time
@@ -187,10 +196,11 @@ class GraphExecution:
         if stuck and self._outcome.error is None:
             raise GraphError("Some steps wait for one another.")
 
-    def _ended_before(self) -> bool:
+    async def _ended_before(self) -> bool:
         """Return whether a step had failed, or a stop was met, when the run's worker was lost.
 
-        The graph is over then. What was cut off at the time is not begun again.
+        The graph is over then. What was cut off at the time is not begun again; what a limit had
+        let go on comes to its end.
         """
         if self._run.journal is None:
             return False
@@ -201,6 +211,10 @@ class GraphExecution:
         if self._outcome.stop is None and self._outcome.error is None:
             return False
         self._recall()
+        if self._outcome.stop is not None and _is_limit(self._outcome.stop):
+            self._ready.extend(filter(self._began_before, self._reports))
+            if not await self._let_end():
+                self._run.token.check()
         return True
 
     async def _work_side_by_side(self) -> None:
@@ -219,11 +233,11 @@ class GraphExecution:
                         raise cancelled
                 self._take(orders)
         except BaseException as ended:
-            if isinstance(ended, BudgetExceededError) and self._run.token.stop is None:
-                await self._let_end()
-            await self._drain(
-                str(ended)
-            )  # a cancel that comes meanwhile says less than what came before
+            cut_short = _is_limit(ended) and not await self._let_end()
+            # a cancel that comes meanwhile says less than what came before
+            await self._drain(str(ended))
+            if cut_short and isinstance(self._run.token.stop, HandOver):
+                raise self._run.token.stop from None  # what was allowed is answered elsewhere
             raise
 
     def _start_ready(self) -> None:
@@ -264,21 +278,31 @@ class GraphExecution:
         if self._slots_used:
             self._run.slots.give()
 
-    async def _let_end(self) -> None:
+    async def _let_end(self) -> bool:
         """Let steps end that began before a limit was met: what they were allowed is paid for.
 
-        The limit refuses whatever else they ask for. A cancel ends the wait.
+        Those that began in an earlier execution of the run are among them. The limit refuses
+        whatever else they ask for. A stop ends the wait; return whether none did.
         """
-        self._ready.clear()
+        self._ready = deque(filter(self._began_before, self._ready))
         try:
-            while self._tasks:
+            while (self._tasks or self._ready) and self._run.token.stop is None:
+                self._start_ready()
                 await self._something_ended()
                 while self._ended:
                     step_id = self._ended.popleft()
                     self._free_slot()
                     _forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:
-            return  # those that are left are drained, and the limit is what is reported
+            return False  # those that are left are drained
+        return self._run.token.stop is None
+
+    def _began_before(self, step_id: str) -> bool:
+        """Return whether an earlier execution of the run had begun a step, and not ended it."""
+        recorded = self._step_runner.recorded(step_id)
+        if recorded is None or recorded.outcome is not CallOutcome.UNKNOWN:
+            return False
+        return stop_in(recorded) is None
 
     async def _drain(self, reason: str) -> asyncio.CancelledError | None:
         """Cancel the steps that still work, and wait for them; abandon what will not end.
@@ -330,6 +354,13 @@ class GraphExecution:
                 self._outcome.error = report.error
             return self._scheduler.tell(StepFailed(step_id))
         return self._scheduler.finished(step_id, report.outputs)
+
+
+def _is_limit(ended: BaseException) -> bool:
+    """Return whether a limit ended a step of which nothing is left; time ends what is in flight."""
+    if not isinstance(ended, Stop) or ended.cause.kind is not StopKind.BUDGET:
+        return False
+    return ended.cause.dimension != Dimension.SECONDS
 
 
 def _forget_failure(task: "asyncio.Task[None]") -> None:

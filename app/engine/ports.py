@@ -9,6 +9,9 @@ from app.control.usage import NOTHING, Charge
 from app.engine.cancellation import CancellationToken
 from app.engine.step_path import StepPath
 
+IF_LOST = "if_lost"
+"""Key of the value of a call in flight: its usage if its worker is lost, as a CallNode has it."""
+
 
 class CallOutcome(StrEnum):
     """How a recorded call or step ended."""
@@ -43,6 +46,7 @@ class Entry:
     outcome: CallOutcome | None = None
     """None while it is in flight."""
     value: Any = None
+    """Of an end, its JSON value; of a call in flight, what it has used if it is lost."""
 
 
 def step_entry(

@@ -57,6 +57,14 @@ class StepPath:
         """Return the path of a further attempt of this step; the first one is the step itself."""
         return StepPath(f"{self.text}{_ATTEMPT}{number}")
 
+    def attempts(self) -> "list[StepPath]":
+        """Return the paths of the attempts up to this one, the step itself first."""
+        step, joint, number = self.text.rpartition(_ATTEMPT)
+        if not joint or not number.isdecimal():
+            return [self]
+        first = StepPath(step)
+        return [first, *(first.attempt(n) for n in range(2, int(number) + 1))]
+
     def fallback(self) -> "StepPath":
         """Return the path of what works in place of this step."""
         return StepPath(f"{self.text}{_ATTEMPT}fallback")

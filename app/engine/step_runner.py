@@ -11,9 +11,9 @@ from typing import Any
 import structlog
 
 from app.control.budget import Budget, Dimension
-from app.control.ledger import Scope
+from app.control.ledger import HOLDER, Scope
 from app.control.stops import HandOver, Stop
-from app.control.usage import Charge
+from app.control.usage import BudgetExceededError, Charge
 from app.engine.context import FlowContext, GraphView, Outputs, RunContext
 from app.engine.events import (
     LATE_RESULT,
@@ -37,6 +37,7 @@ from app.engine.report import (
     emit_end,
     failure_of,
 )
+from app.engine.reserving import reserved
 from app.engine.step_attempts import begin, end_of, outputs_of
 from app.engine.step_path import StepPath
 from app.engine.step_values import StepValues, sizes_of
@@ -73,6 +74,7 @@ class StepRunner:
         self._detached = run.calls.detached
         self._parent = parent
         self._scope = scope
+        self._tracked = scope.line.tracked
         self._routing = routing
         self._values = values
         self.within = routing.within
@@ -100,7 +102,11 @@ class StepRunner:
             if journal is not None:
                 await journal.barrier(external=False)  # asks for cancels that were not delivered
                 self._token.check()
-            context = self._begun(step, report, path, view, recorded)
+            try:
+                context = self._begun(step, report, path, view, recorded)
+            except BudgetExceededError as refused:
+                await self._charge_in_line(refused)
+                context = self._begun(step, report, path, view, recorded, charged=True)
             inputs = self._routing.inputs_of(step.step.id)
             if step.plain:  # a coroutine less, which is felt at every step
                 execution = begin(step.work, inputs, context)
@@ -118,6 +124,9 @@ class StepRunner:
         except BaseException as stop:
             self._cut_off(step, report, path, stop)
             raise
+        finally:
+            if self._tracked:
+                self._release_left(path)
         if self._token.stop is not None:
             self._token.check()
 
@@ -128,13 +137,17 @@ class StepRunner:
         path: StepPath,
         view: GraphView,
         recorded: Recorded | None,
+        *,
+        charged: bool = False,
     ) -> FlowContext:
         """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
         if recorded is None:
-            self._scope.charge(ONE_STEP)
+            if not charged:
+                self._scope.charge(ONE_STEP)
             report.charge = ONE_STEP
         elif recorded.value is not None:
             report.failed_before = recorded.value
+        HOLDER.set(path)
         report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
@@ -145,6 +158,17 @@ class StepRunner:
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
+
+    async def _charge_in_line(self, refused: BudgetExceededError) -> None:
+        """Charge a step once others have settled what they had reserved of the limit on steps."""
+        if not refused.cause.reserved:
+            raise refused
+        (await reserved(self._scope, ONE_STEP, tracked=False)).settle(ONE_STEP)
+
+    def _release_left(self, path: StepPath) -> None:
+        """Give back what was reserved in a step and not settled: nobody will do it any more."""
+        inside = path.inside()
+        self._scope.release_left(lambda holder: holder == path or holder in inside)
 
     def _sizes_of(self, path: StepPath, outputs: Outputs) -> Mapping[str, int] | None:
         """Return the bytes of outputs by handle; None if they cannot be stored."""

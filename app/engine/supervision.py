@@ -6,12 +6,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import structlog
+
 from app.control.ledger import Scope
 from app.control.stops import DeadlineExceededError, Stop
 from app.engine.cancellation import CancellationToken
 from app.engine.step_path import Area, StepPath
 
 Result = TypeVar("Result")
+
+_log = structlog.get_logger(__name__)
 
 
 class DetachedWork:
@@ -138,6 +142,7 @@ class Supervisor:
                 await asyncio.wait({task}, timeout=self.grace_seconds)
         except asyncio.CancelledError:
             task.cancel()
+            task.add_done_callback(_retrieve)
             await until_done((task,), self.grace_seconds)
             if not task.done():
                 detach(task, late)

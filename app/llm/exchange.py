@@ -12,20 +12,16 @@ from typing import Any
 import structlog
 
 from app.control.budget import Amount, Dimension
+from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
-from app.engine.call import AttemptError, CallSpec, Reply, Spent
+from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
 from app.llm.forms import StatedSchema, StructuredOutput, read_json, storable
-from app.llm.ports import (
-    ModelError,
-    ModelProvider,
-    ModelRequest,
-    RequestOrigin,
-    TokenUsage,
-)
-from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice, estimate_tokens
+from app.llm.metering import Metering
+from app.llm.ports import ModelError, ModelProvider, ModelRequest, RequestOrigin, TokenUsage
+from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice
 from app.trace.payloads import Payloads
 
 log = structlog.get_logger(__name__)
@@ -45,6 +41,8 @@ class TierModel:
     provider: ModelProvider
     model: str
     max_output_tokens: int
+    min_output_tokens: int
+    """What it is asked for at least, however little the budget of a call has left."""
     timeout_seconds: float
     structured_output: StructuredOutput
     """How it is asked for JSON."""
@@ -76,9 +74,22 @@ class Completion:
     """The part of ``tokens_in`` that the provider read from its cache."""
     tokens_reasoning: int = 0
     """The part of ``tokens_out`` that was spent on reasoning."""
-    cost_usd: Decimal
+    cost_usd: Decimal | None
+    """None if the model's price is not known."""
     finish_reason: str | None = None
     """Why the model stopped writing, in its provider's word."""
+    estimated: bool = False
+    """Whether tokens and cost are estimates, because the provider sent no counts."""
+
+    @property
+    def tokens_estimated(self) -> int:
+        """The part of the tokens that was estimated."""
+        return self.tokens_in + self.tokens_out if self.estimated else 0
+
+    @property
+    def cost_usd_estimated(self) -> Decimal:
+        """The part of the cost that was estimated."""
+        return (self.cost_usd or Decimal(0)) if self.estimated else Decimal(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +139,10 @@ class Exchanges:
                 or ``TimeoutError``.
             Stop: a limit or a cancel request prevented or ended the call.
         """
-        chosen = exchange.model
-        estimate, refusal = self._estimate(exchange, context)
+        chosen, external = exchange.model, exchange.model.provider.external
+        metering = self._metering(exchange) if external else None
+        refusal = None if metering is None else _refusal(chosen, metering, context.scope)
+        fits = metering is not None and any(map(context.scope.limits_of, _METERED))
         call = CallSpec(
             key=exchange.key,
             kind="llm",
@@ -138,8 +151,10 @@ class Exchanges:
             request_hash=exchange.request_hash,
             once={} if refusal else once,
             per_attempt={} if refusal else {Dimension.API_CALLS: 1},
-            estimate=estimate,
-            external=chosen.provider.external and refusal is None,
+            estimate=FREE if refusal or metering is None else metering.estimate,
+            fit=metering.fit if metering and fits and not refusal else None,
+            lost=metering.lost if metering and not refusal else None,
+            external=external and refusal is None,
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata=exchange.metadata,
@@ -152,13 +167,15 @@ class Exchanges:
                 raise refusal
             run_id, number = context.run_id, next(numbers)
             origin = RequestOrigin(run_id=run_id, call=exchange.key.text, attempt=number)
-            return await self._attempt(chosen, replace(exchange.request, origin=origin), estimate)
+            request = exchange.request if metering is None else metering.next_attempt()
+            return await _attempt(chosen, replace(request, origin=origin), metering)
 
         value = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
         text = read_json(value["text"]) if exchange.wants_json else value["text"]
-        cost_usd, provider = Decimal(value["cost_usd"]), chosen.provider.name
+        cost, provider = value["cost_usd"], chosen.provider.name
+        cost_usd = None if cost is None else Decimal(cost)
         return Completion(**{**value, "text": text, "cost_usd": cost_usd, "provider": provider})
 
     def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
@@ -173,72 +190,66 @@ class Exchanges:
         messages = [(message.role, message.content) for message in request.messages]
         return self._payloads.prompt(messages, parameters)
 
-    def _estimate(self, exchange: Exchange, context: FlowContext) -> tuple[Spent, Stop | None]:
-        """Estimate an attempt from above; refuse it where a cost limit meets an unknown price."""
-        if not exchange.model.provider.external:
-            return Spent(), None
-        tokens = estimate_tokens(exchange.request)
-        try:
-            return self._spent(exchange.model, tokens), None
-        except PriceUnknownError as unknown:
-            if not context.scope.requires_prices():
-                return _unpriced(tokens), None
-            cause = StopCause(
-                kind=StopKind.BUDGET,
-                dimension=Dimension.COST_USD,
-                scope=context.scope.name,
-                reason=f"The run limits its cost, and {unknown}",
-            )
-            return Spent(), Stop(cause)
+    def _metering(self, exchange: Exchange) -> Metering:
+        chosen = exchange.model
 
-    async def _attempt(self, chosen: TierModel, request: ModelRequest, estimate: Spent) -> Reply:
-        try:
-            reply = await chosen.provider.complete(chosen.model, request)
-        except ModelError as error:
-            refused = error.status is not None and error.status >= 400
-            log.warning(
-                "model.failed",
-                model=chosen.model,
-                provider=chosen.provider.name,
-                call_key=None if request.origin is None else request.origin.call,
-                attempt=None if request.origin is None else request.origin.attempt,
-                error_class=error.fault.value,
-                error=str(error),
-                status=error.status,
-            )
-            raise AttemptError(
-                str(error),
-                error_class=error.fault.value,
-                retryable=error.retryable,
-                retry_after_seconds=error.retry_after_seconds,
-                spent=Spent() if refused else None,
-            ) from error
-        usage, spent = reply.usage, estimate
-        if usage is None:
-            usage = TokenUsage(tokens_in=estimate.tokens_in, tokens_out=estimate.tokens_out)
-        else:
-            try:
-                spent = self._spent(chosen, usage)
-            except PriceUnknownError:
-                spent = _unpriced(usage)
-        value: dict[str, Any] = {
-            "text": storable(reply.text),
-            "model": storable(reply.model),
-            "cost_usd": str(spent.cost_usd),
-            "finish_reason": reply.finish_reason and storable(reply.finish_reason),
-        }
-        return Reply(value | asdict(usage), spent)
+        def price(usage: TokenUsage) -> Decimal:
+            if chosen.price is not None:
+                return chosen.price.cost_usd(usage)
+            return self._list_price(chosen.provider.name, chosen.model, usage)
 
-    def _spent(self, chosen: TierModel, usage: TokenUsage) -> Spent:
-        """Return what tokens cost, or raise PriceUnknownError."""
-        if not chosen.provider.external:
-            return _unpriced(usage)
-        if chosen.price is not None:
-            cost_usd = chosen.price.cost_usd(usage)
-        else:
-            cost_usd = self._list_price(chosen.provider.name, chosen.model, usage)
-        return replace(_unpriced(usage), cost_usd=cost_usd)
+        return Metering(exchange.request, price, min_output_tokens=chosen.min_output_tokens)
 
 
-def _unpriced(usage: TokenUsage) -> Spent:
-    return Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
+_METERED = (Dimension.TOKENS, Dimension.COST_USD)
+
+
+def _refusal(chosen: TierModel, metering: Metering, scope: Scope) -> Stop | None:
+    """Return the stop of a call whose cost is limited and whose price is not known."""
+    if metering.price_is_known or not scope.requires_prices():
+        return None
+    unknown = PriceUnknownError(chosen.provider.name, chosen.model)
+    cause = StopCause(
+        kind=StopKind.BUDGET,
+        dimension=Dimension.COST_USD,
+        scope=scope.name,
+        reason=f"The run limits its cost, and {unknown}",
+    )
+    return Stop(cause)
+
+
+async def _attempt(chosen: TierModel, request: ModelRequest, metering: Metering | None) -> Reply:
+    try:
+        reply = await chosen.provider.complete(chosen.model, request)
+    except ModelError as error:
+        origin = request.origin
+        log.warning(
+            "model.failed",
+            model=chosen.model,
+            provider=chosen.provider.name,
+            call_key=None if origin is None else origin.call,
+            attempt=None if origin is None else origin.attempt,
+            error_class=error.fault.value,
+            error=str(error),
+            status=error.status,
+        )
+        raise AttemptError(
+            str(error),
+            error_class=error.fault.value,
+            retryable=error.retryable,
+            retry_after_seconds=error.retry_after_seconds,
+            spent=FREE if metering is None else metering.failed(error),
+        ) from error
+    if metering is None:
+        usage = reply.usage or TokenUsage(tokens_in=0, tokens_out=0)
+        spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
+    else:
+        usage, spent = metering.answered(reply)
+    value: dict[str, Any] = {
+        "text": storable(reply.text),
+        "model": storable(reply.model),
+        "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
+        "finish_reason": reply.finish_reason and storable(reply.finish_reason),
+        **asdict(usage),
+    }
+    return Reply(value | ({"estimated": True} if spent.estimated else {}), spent)

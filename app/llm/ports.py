@@ -31,6 +31,17 @@ class RequestOrigin:
     """From 1; every retry is another attempt."""
 
 
+@dataclass(slots=True)
+class Delivery:
+    """Whether a request may have reached the provider, as far as this process knows.
+
+    A provider that can tell sets ``sent`` to False before it connects, and to True as soon as the
+    first byte of the body is about to leave. What was not sent costs nothing.
+    """
+
+    sent: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """What one provider attempt sends."""
@@ -46,6 +57,8 @@ class ModelRequest:
     timeout_seconds: float | None = None
     """Limit of this attempt."""
     origin: RequestOrigin | None = field(default=None, compare=False)
+    delivery: Delivery | None = field(default=None, compare=False, repr=False)
+    """Where the provider notes that it sends the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +81,7 @@ class ModelReply:
     model: str
     """The model that answered, as the provider names it."""
     usage: TokenUsage | None
-    """None if the provider sent no counts; the call is then charged at its estimate."""
+    """None if the provider sent no counts; the call is then charged at an estimate."""
     finish_reason: str | None = None
 
 

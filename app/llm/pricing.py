@@ -1,8 +1,9 @@
 """What model calls cost, and what they are estimated at before they are made."""
 
 import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from app.llm.forms import StatedSchema
@@ -16,6 +17,9 @@ Raises ``PriceUnknownError`` for a model without one; an unknown price is never 
 
 DEFAULT_OUTPUT_TOKENS = 1024
 """Output tokens assumed for a request that sets no limit."""
+
+MOST_TOKENS_PER_SECOND = 200
+"""What an answer that was lost can have come to by then; few models write faster."""
 
 _MILLION = Decimal(1_000_000)
 _BYTES_PER_TOKEN = 3
@@ -79,10 +83,29 @@ def estimate_tokens(request: ModelRequest) -> TokenUsage:
         texts.append(schema.text)
     elif schema is not None:
         texts.append(json.dumps(dict(schema), ensure_ascii=False))
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     frames = _TOKENS_PER_MESSAGE * (len(request.messages) + 1)
     limit = request.max_output_tokens
     return TokenUsage(
-        tokens_in=-(-size // _BYTES_PER_TOKEN) + frames,
+        tokens_in=_tokens(*texts) + frames,
         tokens_out=DEFAULT_OUTPUT_TOKENS if limit is None else limit,
     )
+
+
+def estimate_lost(estimate: TokenUsage, seconds: float) -> TokenUsage:
+    """Estimate what an attempt has used whose answer was lost ``seconds`` after it was sent.
+
+    ``estimate`` is that of the whole attempt. The provider has read the prompt, and has written no
+    more than fits into that time.
+    """
+    written = math.ceil(max(0.0, seconds) * MOST_TOKENS_PER_SECOND)
+    return replace(estimate, tokens_out=min(estimate.tokens_out, written))
+
+
+def estimate_unmetered(estimate: TokenUsage, text: str) -> TokenUsage:
+    """Estimate what an attempt has used that was answered with ``text`` and without counts."""
+    return replace(estimate, tokens_out=min(estimate.tokens_out, _tokens(text)))
+
+
+def _tokens(*texts: str) -> int:
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return -(-size // _BYTES_PER_TOKEN)

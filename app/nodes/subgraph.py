@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any, cast
 
 from pydantic import Field, model_validator
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 from app.engine.context import FlowContext, Outputs
 from app.engine.driver import GraphExecution
 from app.engine.node import Execution, ExecutionResult
+from app.engine.ports import CallOutcome
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.step_values import Total
 from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
@@ -176,15 +178,20 @@ class MapData(GivenOutputs):
             )
         return items
 
-    def graph_for(self, items: list[Any], inputs: Outputs, graph_id: str) -> PreparedGraph:
-        """Return a graph of one step for each item, named by its number."""
+    def graph_for(
+        self, items: list[Any], inputs: Outputs, graph_id: str, known: Mapping[str, Outputs]
+    ) -> PreparedGraph:
+        """Return a graph of one step for each item, named by its number.
+
+        ``known`` are the results of items that were worked on in an earlier attempt.
+        """
         kind = "subgraph" if self.step is None else self.step.type
         lock = None if self.step is None else self.step.work.lock
         prepared = {}
         for index, item in enumerate(items):
             step = Step(id=str(index), type=kind)
             inside = {**inputs, DEFAULT_HANDLE: item, INDEX: index}
-            work = BoundNode(_ITEM, _Item(self, inside), lock)
+            work = BoundNode(_ITEM, _Item(self, inside, known.get(step.id)), lock)
             prepared[step.id] = PreparedStep(step=step, work=work)
         steps = tuple(each.step for each in prepared.values())
         graph = Graph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
@@ -202,12 +209,15 @@ class MapData(GivenOutputs):
 class _Item:
     map: MapData
     inputs: Outputs
+    known: Outputs | None
 
 
 class _ItemNode:
     """Works on one item of a list."""
 
     def execute(self, data: _Item, inputs: Outputs, context: FlowContext) -> Execution:
+        if data.known is not None:
+            return ExecutionResult(data.known)
         if data.map.graph is not None:
             return data.map.executed(data.map.graph, data.inputs, context)
         work = cast(InnerStep, data.map.step).work
@@ -233,12 +243,31 @@ class MapNode:
         items = data.items_in(inputs)
         if not items:
             return ExecutionResult({DEFAULT_HANDLE: []})
-        graph = data.graph_for(items, inputs, context.node_id)
+        known = _answered_before(context, len(items))
+        graph = data.graph_for(items, inputs, context.node_id, known)
         total = Total.of_items(context.run.limits)
         execution = GraphExecution.inside(context, graph, {}, total)
         context.keep(lambda: {DEFAULT_HANDLE: data.results(execution.outputs(), len(items))})
-        produced = await execution.result()
+        try:
+            produced = await execution.result()
+        finally:
+            known.update(execution.completed())
         return ExecutionResult({DEFAULT_HANDLE: data.results(produced, len(items))})
+
+
+def _answered_before(context: FlowContext, count: int) -> dict[str, Outputs]:
+    """Return the results of items in earlier attempts of the step, to which more may be added.
+
+    They are known from this execution of the run, or from the journal of an earlier one.
+    """
+    *earlier, _ = context.path.attempts()
+    answered: dict[str, Outputs] = context.state.setdefault(f"map:{context.path.attempts()[0]}", {})
+    if context.run.journal is not None:
+        for path, index in product(earlier, range(count)):
+            found = context.run.journal.recorded(path.step(str(index)).record_key)
+            if found is not None and found.outcome is CallOutcome.RESULT:
+                answered.setdefault(str(index), found.value)
+    return answered
 
 
 def map_type() -> NodeType:

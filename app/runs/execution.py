@@ -1,13 +1,15 @@
 """One execution of one run: its graph, its limits, its journal, joined."""
 
+import asyncio
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from app.control.budget import Dimension
-from app.control.ledger import Scope
+from app.control.ledger import ESTIMATED_OF, Scope
 from app.control.usage import ResourceUsage
 from app.engine.calls import Calls
 from app.engine.cancellation import CancellationToken
@@ -58,7 +60,7 @@ class Execution:
             "run",
             run.request.budget,
             usage=usage,
-            warn=partial(_emit_warning, self.journal),
+            warn=_warner(self.journal),
             requires_prices=run.request.requires_prices,
         )
         self.scope.restore(spent_before(earlier))
@@ -150,6 +152,19 @@ class Execution:
         return self.journal.close(), self.journal.unstored_events()
 
 
+def _warner(journal: RunJournal) -> Callable[[Scope, Dimension, float], None]:
+    """Return what emits warnings, whatever thread has spent something."""
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def warn(scope: Scope, dimension: Dimension, share: float) -> None:
+        if threading.get_ident() == thread:
+            _emit_warning(journal, scope, dimension, share)
+        else:
+            loop.call_soon_threadsafe(_emit_warning, journal, scope, dimension, share)
+
+    return warn
+
+
 def _emit_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
     """Emit that a scope has reached a share of one of its limits."""
     data = {
@@ -157,6 +172,9 @@ def _emit_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share
         "dimension": dimension.value,
         "share": share,
         "used": float(scope.usage.of(dimension)),
+        "reserved": float(scope.reserved(dimension)),
         "limit": float(scope.budget.limits()[dimension]),
     }
+    if dimension in ESTIMATED_OF:
+        data["estimated"] = float(scope.usage.of(ESTIMATED_OF[dimension]))
     journal.emit(Event(type=BUDGET_WARNING, data=data))

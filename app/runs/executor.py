@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from app.control.ledger import Scope
 from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
@@ -69,6 +70,8 @@ class _Active:
     delivered_at: datetime | None = None
     finished: bool = False
     """True once its end was stored by this process."""
+    scope: Scope | None = None
+    """What it has spent, once it is executed."""
     final: Run | None = None
     """The run as this process ended it; None where only the store can say."""
 
@@ -175,15 +178,17 @@ class RunExecutor:
         if active is not None:
             active.token.trip(LostRunError())
 
+    def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
+        """Return what a run that is executed here has spent so far; None if it is not."""
+        active = self._active.get(key)
+        return active.scope.to_dict() if active and active.scope else None
+
     def stop_taking(self) -> None:
         """Take no more runs; those that are executed go on."""
         self._open = False
 
     async def ended(self, key: RunKey) -> Run | None:
-        """Wait until a run is no longer executed here.
-
-        Return it as it ended; None where only the store can say how that was.
-        """
+        """Return a run once it is no longer executed here; None: only the store knows its end."""
         active = self._active.get(key)
         if active is None:
             return None
@@ -260,6 +265,7 @@ class RunExecutor:
             cause = StopCause(kind=StopKind.ERROR, reason="The run's journal cannot be read.")
             await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
             return
+        active.scope = execution.scope
         try:
             outcome = await self._outcome(active, execution)
         except GraphProblemsError as error:  # it was fine when it was accepted
@@ -375,11 +381,7 @@ class RunExecutor:
         self._keep(asyncio.create_task(self._add_late(active, execution), name="late result"))
 
     async def _add_late(self, active: _Active, execution: Execution) -> None:
-        """Wait for the end, which holds what was known then, and add to it.
-
-        Of a run that goes on elsewhere nothing is added: there the lost call is counted at its
-        estimate.
-        """
+        """Add to the end of a run; one that goes on elsewhere counts the lost call by itself."""
         await active.ended.wait()
         if not active.finished:
             return

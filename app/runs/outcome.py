@@ -12,6 +12,7 @@ from app.kernel.facts import StepStatus
 from app.observability.errors import message_of_error
 from app.runs.event_log import EventLog, run_ended
 from app.runs.plan import CASE_STEP, result_of
+from app.runs.ports import SpentSoFar
 from app.runs.replay import graph_of, spent_before, tries_of
 from app.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKind, RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -138,6 +139,13 @@ def cancelled_while_queued(
         events=EventLog(last_seq=last_seq).followed_by(end),
         delivered_at=cancel_request.requested_at,
     )
+
+
+def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
+    """Return the usage of a run that is executed elsewhere, or waits to be."""
+    usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
+    usage.add(spent.charge)
+    return usage.to_dict()
 
 
 def _result_so_far(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from app.control.usage import Charge
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -124,6 +125,16 @@ class RunNotifier:
                 self._listeners.pop(key, None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentSoFar:
+    """What a run that is worked on has spent, as its journal holds it."""
+
+    charge: Charge
+    """What is in flight counts at its estimate."""
+    seconds: float
+    """How long it has been worked on, on the database's clock."""
+
+
 class RunStore(Protocol):
     """The one row that decides, for every run.
 
@@ -214,6 +225,10 @@ class RunStore(Protocol):
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the journal of a run, in the order of its CallNodes."""
+        ...
+
+    async def spent(self, key: RunKey) -> SpentSoFar:
+        """Return what the journal of a run has charged; nothing if there is none."""
         ...
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:

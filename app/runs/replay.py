@@ -10,11 +10,12 @@ from typing import Any
 
 from app.control.budget import Dimension
 from app.control.usage import Charge
-from app.engine.ports import CallOutcome, Entry, Recorded
+from app.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
 from app.runs.run import CallRecord, Run
 from app.trace.call_tree import WORKER_LOST
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.node import ESTIMATED, TERMINAL
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:
@@ -27,9 +28,22 @@ def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, s
     graph = ExecutionGraph.restore(run.key.run_id, [dict(record.node) for record in earlier])
     root = str(earlier[0].node_id)
     for record in reversed(earlier[1:]):  # children before their parents
-        charge = charge_of(record.charge)
-        graph.mark_halt(record.node_id, WORKER_LOST, cost_usd=charge.get(Dimension.COST_USD, 0))
+        _close_lost(graph, record)
     return graph, root
+
+
+def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
+    """End a node that was open, a call with what it has used if it was lost in flight."""
+    lost = (record.value or {}).get(IF_LOST) if record.outcome is None else None
+    if not lost or record.node["status"] in TERMINAL:
+        cost = charge_of(record.charge).get(Dimension.COST_USD, 0)
+        graph.mark_halt(record.node_id, WORKER_LOST, cost_usd=cost)
+        return
+    if lost[ESTIMATED]:
+        graph.annotate(record.node_id, {ESTIMATED: lost[ESTIMATED]})
+    cost = None if lost["cost_usd"] is None else Decimal(lost["cost_usd"])
+    tokens = {name: lost[name] for name in ("tokens_in", "tokens_out")}
+    graph.mark_halt(record.node_id, WORKER_LOST, cost_usd=cost, **tokens)
 
 
 def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:

@@ -5,13 +5,14 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
+from app.runs.outcome import usage_so_far
 from app.runs.ports import (
     Accepted,
     CancelStatus,
@@ -90,6 +91,19 @@ class RunService:
         if run is None:
             raise RunNotFoundError(key.run_id)
         return run
+
+    async def with_usage(self, run: Run) -> Run:
+        """Return a run that is worked on with what it has spent so far.
+
+        What is in flight counts as estimated. On another replica than the one that executes the
+        run it is what the journal holds.
+        """
+        if run.finished or not run.fence:
+            return run
+        usage = None if self._executor is None else self._executor.usage_of(run.key)
+        if usage is None:
+            usage = usage_so_far(await self._store.spent(run.key))
+        return replace(run, usage=usage)
 
     async def accepted_before(
         self, key: RunKey, idempotency_key: str | None, request_hash: str

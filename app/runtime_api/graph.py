@@ -280,7 +280,7 @@ class Graph:
         """Execute as :meth:`_execute_inside` does; a failure is returned, a stop passes through."""
         services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
-        inner = replace(flow, run=run, scope=context.scope or flow.scope)
+        inner = replace(flow, run=run, scope=context.own_scope())
         nested = GraphExecution.inside(inner, self._ready(), {})
         flow.keep(lambda: {DEFAULT_HANDLE: results_of(nested.outputs())})
         outcome = await nested.run()

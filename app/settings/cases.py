@@ -69,6 +69,9 @@ def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
 class BudgetSettings(LimitSettings):
     """What a case run may spend unless its caller says otherwise: null is unlimited, 0 nothing."""
 
+    min_output_tokens: Positive = key(
+        256, "Output tokens a model call asks for at least; a budget with little left lowers it."
+    )
     wrap_up_reserve: Count = key(1, "Small calls, of a limit above 1, kept for the final answer.")
 
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
 from app.trace.call_tree import CUT_OFF, ROOT_ENDED
-from app.trace.node import ATTEMPT, Node, NodeStatus, number_of
+from app.trace.node import ATTEMPT, Node, NodeStatus, estimated_of, number_of
 from app.trace.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
@@ -47,7 +47,10 @@ class TierCost:
     tier: str | None
     """``small`` or ``big``, from ``metadata.tier``; None for models that belong to no tier."""
     count: int
-    cost_usd: float
+    cost_usd: float | None
+    """None if the price of one of the calls is not known."""
+    cost_usd_estimated: float
+    """The part of it that was estimated: sent, and the answer or its usage was lost."""
     tokens_in: int
     tokens_out: int
 
@@ -246,10 +249,18 @@ def _sums(snapshot: Snapshot, group: Callable[[Node], Key]) -> list[tuple[Key, d
             groups[group(node)].append(node)
     found = []
     for key, nodes in groups.items():
-        cost_usd = float(sum(Decimal(str(node["cost_usd"])) for node in nodes))
         tokens = {name: sum(node[name] or 0 for node in nodes) for name in _TOKENS}
-        found.append((key, {"count": len(nodes), "cost_usd": cost_usd} | tokens))
-    return sorted(found, key=lambda pair: -pair[1]["cost_usd"])
+        found.append((key, {"count": len(nodes), **_costs_of(nodes)} | tokens))
+    return sorted(found, key=lambda pair: -(pair[1]["cost_usd"] or 0))
+
+
+def _costs_of(nodes: Iterable[Node]) -> dict[str, float | None]:
+    costs = [node["cost_usd"] for node in nodes]
+    known = [Decimal(str(cost)) for cost in costs if cost is not None]
+    return {
+        "cost_usd": float(sum(known)) if len(known) == len(costs) else None,
+        "cost_usd_estimated": float(sum(Decimal(str(estimated_of(n)[1])) for n in nodes)),
+    }
 
 
 def _halt_order(node: Node) -> tuple[int, bool, int]:

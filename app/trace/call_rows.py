@@ -13,7 +13,7 @@ from app.trace.analysis import (
     is_attempt,
     status_of,
 )
-from app.trace.node import Node
+from app.trace.node import WAITED_MS, Node, estimated_of
 from app.trace.payloads import Payload
 from app.trace.plain_text import counted, cut, duration, money, plain
 from app.trace.snapshot import Snapshot
@@ -114,6 +114,7 @@ class CallRows:
             yield self._tell(node)
         if waited := self._waited_ms(node):
             yield f"waited {duration(waited)} between its attempts"
+        yield from _budget_notes(node)
         payload = self._payloads.get(node["node_id"])
         if payload is None:
             return
@@ -137,11 +138,22 @@ class CallRows:
         tokens = ""
         if node["tokens_in"] or node["tokens_out"]:
             tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
-        cost = money(node["cost_usd"]) if node["cost_usd"] else ""
+        cost = money(node["cost_usd"]) if node["cost_usd"] != 0 else ""
         lasted = duration(duration_ms(node, self._snapshot))
         status = self.status(node)
         row = f"{node['node_id']:8}{label:{_LABEL}} {status:9} {lasted:>8} {tokens:>18} {cost:>9}"
         return row.rstrip()
+
+
+def _budget_notes(node: Node) -> Iterator[str]:
+    """Yield what a call's budget made of it: a wait, and amounts that are estimates."""
+    waited = node["metadata"].get(WAITED_MS)
+    if isinstance(waited, int):
+        yield f"waited {duration(waited)} for its budget"
+    tokens, usd = estimated_of(node)
+    if tokens or usd:
+        cost = f" and {money(usd)}" if usd else ""
+        yield f"estimated: {counted(tokens, 'token')}{cost}"
 
 
 def called(node: Node) -> str:

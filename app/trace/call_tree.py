@@ -176,12 +176,12 @@ class CallTree:
         now_ms: int,
         stop_reason: str | None = None,
         error_class: str | None = None,
-        cost_usd: Cost = FREE,
+        cost_usd: Cost | None = FREE,
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
         """End a node; False if it had ended before. Ending the root first ends all below it."""
-        free = not cost_usd and tokens_in is None and tokens_out is None
+        free = cost_usd is not None and not cost_usd and tokens_in is None and tokens_out is None
         cost = FREE if free else checked_usage(cost_usd, tokens_in, tokens_out)
         record = self.open.pop(node_id, None)
         if record is None:
@@ -198,7 +198,7 @@ class CallTree:
         if error_class is not None:
             record["error_class"] = error_class
         if not free:
-            record["cost_usd"] = cost_usd if type(cost_usd) is float else float(cost_usd)
+            record["cost_usd"] = None if cost_usd is None else float(cost_usd)
             record["tokens_in"] = tokens_in
             record["tokens_out"] = tokens_out
         if not free or record["kind"] != "system" or record["retries_used"]:
@@ -215,7 +215,7 @@ class CallTree:
         return ids
 
     def add_late_usage(
-        self, node_id: str, cost_usd: Cost, tokens_in: int | None, tokens_out: int | None
+        self, node_id: str, cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None
     ) -> None:
         """Add usage to a node that has ended.
 
@@ -227,7 +227,9 @@ class CallTree:
         if node_id in self.open:
             raise RuntimeError(f"{node_id} is still open: its usage belongs to its end")
         record = self.record(node_id).copy()
-        record["cost_usd"] = float(Decimal(str(record["cost_usd"])) + cost)
+        before = record["cost_usd"]
+        known = before is not None and cost_usd is not None
+        record["cost_usd"] = float(Decimal(str(before)) + cost) if known else None
         record["tokens_in"] = _sum(record["tokens_in"], tokens_in)
         record["tokens_out"] = _sum(record["tokens_out"], tokens_out)
         self.late[node_id] = record
@@ -235,6 +237,12 @@ class CallTree:
         self.totals.tokens_in += tokens_in or 0
         self.totals.tokens_out += tokens_out or 0
         self.changes.append(record)
+
+    def annotate(self, node_id: str, values: JsonObject) -> None:
+        """Add to the metadata of a node, in whatever status it is."""
+        self.refuse_unknown(node_id)
+        self.metadata[node_id] = {**self.metadata.get(node_id, {}), **values}
+        self.changes.append(self.open.get(node_id) or self.record(node_id))
 
     def adopt(self, node: Node) -> None:
         """Take in a node of a well-formed graph; they come in the order of their numbers."""
@@ -251,7 +259,8 @@ class CallTree:
         record = self.open[node_id]
         record.update(node)
         del record["metadata"]  # type: ignore[typeddict-item]
-        record["cost_usd"] = float(node["cost_usd"])  # JSON may have made 0.0 a 0
+        cost = node["cost_usd"]
+        record["cost_usd"] = None if cost is None else float(cost)  # JSON may have made 0.0 a 0
         if ended:
             del self.open[node_id]
             self.totals.add_ended(record, checked_usage(record["cost_usd"], None, None))

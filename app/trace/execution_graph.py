@@ -57,9 +57,10 @@ class ExecutionGraph:
 
     Every method may be called from any thread. Marking a node that has ended changes nothing and
     returns False. Usage that is not possible (a negative or non-finite cost, negative tokens) is
-    refused with ``ValueError`` before anything changes. Metadata must be JSON values; it is copied
-    when a node begins; anything else is a ``ValueError``. An id that the graph does not know is a
-    ``KeyError``, and a node that would begin below an ended root a ``RuntimeError``.
+    refused with ``ValueError`` before anything changes; a cost of None is not known. Metadata must
+    be JSON values; it is copied when a node begins; anything else is a ``ValueError``. An id that
+    the graph does not know is a ``KeyError``, and a node that would begin below an ended root a
+    ``RuntimeError``.
     """
 
     # The hot methods call acquire and release, and read the clock themselves: on CPython 3.11
@@ -209,7 +210,7 @@ class ExecutionGraph:
     def mark_success(
         self,
         node_id: str,
-        cost_usd: Cost,
+        cost_usd: Cost | None,
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
@@ -234,7 +235,7 @@ class ExecutionGraph:
         error_class: str,
         stop_reason: str | None = None,
         *,
-        cost_usd: Cost = 0,
+        cost_usd: Cost | None = 0,
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
@@ -249,7 +250,7 @@ class ExecutionGraph:
         node_id: str,
         stop_reason: str | None = None,
         *,
-        cost_usd: Cost = 0,
+        cost_usd: Cost | None = 0,
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
@@ -268,7 +269,7 @@ class ExecutionGraph:
         self,
         node_id: str,
         *,
-        cost_usd: Cost = 0,
+        cost_usd: Cost | None = 0,
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> None:
@@ -279,6 +280,12 @@ class ExecutionGraph:
         """
         with self._lock:
             self._tree.add_late_usage(node_id, cost_usd, tokens_in, tokens_out)
+
+    def annotate(self, node_id: str, values: Mapping[str, object]) -> None:
+        """Add JSON values to the metadata of a node; its status stays."""
+        details = copy_object(values)
+        with self._lock:
+            self._tree.annotate(node_id, details)
 
     def add_ended(
         self,

@@ -17,7 +17,7 @@ from app.trace.analysis import (
     time_shares,
 )
 from app.trace.call_rows import CallRows, called, sort_of
-from app.trace.node import Node
+from app.trace.node import Node, estimated_of
 from app.trace.payloads import NOTHING_KEPT, Payload
 from app.trace.plain_text import counted, cut, duration, money, plain
 from app.trace.snapshot import Snapshot
@@ -80,7 +80,7 @@ def _headline(snapshot: Snapshot, root: Node, status: ShownStatus, queued_ms: in
     lasted = duration(duration_ms(root, snapshot))
     yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[status]} {lasted}."
     yield (
-        f"{money(totals['total_cost_usd'])} · {counted(kinds['llm'], 'LLM call')} · "
+        f"{_total_cost(snapshot)} · {counted(kinds['llm'], 'LLM call')} · "
         f"{counted(kinds['tool'], 'tool call')} · "
         f"{counted(retries, 'retry', 'retries')} · "
         f"{totals['total_tokens_in']:,} tokens in, {totals['total_tokens_out']:,} out · "
@@ -100,6 +100,18 @@ def _skipped(steps: Sequence[str]) -> Iterator[str]:
     if steps:
         text = f"Skipped, because every path to them was dead: {', '.join(map(plain, steps))}"
         yield from wrap(text, WIDTH, subsequent_indent="  ")
+
+
+def _total_cost(snapshot: Snapshot) -> str:
+    """Return what a run cost, and how much of that is estimated or not known."""
+    nodes = snapshot["nodes"].values()
+    known = money(snapshot["aggregates"]["total_cost_usd"])
+    estimated = sum(estimated_of(node)[1] for node in nodes)
+    unknown = sum(node["cost_usd"] is None for node in nodes)
+    parts = [f"{money(estimated)} of it estimated"] if estimated else []
+    if unknown:
+        parts.append(f"beside {counted(unknown, 'call')} of unknown price")
+    return f"{known} ({', '.join(parts)})" if parts else known
 
 
 def _was_made(node: Node) -> bool:

@@ -19,7 +19,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("parent_id", "model", "stop_reason", "error_class"), (str, NoneType)),
     **dict.fromkeys(("start_ts_ms", "retries_used"), (int,)),
     **dict.fromkeys(("end_ts_ms", "tokens_in", "tokens_out"), (int, NoneType)),
-    "cost_usd": (int, float),
+    "cost_usd": (int, float, NoneType),
     "metadata": (dict,),
 }
 
@@ -82,7 +82,8 @@ def _broken_life(node: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _bad_usage(node: Mapping[str, Any]) -> Iterator[str]:
-    if not isfinite(node["cost_usd"]) or node["cost_usd"] < 0:
+    cost_usd = node["cost_usd"] or 0
+    if not isfinite(cost_usd) or cost_usd < 0:
         yield f"costs {node['cost_usd']}"
     for field in ("retries_used", "tokens_in", "tokens_out"):
         if (node[field] or 0) < 0:

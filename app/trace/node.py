@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
 NodeKind = Literal["llm", "tool", "system"]
 TerminalStatus = Literal["success", "fail", "halt"]
@@ -49,7 +49,8 @@ class NodeFields(TypedDict):
     status: NodeStatus
     model: str | None
     retries_used: int
-    cost_usd: float
+    cost_usd: float | None
+    """None if the price of what it used is not known."""
     tokens_in: int | None
     tokens_out: int | None
     stop_reason: str | None
@@ -94,6 +95,21 @@ def number_of(node_id: str) -> int:
     return int(node_id[1:])
 
 
+ESTIMATED: Final = "estimated"
+"""Key of the metadata that says which part of a call's usage was estimated, in the same words."""
+
+WAITED_MS: Final = "waited_ms"
+"""Key of the metadata that says how long a call has waited for its budget before it began."""
+
+
+def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
+    """Return which part of the tokens and of the cost in US dollars of a call was estimated."""
+    part = (node.get("metadata") or {}).get(ESTIMATED)
+    if not isinstance(part, dict):
+        return 0, 0.0
+    return (part.get("tokens_in") or 0) + (part.get("tokens_out") or 0), part.get("cost_usd") or 0.0
+
+
 Cost = Decimal | float
 """US dollars. Exact as a Decimal; a float counts as the number it prints as."""
 
@@ -106,8 +122,10 @@ _MAX_COST: Final = Decimal(MAX_COST_USD)
 _NUMBERS: Final = frozenset({int, float})
 
 
-def checked_usage(cost_usd: Cost, tokens_in: int | None, tokens_out: int | None) -> Decimal:
+def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None) -> Decimal:
     """Return the cost as exact money, if it and the tokens are what a call can use.
+
+    A cost that is not known adds nothing to any sum.
 
     Raises:
         ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
@@ -115,6 +133,8 @@ def checked_usage(cost_usd: Cost, tokens_in: int | None, tokens_out: int | None)
     """
     if not (_counts(tokens_in) and _counts(tokens_out)):
         raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
+    if cost_usd is None:
+        return FREE
     if isinstance(cost_usd, Decimal):
         if cost_usd.is_finite() and FREE <= cost_usd <= _MAX_COST:
             return cost_usd

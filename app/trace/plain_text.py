@@ -23,8 +23,10 @@ def duration(ms: int) -> str:
     return f"{minutes // 60} h {minutes % 60:02} m"
 
 
-def money(usd: float) -> str:
+def money(usd: float | None) -> str:
     """Return dollars to a hundredth of a cent."""
+    if usd is None:
+        return "unknown"
     return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
 
 

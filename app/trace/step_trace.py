@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import ATTEMPT, FREE, NodeFields, number_of
+from app.trace.node import ATTEMPT, FREE, NodeFields, estimated_of, number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,40 @@ class StepUse:
     """How many attempt nodes are its children; 0 if the first attempt succeeded."""
     tokens_in: int = 0
     tokens_out: int = 0
-    cost_usd: Decimal = FREE
+    cost_usd: Decimal | None = FREE
+    """None if the price of one of the calls is not known."""
+    tokens_estimated: int = 0
+    """The part of the tokens that was estimated."""
+    cost_usd_estimated: Decimal = FREE
+    """The part of the cost that was estimated."""
 
     @property
     def attempts(self) -> int:
         """How often it was attempted, a fallback included."""
         return self.attempt_nodes or 1
 
-    def add(self, cost_usd: Decimal, tokens_in: int, tokens_out: int) -> None:
-        """Add what a call or a nested step used."""
-        self.cost_usd += cost_usd
-        self.tokens_in += tokens_in
-        self.tokens_out += tokens_out
+    def add_call(self, node: NodeFields) -> None:
+        """Add what a call used."""
+        cost = node["cost_usd"]
+        if cost is None or self.cost_usd is None:
+            self.cost_usd = None
+        elif cost:
+            self.cost_usd += Decimal(str(cost))
+        self.tokens_in += node["tokens_in"] or 0
+        self.tokens_out += node["tokens_out"] or 0
+        tokens, estimated_usd = estimated_of(node)
+        if tokens or estimated_usd:
+            self.tokens_estimated += tokens
+            self.cost_usd_estimated += Decimal(str(estimated_usd))
+
+    def add_step(self, nested: "StepUse") -> None:
+        """Add what a nested step used."""
+        known = self.cost_usd is not None and nested.cost_usd is not None
+        self.cost_usd = self.cost_usd + nested.cost_usd if known else None  # type: ignore[operator]
+        self.tokens_in += nested.tokens_in
+        self.tokens_out += nested.tokens_out
+        self.tokens_estimated += nested.tokens_estimated
+        self.cost_usd_estimated += nested.cost_usd_estimated
 
 
 class StepSource(Protocol):
@@ -184,7 +206,7 @@ def _details(record: StepRecord, use: StepUse | None) -> dict[str, Any]:
             "status": use.node["status"],
             "stop_reason": use.node["stop_reason"],
             "attempts": use.attempts,
-            "cost_usd": float(use.cost_usd),
+            "cost_usd": None if use.cost_usd is None else float(use.cost_usd),
             "nested_in": use.nested_in,
         }
     details["recovered_by"] = record.recovered_by
@@ -208,10 +230,7 @@ def uses_of(nodes: Iterable[NodeFields], steps: Container[str]) -> dict[str, Ste
         elif parent_id == use.node["node_id"] and node["name"] == ATTEMPT:
             use.attempt_nodes += node["kind"] == "system"
         nearest[node_id] = use
-        cost = node["cost_usd"]
-        use.add(
-            Decimal(str(cost)) if cost else FREE, node["tokens_in"] or 0, node["tokens_out"] or 0
-        )
+        use.add_call(node)
     return uses
 
 
@@ -219,4 +238,4 @@ def add_nested(uses: Mapping[str, StepUse]) -> None:
     """Add to each step what the steps nested in it used."""
     for use in reversed(list(uses.values())):
         if use.nested_in is not None:
-            uses[use.nested_in].add(use.cost_usd, use.tokens_in, use.tokens_out)
+            uses[use.nested_in].add_step(use)

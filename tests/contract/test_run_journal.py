@@ -1,10 +1,12 @@
 """What the journal and the end of a run promise, asked of every implementation."""
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from app.control.budget import Dimension
 from app.runs.ports import (
     JournalWrite,
     LateResult,
@@ -62,6 +64,27 @@ class TestJournaling:
             await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(record,)))
 
         assert list(await ports.runs.calls(KEY)) == [noted]
+
+    async def test_what_a_run_has_spent_is_the_sum_of_what_its_calls_are_charged(
+        self, ports: Ports
+    ) -> None:
+        """Money is exact; before the first call it is nothing, and so is what is not charged."""
+        await ports.claimed()
+        assert (await ports.runs.spent(KEY)).charge == {}
+        charge = {"tokens": 15, "tokens_estimated": 4, "cost_usd": "0.1", "api_calls": 1}
+        records = records_of(graph_with_calls("case-1", llm_calls=3), charge=charge)
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=tuple(records)))
+
+        spent = await ports.runs.spent(KEY)
+        calls = sum(bool(record.charge) for record in records)
+        assert calls >= 3
+        assert spent.charge == {
+            Dimension.TOKENS: 15 * calls,
+            Dimension.TOKENS_ESTIMATED: 4 * calls,
+            Dimension.COST_USD: Decimal("0.1") * calls,
+            Dimension.API_CALLS: calls,
+        }
+        assert spent.seconds >= 0
 
     async def test_a_call_is_read_with_what_it_asked_its_attempts_and_the_root(
         self, ports: Ports

@@ -187,7 +187,8 @@ def test_the_oracle_sees_what_is_broken(variant: dict[str, Any], broken: str) ->
 @pytest.mark.req("000/B1")
 def test_the_oracle_sees_an_overshoot(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that lets everything through."""
-    monkeypatch.setattr(Scope, "_require_room", lambda scope, charge: None)
+    monkeypatch.setattr(Scope, "refusal", lambda scope, charge, held: None)
+    monkeypatch.setattr(Scope, "room", lambda scope, dimension, claimed=0: None)
 
     assert any(" calls of " in problem for problem in _found_with({}, seeds=200))
 

@@ -68,7 +68,7 @@ def aggregates_of(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     every = nodes.values()
     calls = [node["kind"] for node in every if node["status"] == "success"]
     return {
-        "total_cost_usd": sum(node["cost_usd"] for node in every),
+        "total_cost_usd": sum(node["cost_usd"] or 0 for node in every),
         "total_llm_calls": calls.count("llm"),
         "total_tool_calls": calls.count("tool"),
         "total_retries": sum(n["retries_used"] for n in every if n["status"] in TERMINAL),

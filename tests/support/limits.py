@@ -108,6 +108,7 @@ def tier_model(**given: Any) -> TierModel:
     """A model that is asked without patience or temperature of its own."""
     usual = {
         "max_output_tokens": 1024,
+        "min_output_tokens": 256,
         "timeout_seconds": 30.0,
         "structured_output": StructuredOutput.AUTO,
     }

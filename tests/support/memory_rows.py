@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED
+from app.runs.ports import SpentSoFar
+from app.runs.replay import spent_before
 from app.runs.run import TERMINAL, CallRecord, CancelRequest, EventRecord, Run, RunStatus
 from app.trace.frozen_json import thawed
 
@@ -37,6 +39,11 @@ def run_of(row: Row) -> Run:
 
 def journal_of(row: Row) -> list[CallRecord]:
     return [row.calls[node_id] for node_id in sorted(row.calls, key=lambda id_: int(id_[1:]))]
+
+
+def spent_of(row: Row) -> SpentSoFar:
+    charge = spent_before(journal_of(row))
+    return SpentSoFar(charge=charge, seconds=run_of(row).active_seconds)
 
 
 def write_calls(row: Row, records: Iterable[CallRecord]) -> None:

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from itertools import accumulate
 from typing import Any
 
+from app.runs.ports import SpentSoFar
 from app.runs.run import CallRecord, RunKey
-from tests.support.memory_rows import Row, as_json, journal_of
+from tests.support.memory_rows import Row, as_json, journal_of, spent_of
 
 
 @asynccontextmanager
@@ -29,6 +30,9 @@ class MemoryTraces:
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         async with transaction():
             return journal_of(self.rows.get(key, Row()))
+
+    async def spent(self, key: RunKey) -> SpentSoFar:
+        return spent_of(self.rows[key])
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
         async with transaction():

@@ -146,6 +146,21 @@ _WRITE_CALLS = """
     WHERE calls.status IN ('created', 'running') OR calls.status = excluded.status
 """
 
+SPENT = """
+    SELECT coalesce(jsonb_object_agg(dimension, amount), '{}') AS charge,
+        coalesce((SELECT active_seconds + CASE WHEN status = 'running'
+                THEN greatest(0, extract(epoch FROM clock_timestamp() - claimed_at)) ELSE 0 END
+            FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s), 0)::float8 AS seconds
+    FROM (
+        SELECT part.dimension, CASE WHEN bool_or(jsonb_typeof(part.amount) = 'string')
+            THEN to_jsonb(sum((part.amount #>> '{}')::numeric)::text)
+            ELSE to_jsonb(sum((part.amount #>> '{}')::numeric)) END AS amount
+        FROM calls, jsonb_each(charge) AS part(dimension, amount)
+        WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+        GROUP BY part.dimension
+    ) AS spent"""
+"""What a run has spent so far; money is stored as text, and is text here as well."""
+
 WRITE_CALLS = _WRITE_CALLS.format(calls=_CALLS)
 """Write journal rows of a run that this transaction has locked. A call that has ended keeps the way
 it ended; a node that was stored before anything was noted of it gets its key later."""

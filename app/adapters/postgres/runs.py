@@ -52,6 +52,7 @@ from app.adapters.postgres.run_statements import (
     EVENTS,
     PAYLOADS,
     RELEASE,
+    SPENT,
     WRITE_CALLS,
     WRITE_EVENTS,
 )
@@ -66,7 +67,9 @@ from app.runs.ports import (
     Notification,
     Page,
     RunFilter,
+    SpentSoFar,
 )
+from app.runs.replay import charge_of
 from app.runs.run import (
     TERMINAL,
     CallRecord,
@@ -259,6 +262,13 @@ class PostgresRuns:
         """Return the journal of a run, in the order of its CallNodes."""
         async with transaction(self.engines.work) as connection:
             return await journal_of(connection, key)
+
+    async def spent(self, key: RunKey) -> SpentSoFar:
+        """Return what a run has spent so far."""
+        asked = {"tenant": key.tenant, "run_id": key.run_id}
+        async with transaction(self.engines.work) as connection:
+            found = (await connection.exec_driver_sql(SPENT, asked)).one()
+        return SpentSoFar(charge=charge_of(found.charge), seconds=found.seconds)
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
         """Return one call with what it asked, its attempts and the root of the run."""

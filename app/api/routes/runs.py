@@ -114,7 +114,8 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 @router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: its state, its result, what it has spent and why it stopped."""
-    return view_of(await request.runs.get(request.key(run_id)), request.root)
+    run = await request.runs.get(request.key(run_id))
+    return view_of(await request.runs.with_usage(run), request.root)
 
 
 @router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)

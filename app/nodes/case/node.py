@@ -190,7 +190,7 @@ def _halt(decided: GateDecision, work: CaseWork) -> Stop:
             scope=work.context.node_id,
             limit=limit,
             used=used,
-            reason=f"ACT step limit exceeded: {used}/{limit}",
+            reason=f"ACT step limit exceeded: {used} used, limit {limit}",
         )
     )
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -61,15 +61,22 @@ class TierUsage:
     """The part of ``tokens_in`` that came from a provider's cache."""
     tokens_reasoning: int = 0
     """The part of ``tokens_out`` that went into reasoning."""
-    cost_usd: Decimal = Decimal(0)
+    cost_usd: Decimal | None = Decimal(0)
+    """None if the price of one of the calls is not known."""
+    tokens_estimated: int = 0
+    """The part of the tokens that was estimated, because the provider sent no counts."""
+    cost_usd_estimated: Decimal = Decimal(0)
     answers: Counter[ModelName] = field(default_factory=Counter)
     """How often each model has answered, in the order of their first answers."""
 
     def add(self, completion: Completion) -> None:
         """Count an answer, its tokens and its cost."""
         self.calls += 1
-        for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning", "cost_usd"):
+        for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"):
             setattr(self, name, getattr(self, name) + getattr(completion, name))
+        self.cost_usd = _sum((self.cost_usd, completion.cost_usd))
+        self.tokens_estimated += completion.tokens_estimated
+        self.cost_usd_estimated += completion.cost_usd_estimated
         self.answers[ModelName(completion.provider, completion.model)] += 1
 
     @property
@@ -214,14 +221,27 @@ def _counters(state: CaseState) -> dict[str, Any]:
     }
 
 
-def token_usage(*used: TierUsage | Completion) -> dict[str, int | float]:
-    """Return the sums of tokens and cost, as results and logs show them."""
+def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:
+    """Return the sum of costs; None if one of them is not known."""
+    found = list(costs)
+    known = [cost for cost in found if cost is not None]
+    return sum(known, Decimal(0)) if len(known) == len(found) else None
+
+
+def token_usage(*used: TierUsage | Completion) -> dict[str, int | float | None]:
+    """Return the sums of tokens and cost, as results and logs show them.
+
+    ``cost_usd`` is None if the price of a call is not known.
+    """
+    cost_usd = _sum(each.cost_usd for each in used)
     return {
         "input": sum(each.tokens_in for each in used),
         "output": sum(each.tokens_out for each in used),
         "cached_input": sum(each.tokens_cached for each in used),
         "reasoning": sum(each.tokens_reasoning for each in used),
-        "cost_usd": float(sum(each.cost_usd for each in used)),
+        "cost_usd": None if cost_usd is None else float(cost_usd),
+        "estimated": sum(each.tokens_estimated for each in used),
+        "cost_usd_estimated": float(sum(each.cost_usd_estimated for each in used)),
     }
 
 
@@ -287,7 +307,7 @@ class CaseWork:
             Dimension.TOOL_CALLS: self.state.tool_calls,
             Dimension.TOKENS: sum(tier.tokens for tier in usage),
         }
-        if cost := sum(tier.cost_usd for tier in usage):
+        if cost := _sum(tier.cost_usd for tier in usage):
             used[Dimension.COST_USD] = cost
         limits = self.limits
         reached = (name for name, amount in used.items() if amount >= limits.get(name, math.inf))

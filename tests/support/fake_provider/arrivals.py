@@ -28,6 +28,10 @@ class Arrival:
     """``time.monotonic()``, which every process of a Linux machine reads alike."""
     ended_wall: float | None = None
     ended_monotonic: float | None = None
+    charged: dict[str, int] | None = None
+    """Once it is answered as a reply with counts: tokens_in, tokens_out and tokens_cached."""
+    refused: bool = False
+    """Whether it was answered with a status above 200."""
     outcome: Outcome = "open"
     """``client_gone``: the client hung up before the answer was complete."""
 

@@ -137,6 +137,18 @@ def _tokens(prompt: Prompt, step: Step, text: str) -> tuple[int, int]:
     return tokens_in, tokens_out
 
 
+def charged(prompt: Prompt, step: Step) -> dict[str, int] | None:
+    """What a complete answer counts; None if it counts nothing."""
+    if step.status != 200 or step.omit_usage or step.cut or step.raw_body is not None:
+        return None
+    tokens_in, tokens_out = _tokens(prompt, step, step.reply_text(prompt.question))
+    return {
+        "tokens_in": tokens_in,
+        "tokens_out": tokens_out,
+        "tokens_cached": step.tokens_cached,
+    }
+
+
 def stream(prompt: Prompt, step: Step) -> Iterator[bytes]:
     """The same answer as server-sent events, a few characters at a time."""
     document = reply(prompt, step)

@@ -75,6 +75,8 @@ class Server:
             connection.abort()
         else:
             await self._send(step, prompt, connection)
+            arrival.refused = step.status != 200
+            arrival.charged = dialects.charged(prompt, step)
         self._log.end(arrival, "cut" if step.cut else "answered")
 
     async def _send(self, step: Step, prompt: dialects.Prompt, connection: Connection) -> None:

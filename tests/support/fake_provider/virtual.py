@@ -6,14 +6,28 @@ take seconds are exact and take none.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
+from app.adapters.providers.pydantic_ai.transport import SpreadTransport
 from tests.support.fake_provider import dialects
 from tests.support.fake_provider.script import Playbook, Script, Step
+
+
+class _Wire(httpx2.AsyncBaseTransport):
+    """Hands each request to whoever answers it."""
+
+    def __init__(
+        self, answer: Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]
+    ) -> None:
+        self._answer = answer
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the answer."""
+        return await self._answer(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class VirtualProvider:
 
     def client(self) -> httpx2.AsyncClient:
         """Return a client whose every request comes here."""
-        return httpx2.AsyncClient(transport=httpx2.MockTransport(self._answer))
+        return httpx2.AsyncClient(transport=SpreadTransport(lambda: _Wire(self._answer)))
 
     def times(self, model: str | None = None) -> list[float]:
         """When requests came, for one model or for all."""
@@ -58,8 +72,11 @@ class VirtualProvider:
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         prompt = dialects.read_prompt(request.url.path, json.loads(request.content))
         now = asyncio.get_running_loop().time()
-        self.arrivals.append(VirtualArrival(now, prompt.model, request.content))
         step, _ = self.playbook.next_step(prompt.text, prompt.model)
+        if step.cut != "before":
+            async for _ in request.stream:  # type: ignore[union-attr]
+                pass  # from here on it is sent
+        self.arrivals.append(VirtualArrival(now, prompt.model, request.content))
         if step.hang:
             await asyncio.Event().wait()
         await asyncio.sleep(step.delay_seconds)

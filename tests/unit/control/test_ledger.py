@@ -121,7 +121,9 @@ def test_whichever_limit_is_hit_first_is_named(limits: tuple[int, ...], tripped:
 
     cause = refused.value.cause
     assert (cause.scope, cause.dimension, cause.limit, cause.used) == (tripped, "tool_calls", 5, 5)
-    assert refused.value.reason == f"Tool call limit exceeded: 5/5 (scope {tripped})"
+    assert refused.value.reason == (
+        f"Tool call limit exceeded: 5 used, 0 reserved, 1 requested, limit 5 (scope {tripped})"
+    )
 
 
 def test_a_refused_reservation_leaves_nothing_behind() -> None:
@@ -146,7 +148,9 @@ def test_after_an_overshoot_nothing_more_is_let_through(next_charge: dict[Dimens
     with pytest.raises(BudgetExceededError) as refused:
         scope.reserve(next_charge)
 
-    assert refused.value.reason == "Token limit exceeded: 101/100 (scope run)"
+    assert refused.value.reason == (
+        "Token limit exceeded: 101 used, 0 reserved, 0 requested, limit 100 (scope run)"
+    )
 
 
 @pytest.mark.parametrize("next_charge", [{Dimension.STEPS: 1}, {Dimension.TOOL_CALLS: 1}])

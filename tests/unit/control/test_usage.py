@@ -9,17 +9,23 @@ from app.control.stops import Stop, StopKind
 from app.control.usage import BudgetExceededError, Charge, ResourceUsage
 
 SPENT: dict[str, tuple[Charge, str]] = {
-    "max_tokens": ({Dimension.TOKENS: 10}, "Token limit exceeded: 10/10"),
-    "max_steps": ({Dimension.STEPS: 10}, "Step limit exceeded: 10/10"),
-    "max_api_calls": ({Dimension.API_CALLS: 10}, "API call limit exceeded: 10/10"),
-    "max_cost_dollars": ({Dimension.COST_USD: Decimal(10)}, "Cost limit exceeded: $10/$10"),
+    "max_tokens": ({Dimension.TOKENS: 10}, "Token limit exceeded: 10 used, limit 10"),
+    "max_steps": ({Dimension.STEPS: 10}, "Step limit exceeded: 10 used, limit 10"),
+    "max_api_calls": ({Dimension.API_CALLS: 10}, "API call limit exceeded: 10 used, limit 10"),
+    "max_cost_dollars": (
+        {Dimension.COST_USD: Decimal(10)},
+        "Cost limit exceeded: $10 used, limit $10",
+    ),
     "max_llm_calls_small": (
         {Dimension.LLM_CALLS_SMALL: 10},
-        "Small-tier LLM call limit exceeded: 10/10",
+        "Small-tier LLM call limit exceeded: 10 used, limit 10",
     ),
-    "max_llm_calls_big": ({Dimension.LLM_CALLS_BIG: 10}, "Big-tier LLM call limit exceeded: 10/10"),
-    "max_tool_calls": ({Dimension.TOOL_CALLS: 10}, "Tool call limit exceeded: 10/10"),
-    "max_turns": ({Dimension.TURNS: 10}, "Turn limit exceeded: 10/10"),
+    "max_llm_calls_big": (
+        {Dimension.LLM_CALLS_BIG: 10},
+        "Big-tier LLM call limit exceeded: 10 used, limit 10",
+    ),
+    "max_tool_calls": ({Dimension.TOOL_CALLS: 10}, "Tool call limit exceeded: 10 used, limit 10"),
+    "max_turns": ({Dimension.TURNS: 10}, "Turn limit exceeded: 10 used, limit 10"),
 }
 
 
@@ -73,7 +79,7 @@ def test_time_is_measured_with_a_clock_that_nobody_corrects() -> None:
     assert not usage.exceeds(budget)[0]
 
     clock.now += 0.1
-    assert usage.exceeds(budget) == (True, "Time limit exceeded: 7.5s/7.5s")
+    assert usage.exceeds(budget) == (True, "Time limit exceeded: 7.5s used, limit 7.5s")
     assert usage.start_time.tzinfo is not None
 
 
@@ -99,7 +105,10 @@ def test_money_adds_up_exactly() -> None:
         usage.add({Dimension.COST_USD: Decimal("0.1")})
 
     assert usage.of(Dimension.COST_USD) == 1
-    assert usage.exceeds(Budget(max_cost_dollars=1)) == (True, "Cost limit exceeded: $1.0/$1")
+    assert usage.exceeds(Budget(max_cost_dollars=1)) == (
+        True,
+        "Cost limit exceeded: $1.0 used, limit $1",
+    )
 
 
 def test_usage_is_shown_as_json_numbers() -> None:
@@ -114,6 +123,8 @@ def test_usage_is_shown_as_json_numbers() -> None:
         "steps": 0,
         "api_calls": 2,
         "cost_usd": 0.25,
+        "tokens_estimated": 0,
+        "cost_usd_estimated": 0.0,
         "tool_calls": 3,
         "seconds": 1.235,
     }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget, Dimension
-from app.control.ledger import Reservation, Scope
+from app.control.ledger import Reservation, Room, Scope, Waiter
 from app.control.usage import NOTHING, Charge, ResourceUsage
 from app.engine.call import (
     AttemptError,
@@ -109,12 +109,18 @@ class WatchedGraph(ExecutionGraph):
 class WatchedScope(Scope):
     """Says when something is reserved and settled."""
 
-    __slots__ = ("events",)
     events: list[str]
 
-    def reserve(self, charge: Charge) -> Reservation:
+    def ask(
+        self,
+        charge: Charge,
+        wanted: Callable[[Room], Charge] | None = None,
+        *,
+        tracked: bool = True,
+    ) -> Reservation | Waiter:
         self.events.append("reserve")
-        return WatchedReservation(super().reserve(charge), self.events)
+        asked = super().ask(charge, wanted, tracked=tracked)
+        return WatchedReservation(asked, self.events) if isinstance(asked, Reservation) else asked
 
 
 class WatchedReservation(Reservation):
@@ -125,6 +131,7 @@ class WatchedReservation(Reservation):
     _inner: Reservation
 
     def __init__(self, inner: Reservation, events: list[str]) -> None:
+        super().__init__(inner.line, (), inner.charge)
         self._inner = inner
         self._events = events
 

@@ -174,6 +174,8 @@ def test_every_attempt_is_charged_and_the_call_once() -> None:
         "api_calls": 3,
         "tokens": 100 + 3 + 75,
         "cost_usd": Decimal("0.81"),
+        "tokens_estimated": 100,
+        "cost_usd_estimated": Decimal("0.50"),
     }
     assert dict(gateway.entry().charge) == gateway.spent()
     assert gateway.node()["cost_usd"] == 0.81

@@ -31,7 +31,10 @@ def test_a_limit_of_n_steps_executes_exactly_n(limit: int) -> None:
     assert isinstance(outcome.stop, BudgetExceededError)
     assert outcome.stop.cause.dimension == "steps"
     assert outcome.steps[refused].status is StepStatus.HALTED
-    assert world.nodes()[refused] == ("halt", f"Step limit exceeded: {limit}/{limit} (scope run)")
+    assert world.nodes()[refused] == (
+        "halt",
+        f"Step limit exceeded: {limit} used, 0 reserved, 1 requested, limit {limit} (scope run)",
+    )
     assert [step for step, _ in world.node.seen] == done
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -297,3 +298,36 @@ def test_a_cancel_from_outside_does_not_wait_for_stubborn_work(seed: int) -> Non
         assert told == ["late"]
 
     play(main, seed)
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_a_failure_that_comes_after_a_cancel_is_no_complaint_of_the_loop(supervised: bool) -> None:
+    """Nobody waits for it any more; it used to be reported when it was collected."""
+    complaints: list[dict[str, Any]] = []
+
+    async def fails_late() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(10)
+        raise ValueError("late")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+        work = (
+            Supervisor(grace_seconds=GRACE).run(fails_late(), CancellationToken(), late=print)
+            if supervised
+            else shielded(_fails_after(1), grace_seconds=0.5)
+        )
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(2)
+
+    play(main, 0)
+    gc.collect()
+    assert complaints == []
+
+
+async def _fails_after(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    raise ValueError("late")

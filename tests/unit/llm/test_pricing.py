@@ -63,7 +63,7 @@ def test_a_stated_price_wins_over_the_list(model: TierModel, cost_usd: int) -> N
     costs: list[Decimal] = []
 
     async def story(asking: Asking) -> None:
-        costs.append((await asking.ask()).cost_usd)
+        costs.append((await asking.ask()).cost_usd or Decimal(0))
 
     told(story, model, list_price=lambda *_: Decimal(5))
     assert costs == [cost_usd]

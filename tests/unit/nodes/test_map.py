@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget
+from app.engine.ports import CallOutcome
 from app.nodes.subgraph import UnfitListError
 from app.nodes.templates import MissingValueError
 from tests.unit.nodes.case.world import ScriptedModel
@@ -215,3 +216,43 @@ async def test_a_list_may_have_a_thousand_items_unless_the_step_says_otherwise()
 def test_the_data_of_a_map_is_checked(data: dict[str, Any], places: list[str]) -> None:
     """With what stands in it."""
     assert World(functions=[twice]).places(mapped(**data)) == [f"steps.0.data{p}" for p in places]
+
+
+@pytest.mark.req("000/E2")
+async def test_a_map_that_is_tried_again_asks_only_for_items_that_were_not_answered() -> None:
+    """What was answered in the first attempt is not paid for twice."""
+    asked: list[int] = []
+
+    @function("once")
+    def once(context: Any) -> Any:
+        asked.append(context.input)
+        if context.input == 3 and asked.count(3) == 1:
+            raise ValueError("not yet")
+        return context.input * 2
+
+    here = World(functions=[once])
+    mapping = step("m", "map", {"step": {"type": "function", "data": {"name": "once"}}})
+    retried = {**mapping, "policy": {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}}
+
+    assert await here.value(graph(retried), "m", default=[1, 2, 3, 4]) == [2, 4, 6, 8]
+    assert asked == [1, 2, 3, 3, 4]
+
+
+async def test_an_attempt_in_another_process_knows_what_was_answered_in_this_one() -> None:
+    """The journal holds the items of the attempt that had failed."""
+    asked: list[int] = []
+
+    @function("twice of it")
+    def twice_of_it(context: Any) -> Any:
+        asked.append(context.input)
+        return context.input * 2
+
+    here = World(functions=[twice_of_it])
+    failed = {"error_class": "ValueError", "message": "not yet", "failed_attempts": 1}
+    here.journal.remember("step:m", CallOutcome.UNKNOWN, failed)
+    here.journal.remember("step:m/0", CallOutcome.RESULT, {"default": 20})
+    mapping = step("m", "map", {"step": {"type": "function", "data": {"name": "twice of it"}}})
+    retried = {**mapping, "policy": {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}}
+
+    assert await here.value(graph(retried), "m", default=[10, 2]) == [20, 4]
+    assert asked == [2]

@@ -69,7 +69,6 @@ def test_a_natural_end_is_a_success() -> None:
             "budget",
         ),
         (DeadlineExceededError(AT), RunStatus.HALTED, "budget", "deadline"),
-        (Stop(Cause(kind=Kind.LOOP)), RunStatus.HALTED, "budget", "loop"),
         (HandOver("lost"), RunStatus.FAILED, None, "worker_lost"),
         (Stop(Cause(kind=Kind.ERROR)), RunStatus.FAILED, None, "error"),
     ],

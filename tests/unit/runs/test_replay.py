@@ -1,11 +1,12 @@
 """What an earlier execution left, made ready for the next one."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from app.control.budget import Dimension
-from app.engine.ports import CallOutcome
+from app.engine.ports import IF_LOST, CallOutcome
 from app.engine.step_path import StepPath
 from app.runs.replay import entries_of, graph_of, reopened, spent_before, spent_inside, tries_of
 from app.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
@@ -137,3 +138,23 @@ def test_what_was_spent_inside_a_step_is_all_that_its_attempts_have_charged() ->
 
     assert spent_inside(earlier, StepPath("outer")) == {Dimension.TOKENS: 4 + 8 + 16 + 32}
     assert spent_inside(earlier, StepPath("nothing")) == {}
+
+
+def test_a_call_that_was_lost_in_flight_shows_what_it_is_charged() -> None:
+    """Its tokens and its cost, marked as the estimates that they are: the usage says the same."""
+    *others, flying, attempt = lost()
+    estimated = {"tokens_in": 20, "tokens_out": 10, "cost_usd": 0.25}
+    value = {IF_LOST: {**estimated, "cost_usd": "0.25", "estimated": estimated}}
+    charge = {**flying.charge, "tokens_estimated": 30, "cost_usd_estimated": "0.25"}
+
+    earlier = [*others, replace(flying, value=value, charge=charge), attempt]
+    graph, _ = graph_of(RUN, earlier)
+
+    node = graph.node(flying.node_id)
+    assert (node["status"], node["stop_reason"]) == ("halt", "worker_lost")
+    assert (node["tokens_in"], node["tokens_out"], node["cost_usd"]) == (20, 10, 0.25)
+    assert node["metadata"]["estimated"] == estimated
+    totals = graph.snapshot()["aggregates"]
+    tokens = totals["total_tokens_in"] + totals["total_tokens_out"]
+    assert tokens == spent_before(earlier)[Dimension.TOKENS]
+    assert spent_before(earlier)[Dimension.TOKENS_ESTIMATED] == 30

@@ -23,7 +23,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from app.adapters.providers.pydantic_ai.transport import ReplyRefusedError
+from app.adapters.providers.pydantic_ai.transport import ReplyRefusedError, noting_delivery
 from app.llm.ports import Message, ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
 from app.observability.redaction import redact_text
 
@@ -101,8 +101,9 @@ class PydanticAIProvider:
         Raises:
             ModelError: there is no usable reply.
         """
-        async with self._slots:
-            outcome = await self._attempt(model, request)
+        with noting_delivery(request.delivery):
+            async with self._slots:
+                outcome = await self._attempt(model, request)
         if isinstance(outcome, ModelError):
             # Raised out here so that it carries no context: the library's message in a traceback
             # would show what the provider wrote.

@@ -10,12 +10,14 @@ calls are therefore spread over pools of `_CALLS_PER_POOL`, which come and go wi
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import cast
 
 import httpx2
 
-from app.llm.ports import MAX_REPLY_BYTES
+from app.llm.ports import MAX_REPLY_BYTES, Delivery
 
 _CALLS_PER_POOL = 32
 _KEEP_ALIVE_SECONDS = 30.0
@@ -24,6 +26,21 @@ _UNCOMPRESSED = frozenset({"", "identity"})
 _KNOWN_COMPRESSIONS = frozenset({"gzip", "deflate"})
 _EITHER_HEADER = zlib.MAX_WBITS | 32
 _PIECE_BYTES = 64 * 1024
+
+
+_DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
+
+
+@contextmanager
+def noting_delivery(delivery: Delivery | None) -> Iterator[None]:
+    """Note in ``delivery`` when a request that is made in the block is sent: not before."""
+    if delivery is not None:
+        delivery.sent = False
+    token = _DELIVERY.set(delivery)
+    try:
+        yield
+    finally:
+        _DELIVERY.reset(token)
 
 
 class ReplyRefusedError(Exception):
@@ -80,6 +97,9 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; the place in the pool is held until the reply is closed."""
+        delivery = _DELIVERY.get()
+        if delivery is not None:
+            request.stream = _Body(cast(httpx2.AsyncByteStream, request.stream), delivery)
         pool = self._pool_with_room()
         pool.calls += 1
         try:
@@ -110,6 +130,19 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
         if pool.calls == 0 and pool is not self._pools[0]:
             self._pools.remove(pool)
             await pool.transport.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A request's body, which is read once there is a connection and its headers are sent."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, delivery: Delivery) -> None:
+        self._stream = stream
+        self._delivery = delivery
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._delivery.sent = True
+        async for part in self._stream:
+            yield part
 
 
 Unfold = Callable[[bytes], Iterator[bytes]]

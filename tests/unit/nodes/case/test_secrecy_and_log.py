@@ -76,6 +76,8 @@ async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
         "cached_input": 0,
         "reasoning": 0,
         "cost_usd": 0.0,
+        "estimated": 0,
+        "cost_usd_estimated": 0.0,
     }
     assert (acted["tool"], acted["args"]) == ("calculator", {"expression": "6 * 7"})
     assert '"value": "42"' in acted["output_summary"]

@@ -1,0 +1,97 @@
+"""What a run says that it used, against what the provider of its models has counted."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import combinations
+from typing import Any
+
+from app.trace.node import estimated_of
+from tests.support.fake_provider.arrivals import Arrival
+
+PRICES = {"in": Decimal(1), "out": Decimal(2), "cached": Decimal("0.1")}
+"""US dollars for a million tokens, of every model of the test."""
+
+
+def settings_of_prices(prefix: str) -> dict[str, str]:
+    """Settings of a model that costs so much."""
+    return {f"{prefix}_PRICE_PER_MILLION_{kind.upper()}_USD": str(p) for kind, p in PRICES.items()}
+
+
+@dataclass
+class _Call:
+    """One question to one model, with all its attempts in all processes."""
+
+    nodes: list[Mapping[str, Any]] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+
+
+def differences(
+    run: Mapping[str, Any], snapshot: Mapping[str, Any], arrivals: Sequence[Arrival]
+) -> Iterator[str]:
+    """Yield in what a run's usage, its trace and the provider's log contradict one another.
+
+    The prompt of every question holds ``<name of its step>``, as in ``<m/3>``.
+    """
+    calls = defaultdict[tuple[str, str], _Call](_Call)
+    for node in snapshot["nodes"].values():
+        if node["kind"] == "llm":
+            step = node["metadata"]["call_key"].partition("/answer")[0]
+            calls[step, node["model"]].nodes.append(node)
+    for arrival in arrivals:
+        step = arrival.prompt.partition("<")[2].partition(">")[0]
+        calls[step, arrival.model].arrivals.append(arrival)
+    yield from _wrong_sums(run["usage"], [node for call in calls.values() for node in call.nodes])
+    for (step, model), call in calls.items():
+        for problem in _wrong_call(call):
+            yield f"{step} asked {model}: {problem}"
+
+
+def _wrong_sums(usage: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    tokens = sum((node["tokens_in"] or 0) + (node["tokens_out"] or 0) for node in nodes)
+    if usage["tokens"] != tokens:
+        yield f"the run used {usage['tokens']} tokens, its trace says {tokens}"
+    estimated = [estimated_of(node) for node in nodes]
+    if usage["tokens_estimated"] != sum(tokens for tokens, _ in estimated):
+        yield f"the run estimates {usage['tokens_estimated']} tokens, its trace {estimated}"
+    cost = sum((Decimal(str(node["cost_usd"])) for node in nodes), Decimal(0))
+    if abs(Decimal(str(usage["cost_usd"])) - cost) > Decimal("1e-9"):
+        yield f"the run cost {usage['cost_usd']}, its trace says {cost}"
+
+
+def _wrong_call(call: _Call) -> Iterator[str]:
+    """Compare one call; an answer that was lost on its way is among what is estimated."""
+    marked = [estimated_of(node) for node in call.nodes]
+    estimated = sum(tokens for tokens, _ in marked)
+    charged = sum((n["tokens_in"] or 0) + (n["tokens_out"] or 0) for n in call.nodes) - estimated
+    counted = [arrival for arrival in call.arrivals if arrival.charged is not None]
+    lost = [a for a in call.arrivals if a.charged is None and not a.refused]
+    if lost and not estimated:
+        yield f"{len(lost)} attempts were not answered, and nothing is estimated"
+    unheard = range(len(counted) + 1) if estimated else (0,)
+    heard = [
+        some
+        for missing in unheard
+        for some in combinations(counted, len(counted) - missing)
+        if sum(map(_tokens, some)) == charged
+    ]
+    if not heard:
+        yield f"charged {charged}, counted {[_tokens(a) for a in counted]}, estimated {estimated}"
+        return
+    cost = sum((Decimal(str(n["cost_usd"])) for n in call.nodes), Decimal(0))
+    cost -= sum((Decimal(str(usd)) for _, usd in marked), Decimal(0))
+    if not any(abs(cost - sum(map(_cost, some))) < Decimal("1e-9") for some in heard):
+        yield f"charged ${cost}, counted {[_cost(a) for a in counted]}"
+
+
+def _tokens(arrival: Arrival) -> int:
+    counted = arrival.charged or {}
+    return counted["tokens_in"] + counted["tokens_out"]
+
+
+def _cost(arrival: Arrival) -> Decimal:
+    counted = arrival.charged or {}
+    fresh = counted["tokens_in"] - counted["tokens_cached"]
+    cost = fresh * PRICES["in"] + counted["tokens_cached"] * PRICES["cached"]
+    return (cost + counted["tokens_out"] * PRICES["out"]) / 1_000_000

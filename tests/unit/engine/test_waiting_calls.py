@@ -1,0 +1,258 @@
+"""Calls that wait for budget which others have reserved."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget, Dimension
+from app.control.stops import HandOver
+from app.control.usage import BudgetExceededError
+from app.engine.call import CallFailedError, Reply, Spent
+from app.engine.ports import IF_LOST, CallOutcome
+from app.trace.explain import explain
+from tests.unit.engine.driving import Scripted, drive, graph
+from tests.unit.engine.gateway import (
+    ESTIMATE,
+    REAL,
+    Attempts,
+    Gateway,
+    busy,
+    must_not_be_made,
+    now,
+    told,
+)
+
+ONE_ESTIMATE = Budget(max_tokens=120)
+"""Room for one estimate of 100, and for what one call of 75 leaves only if it is settled."""
+
+
+async def slow() -> Reply:
+    await asyncio.sleep(2)
+    return Reply({"text": "four"}, Spent(tokens_in=15, tokens_out=5))
+
+
+async def two_calls(gateway: Gateway) -> "tuple[asyncio.Task[Any], asyncio.Task[Any]]":
+    """Two calls side by side; the first one has begun before the second one."""
+    first = asyncio.create_task(gateway.perform(slow, key="a/llm"))
+    await asyncio.sleep(0.5)
+    return first, asyncio.create_task(gateway.perform(slow, key="b/llm"))
+
+
+@pytest.mark.req("000/B5")
+def test_calls_that_fit_one_after_the_other_wait_for_one_another() -> None:
+    """None is refused because of what another one has only reserved; the trace shows the waits."""
+
+    async def story(gateway: Gateway) -> None:
+        first, second = await two_calls(gateway)
+        await first
+        await second
+        assert now() == 4
+
+    gateway = told(story, budget=ONE_ESTIMATE)
+    assert gateway.spent()["tokens"] == 40
+    assert "waited_ms" not in gateway.node(2)["metadata"]
+    assert gateway.node(3)["metadata"]["waited_ms"] == 1500
+    assert "waited 1.50 s for its budget" in explain(gateway.graph.snapshot())
+
+
+def test_a_call_that_is_cancelled_while_it_waits_was_never_made() -> None:
+    """It cost nothing and holds nothing, and its trace says how long it waited."""
+
+    async def story(gateway: Gateway) -> None:
+        first, second = await two_calls(gateway)
+        await asyncio.sleep(1)
+        second.cancel()
+        await asyncio.wait([second])
+        assert second.cancelled()
+        await first
+
+    gateway = told(story, budget=ONE_ESTIMATE)
+    assert (gateway.node(3)["status"], gateway.node(3)["tokens_in"]) == ("halt", 0)
+    assert gateway.node(3)["metadata"]["waited_ms"] == 1000
+    assert gateway.entry(3).outcome is CallOutcome.NOT_MADE
+    assert gateway.spent()["api_calls"] == 1
+
+
+def test_a_call_is_refused_once_what_others_really_used_leaves_no_room_for_it() -> None:
+    """With what was used, reserved, requested and allowed, in words and in the stop."""
+
+    async def uses_all() -> Reply:
+        await asyncio.sleep(2)
+        return Reply("four", ESTIMATE)
+
+    async def story(gateway: Gateway) -> None:
+        first = asyncio.create_task(gateway.perform(uses_all, key="a/llm"))
+        await asyncio.sleep(1)
+        with pytest.raises(BudgetExceededError) as refused:
+            await gateway.perform(must_not_be_made, key="b/llm")
+        await first
+        stop = refused.value.cause.to_dict()
+        asked = {"used": 100, "reserved": 0, "requested": 100, "limit": 120}
+        assert stop | asked == stop
+        assert (stop["dimension"], stop["scope"]) == ("tokens", "run")
+        assert "100 used, 0 reserved, 100 requested, limit 120" in stop["reason"]
+
+    gateway = told(story, budget=ONE_ESTIMATE)
+    assert gateway.node(3)["metadata"]["waited_ms"] == 1000
+
+
+def test_a_refused_barrier_leaves_its_place_to_the_next_call() -> None:
+    """It gave the run up before it called; a limit of one still allows one."""
+
+    async def story(gateway: Gateway) -> None:
+        asked = 0
+
+        async def at_barrier() -> None:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(1)
+            if asked == 1:
+                raise HandOver("The database answers too slowly.")
+
+        gateway.journal.at_barrier = at_barrier
+        first, second = await two_calls(gateway)
+        with pytest.raises(HandOver):
+            await first
+        assert await second == {"text": "four"}
+
+    gateway = told(story, budget=Budget(max_llm_calls_small=1))
+    assert gateway.spent()["llm_calls_small"] == 1
+
+
+def test_a_call_inside_a_call_is_refused_what_the_call_around_it_holds() -> None:
+    """It would wait for itself."""
+
+    async def story(gateway: Gateway) -> None:
+        async def outer() -> Reply:
+            with pytest.raises(BudgetExceededError):
+                await gateway.perform(must_not_be_made, key="a/inner")
+            return Reply("four", REAL)
+
+        await gateway.perform(outer, key="a/llm")
+
+    assert told(story, budget=ONE_ESTIMATE).spent()["tokens"] == 75
+
+
+async def hangs() -> Reply:
+    await asyncio.sleep(100)
+    raise AssertionError
+
+
+def test_what_was_sent_and_not_answered_is_estimated_and_says_so() -> None:
+    """In the usage, in the journal and in the trace, which all say the same sums."""
+
+    async def story(gateway: Gateway) -> None:
+        call = asyncio.create_task(gateway.perform(hangs))
+        await asyncio.sleep(1)
+        in_flight = gateway.entry()
+        assert in_flight.charge[Dimension.TOKENS_ESTIMATED] == 100
+        assert in_flight.value[IF_LOST]["tokens_out"] == 20
+        call.cancel()
+        await asyncio.wait([call])
+
+    gateway = told(story)
+    spent = gateway.spent()
+    assert (spent["tokens"], spent["tokens_estimated"]) == (100, 100)
+    assert spent["cost_usd"] == spent["cost_usd_estimated"] == Decimal("0.50")
+    assert dict(gateway.entry().charge) == spent
+    node = gateway.node()
+    assert (node["tokens_in"], node["tokens_out"], node["cost_usd"]) == (80, 20, 0.5)
+    estimated = {"tokens_in": 80, "tokens_out": 20, "cost_usd": 0.5}
+    assert node["metadata"]["estimated"] == estimated
+    assert "estimated: 100 tokens and $0.5000" in explain(gateway.graph.snapshot())
+
+
+def test_of_a_retried_call_only_the_lost_attempt_is_estimated() -> None:
+    """The answer was counted by the provider."""
+    gateway = told(lambda gateway: gateway.perform(Attempts(busy())))
+
+    node: Any = gateway.node()
+    assert (node["tokens_in"], node["tokens_out"]) == (80 + 70, 20 + 5)
+    assert node["metadata"]["estimated"]["tokens_out"] == 20
+    assert (gateway.spent()["tokens"], gateway.spent()["tokens_estimated"]) == (175, 100)
+
+
+def test_a_price_that_is_not_known_is_null_and_not_zero() -> None:
+    """In the trace and in the usage; tokens are counted."""
+
+    async def attempt() -> Reply:
+        return Reply("four", Spent(tokens_in=70, tokens_out=5, cost_usd=None))
+
+    gateway = told(lambda gateway: gateway.perform(attempt, estimate=Spent(cost_usd=None)))
+
+    assert gateway.node()["cost_usd"] is None
+    usage = gateway.scope.to_dict()
+    assert (usage["cost_usd"], usage["unpriced_calls"], usage["tokens"]) == (None, 1, 75)
+    assert "unknown" in explain(gateway.graph.snapshot())
+
+
+@pytest.mark.parametrize("asked", ["2", b"2", object(), float("nan"), [1]])
+def test_a_wait_that_is_no_number_of_seconds_is_passed_over(asked: Any) -> None:
+    """The failure stays what it was, and the usual waits are kept."""
+    failure = busy()
+    failure.retry_after_seconds = asked
+
+    async def fails() -> Reply:
+        raise failure
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(CallFailedError, match="The provider is busy"):
+            await gateway.perform(fails)
+
+    assert told(story).node()["error_class"] == "ProviderBusy"
+
+
+WIDE = graph("ABC", max_parallel=3)
+
+
+@pytest.mark.req("000/B1", "004/lifecycle")
+@pytest.mark.parametrize("handed_over_after", [None, 3])
+def test_a_refused_lane_ends_no_run_whose_allowed_calls_are_handed_over(
+    handed_over_after: float | None,
+) -> None:
+    """Another process goes on with them; without a hand-over they end, and the limit is said."""
+
+    async def allowed(context: Any, inputs: Any) -> Any:
+        await asyncio.sleep(5)
+        return {"default": "answered"}
+
+    async def refused(context: Any, inputs: Any) -> Any:
+        context.scope.charge({Dimension.TOOL_CALLS: 1})
+        return {}
+
+    def before(world: Any) -> None:
+        if handed_over_after is not None:
+            stop = HandOver("The process is shutting down.")
+            loop = asyncio.get_running_loop()
+            loop.call_later(handed_over_after, world.gateway.token.trip, stop)
+
+    node = Scripted(A=allowed, B=refused)
+    outcome, _ = drive(
+        graph("AB", max_parallel=2), node, budget=Budget(max_tool_calls=0), before=before
+    )
+
+    if handed_over_after is None:
+        assert isinstance(outcome.stop, BudgetExceededError)
+        assert outcome.steps["A"].outputs == {"default": "answered"}
+    else:
+        assert isinstance(outcome.stop, HandOver)
+
+
+@pytest.mark.req("004/lifecycle")
+def test_what_a_limit_let_go_on_comes_to_its_end_in_another_process() -> None:
+    """Its lane had begun when the run's worker was lost; the lane that was refused had not."""
+
+    def before(world: Any) -> None:
+        stop = BudgetExceededError(world.gateway.scope.usage, Budget(), "spent").cause.to_dict()
+        remember = world.gateway.journal.remember
+        remember("step:B", CallOutcome.UNKNOWN, {"stop": stop, "outputs": {}}, "")
+        remember("step:A", CallOutcome.UNKNOWN, None, "")
+
+    outcome, world = drive(WIDE, Scripted(), before=before)
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.reason == "spent"
+    assert [step_id for step_id, _ in world.node.seen] == ["A"]
+    assert outcome.steps["A"].outputs == {"default": "A"}
