@@ -7,7 +7,8 @@ three parts stand together, however it is written, or if the month and the year 
 do. A number above twelve that stands in the
 arguments must come from the question or an earlier result, be one that everybody knows, or be
 written in words. A date that has two readings, such as 03/04/2025, must be left as it is written,
-so that the calendar refuses it.
+so that the calendar refuses it; and what was taken from the question by an action that failed, such
+as a name, must stand in another one.
 """
 
 import json
@@ -50,7 +51,8 @@ def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
     """Return the numbers and dates that a question and the arguments of its tools do not share.
 
     First those of the question that no argument holds, then those of the arguments that come from
-    nowhere; as they are written. None if the question has no numbers.
+    nowhere, then what was dropped after a failure; as they are written. None if the question
+    has no numbers.
     """
     if len(question) > MAX_QUESTION_CHARS:
         return None
@@ -78,7 +80,15 @@ def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
             if not _is_a_share(found[1], asked, known)
         ),
         *([] if _WORDS.search(question) else _invented(asked, dates, numbers, ran)),
+        *_dropped(question, asked, evidence),
     ]
+
+
+def _dropped(question: str, asked: str, evidence: Sequence[Evidence]) -> list[str]:
+    """Return what an action that failed took from the question, and no other action has taken."""
+    failed = (found.args.values() for found in evidence if found.failed and not found.refused)
+    texts = (value for values in failed for value in values if isinstance(value, str))
+    return [text for text in texts if len(text) > 1 and text in question and text not in asked]
 
 
 def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:

@@ -86,6 +86,25 @@ def test_a_later_action_may_use_what_an_earlier_one_has_found() -> None:
     assert used(question, days, {"expression": "27 * 49"}, value="28") is False
 
 
+def test_what_a_failed_action_took_from_the_question_must_stand_in_another_one() -> None:
+    """Otherwise the plan has given up that part of the question."""
+    question = "What was the closing price of ZZZZ on 2010-06-01?"
+    day = {"date": "2010-06-01"}
+
+    def evidence(**second: str) -> list[Evidence]:
+        asked: list[tuple[dict[str, str], dict[str, str]]] = [
+            ({"symbol": "ZZZZ", **day}, {"error": "unknown"}),
+            ({**second, **day}, {"value": "1"}),
+        ]
+        return [
+            Evidence(number=at, tier=Tier.SMALL, act_step=at, tool="t", args=args, result=result)
+            for at, (args, result) in enumerate(asked, start=1)
+        ]
+
+    assert misused(question, evidence()) == ["ZZZZ"]
+    assert misused(question, evidence(symbol="ZZZZ")) == []
+
+
 def test_a_question_without_numbers_says_nothing() -> None:
     """Nor does a text that is too long for a question."""
     assert used("Plot it.", {"kind": "line"}) is None
