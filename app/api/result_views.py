@@ -132,12 +132,22 @@ class CaseModels(View):
     big: CaseModel
 
 
+class CaseVerification(View):
+    """What the verifier has found."""
+
+    checks: dict[str, bool | None]
+    """Whether each check holds; null where it does not apply."""
+    confirmed_by: str | None
+    """The independent check that confirms the answer."""
+
+
 class CaseResult(View):
     """What a case came to."""
 
     answer: str | None = None
     verified: bool
-    """True if the checks of the answer hold."""
+    """True if the checks of the answer hold, and one of them is independent of the plan."""
+    verification: CaseVerification
     finish_reason: Literal["success", "budget", "big_fail"] | None
     logs: list[dict[str, Any]]
     """What the case agent did, in order."""

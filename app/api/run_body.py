@@ -11,6 +11,7 @@ from pydantic import (
     GetPydanticSchema,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
@@ -187,6 +188,11 @@ class CancelBody(Body):
 
     reason: Reason | None = None
     """Shown in the receipt and in the trace."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_empty(cls, sent: Any) -> Any:
+        return {} if sent is None else sent
 
 
 class CancelQuery(Query):

@@ -69,6 +69,9 @@ class _Refused:
             "custom_error_message": self.message,
         }
 
+    def __get_pydantic_json_schema__(self, _: Any, __: Callable[[Any], Any]) -> dict[str, Any]:
+        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}
+
 
 Count = Annotated[int, _Strictly(int), Ge(0), Le(MAX_LIMIT)]
 """A limit of something that is counted."""

@@ -194,10 +194,12 @@ async def test_ctrl_c_cancels_the_runs_under_way_and_keeps_what_had_ended(
     module_database_url: str,
 ) -> None:
     """Nothing that costs money goes on behind an evaluation, and the exit code says what it was."""
-    cases = [{"id": "done", "input": "quick"}] + [
+    cases = [{"id": "done", "input": "quick: what is 6 * 7?"}] + [
         {"id": f"waits-{number}", "input": f"forever {number}"} for number in range(2)
     ]
     (tmp_path / "set.json").write_text(json.dumps(cases))
+    plan = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+    await provider.script("quick", [Step(plan=plan)])
     await provider.script("forever", [Step(hang=True)], repeat_last=True)
     where = ["--url", service.url] if over == "http" else []
     arguments = ["eval", str(tmp_path / "set.json"), "--out", str(tmp_path / "out"), *where]

@@ -27,7 +27,8 @@ async def test_prices_of_a_provider_are_fetched_once_more_after_a_failure(
             service.client() as client,
         ):
             question = "What was IBM's closing price on 2012-01-03?"
-            run = await client.post_run({"input": question}, wait_seconds=20)
+            asked = {"input": question, "expected_tools": ["data_fetch_stock"]}
+            run = await client.post_run(asked, wait_seconds=20)
             trace = await client.trace(run["run_id"])
             logged = service.child.stdout + service.child.stderr
 

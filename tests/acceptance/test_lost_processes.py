@@ -14,7 +14,12 @@ from tests.support.graph_invariants import violations
 from tests.support.service import ServiceProcess, finished, model_settings
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
-QUESTION = {"run_id": "survivor", "input": "What is 6 times 7?", "expected_tools": ["calendar"]}
+QUESTION = {
+    "run_id": "survivor",
+    "input": "What is 6 times 7?",
+    "expected_tools": ["calendar"],
+    "gold_answer": "42",
+}
 """The first plan cannot pass, for want of a calendar, so that a second call follows."""
 
 

@@ -105,9 +105,8 @@ async def test_a_database_that_is_far_away_is_asked_once_a_call(
         proxy.delay(round_trip_ms / 1000)
         async with asyncio.TaskGroup() as posts:
             for number in range(5):
-                posts.create_task(
-                    client.post_run({"run_id": f"far-{number}", "input": f"What is {number}?"})
-                )
+                question = {"run_id": f"far-{number}", "input": f"What is {number}?"}
+                posts.create_task(client.post_run({**question, "gold_answer": "42"}))
         for number in range(5):
             run = await finished(client, f"far-{number}", seconds=60)
             assert run["status"] == "completed", run

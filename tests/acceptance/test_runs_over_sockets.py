@@ -83,7 +83,8 @@ async def test_cancelling_a_finished_run_changes_nothing_and_says_so(
     client: CaseworkerClient, provider: FakeProvider
 ) -> None:
     """The run keeps its status, its answer and its trace."""
-    before = await client.post_run({"run_id": "done", "input": "What is it?"}, wait_seconds=20)
+    question = {"run_id": "done", "input": "What is it?", "gold_answer": "42"}
+    before = await client.post_run(question, wait_seconds=20)
 
     receipt = await client.cancel_run("done")
     assert before["status"] == "completed"
@@ -180,7 +181,7 @@ async def test_the_same_id_or_key_never_makes_two_runs(
     client: CaseworkerClient, provider: FakeProvider
 ) -> None:
     """Twenty posts at once under one key are one run and one model call."""
-    body = {"input": "Only once, please?"}
+    body = {"input": "Only once, please?", "gold_answer": "42"}
 
     async def post() -> str:
         posted = await client.post_run(body, wait_seconds=20, idempotency_key="order-17")

@@ -80,7 +80,9 @@ def action(tool: str, **args: Any) -> dict[str, Any]:
 
 async def ask(story: Story, name: str, step: Step) -> None:
     """Ask a case and a graph that the provider answers in this way."""
-    case = {"input": f"Case of {name}: {story.text(f'question {name}')}"}
+    case: dict[str, Any] = {"input": f"Case of {name}: {story.text(f'question {name}')}"}
+    if name == "answers":
+        case["expected_tools"] = ["talk"]  # what else could confirm it
     prompt = f"Graph of {name}: {story.text(f'prompt {name}')}"
     steps = [{"id": "ask", "type": "llm", "data": {"prompt": prompt}}]
     graph = {"kind": "graph", "graph": {"steps": steps, "edges": []}}
