@@ -17,10 +17,10 @@ from typing import Any
 
 from app.control.account import WARNING_SHARES, Account
 from app.control.budget import Amount, Budget, Dimension
-from app.control.usage import BudgetExceededError, Charge, ResourceUsage, checked
-from app.control.waiting import HOLDER, Reservation, Room, Waiter, WaitingLine
+from app.control.usage import BudgetExceededError, Charge, CheckedCharge, ResourceUsage, checked
+from app.control.waiting import HOLDER, Holder, Reservation, Room, Waiter, WaitingLine
 
-__all__ = ["ESTIMATED_OF", "HOLDER", "Reservation", "Room", "Scope", "Waiter", "Warn"]
+__all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 
 Warn = Callable[["Scope", Dimension, float], None]
 """Called once when a scope's dimension has reached a share (0.7, 0.9) of its limit."""
@@ -100,24 +100,32 @@ class Scope(Account):
 
     def charge(self, charge: Charge) -> None:
         """Reserve and settle in one move what is known beforehand; raises as :meth:`reserve`."""
-        lock = self.line.lock
-        lock.acquire()  # not with: twice the price on CPython 3.11, and every step pays it
+        if type(charge) is not CheckedCharge:
+            charge = checked(charge)
+        # Written out, as every step pays it: calls and ``with`` are dear on CPython 3.11.
+        lock = self.usage.lock
+        lock.acquire()
         try:
-            for asked in charge.values():
-                if type(asked) is not int or asked < 0:
-                    charge = checked(charge)
-                    break
             lineage = (self, *self._ancestors)
             for scope in lineage:
-                if scope.limits and (refused := scope.refusal(charge, scope.held)) is not None:
+                limits, usage, held = scope.limits, scope.usage, scope.held
+                if not limits:
+                    continue
+                used = usage.amounts
+                fits = usage.checked_by is scope.mark
+                for dimension, asked in charge.items():
+                    if (limit := limits.get(dimension)) is not None:
+                        taken = used.get(dimension, 0) + held.get(dimension, 0)
+                        fits = fits and taken + asked <= limit
+                if not fits and (refused := scope.refusal(charge, held)) is not None:
                     raise refused
             for scope in lineage:
                 usage = scope.usage  # as ``add`` does, but what was allowed leaves it within limits
                 if usage.checked_by is not scope.mark:
                     usage.checked_by = None
                 used = usage.amounts
-                for dimension, amount in charge.items():
-                    used[dimension] = used.get(dimension, 0) + amount
+                for dimension, asked in charge.items():
+                    used[dimension] = used.get(dimension, 0) + asked
                 if scope._warn is not None:
                     scope.warn_of(charge)
         finally:

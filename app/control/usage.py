@@ -17,6 +17,10 @@ Charge = Mapping[Dimension, Amount]
 NOTHING: Charge = {}
 
 
+class CheckedCharge(dict[Dimension, Amount]):
+    """A charge that is known to be fit, such as a constant: it is not checked again."""
+
+
 class _Count:
     """An attribute of a usage that reads and writes a whole amount."""
 

@@ -32,8 +32,18 @@ Room = Callable[[Dimension], Amount | None]
 Claims = dict[tuple[Account, Dimension], Amount]
 """What those before somebody in the line have asked for."""
 
-HOLDER: ContextVar[object] = ContextVar("holder", default=None)
-"""Who reserves now: the path of a step, whose reservations end with it; None: nobody to track."""
+
+class Holder:
+    """Names who reserves now; what does so changes the name, and not the context variable."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: object = None) -> None:
+        self.path = path
+        """Of a step, whose reservations end with it; None: nobody to track."""
+
+
+HOLDER: ContextVar[Holder] = ContextVar("holder", default=Holder())  # noqa: B039 - never changed
 
 _OWN: ContextVar[tuple["Reservation", ...]] = ContextVar("own_reservations", default=())
 
@@ -177,7 +187,7 @@ class WaitingLine:
         """Hold a charge now, or raise BudgetExceededError; the line is passed by."""
         with self.lock:
             _require(accounts, charge, None)
-            return self._hold(accounts, charge, HOLDER.get())
+            return self._hold(accounts, charge, HOLDER.get().path)
 
     def ask(
         self,
@@ -188,7 +198,7 @@ class WaitingLine:
         tracked: bool,
     ) -> "Reservation | Waiter":
         """Hold at least ``least`` now, or join the line; raises as ``Scope.ask`` does."""
-        holder = HOLDER.get() if tracked else None
+        holder = HOLDER.get().path if tracked else None
         own = tuple(each for each in _own_reservations() if each.line is self)
         with self.lock:
             _require(accounts, least, own)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from app.control.budget import Dimension
+from app.control.ledger import HOLDER, Holder
 from app.control.stops import HandOver, Stop, StopKind
 from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
@@ -126,6 +127,8 @@ class GraphExecution:
     async def run(self) -> GraphOutcome:
         """Execute the graph."""
         self._run.slots.widen(self._prepared.graph.max_parallel)
+        around = HOLDER.get()
+        HOLDER.set(self._step_runner.holder)
         try:
             await self._work()
         except GraphError as error:
@@ -139,6 +142,7 @@ class GraphExecution:
             self._outcome.stop = self._run.token.stop
             self._recall()
         finally:
+            HOLDER.set(around)
             self._run.slots.forget(self._wake)
         return self._outcome
 
@@ -248,6 +252,7 @@ class GraphExecution:
 
     async def _execute_apart(self, step_id: str) -> None:
         try:
+            HOLDER.set(Holder(self._step_runner.path_of(step_id)))
             step, report = self._steps[step_id], self._reports[step_id]
             await self._step_runner.execute(step, report, self)
         finally:

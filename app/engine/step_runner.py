@@ -11,9 +11,9 @@ from typing import Any
 import structlog
 
 from app.control.budget import Budget, Dimension
-from app.control.ledger import HOLDER, Scope
+from app.control.ledger import Holder, Scope
 from app.control.stops import HandOver, Stop
-from app.control.usage import BudgetExceededError, Charge
+from app.control.usage import BudgetExceededError, Charge, CheckedCharge
 from app.engine.context import FlowContext, GraphView, Outputs, RunContext
 from app.engine.events import (
     LATE_RESULT,
@@ -49,7 +49,7 @@ from app.trace.frozen_json import FrozenJson, frozen_object, thawed
 
 log = structlog.get_logger(__name__)
 
-ONE_STEP: Charge = {Dimension.STEPS: 1}
+ONE_STEP: Charge = CheckedCharge({Dimension.STEPS: 1})
 
 CANCELLED = "The task that executes it was cancelled."
 """The reason of what ended although neither a stop nor a failure is known."""
@@ -75,6 +75,8 @@ class StepRunner:
         self._parent = parent
         self._scope = scope
         self._tracked = scope.line.tracked
+        self.holder = Holder()
+        """Names the step that works inline."""
         self._routing = routing
         self._values = values
         self.within = routing.within
@@ -147,7 +149,7 @@ class StepRunner:
             report.charge = ONE_STEP
         elif recorded.value is not None:
             report.failed_before = recorded.value
-        HOLDER.set(path)
+        self.holder.path = path
         report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
@@ -184,14 +186,15 @@ class StepRunner:
         outputs = report.so_far()
         return {} if self._sizes_of(path, outputs) is None else outputs
 
-    def _path_of(self, step_id: str) -> StepPath:
+    def path_of(self, step_id: str) -> StepPath:
+        """Return the path of a step of the graph."""
         return StepPath(step_id) if self.within is None else self.within.step(step_id)
 
     def recorded(self, step_id: str) -> Recorded | None:
         """Return what an earlier execution of the run has recorded of a step."""
         if self._journal is None:
             return None
-        return self._journal.recorded(self._path_of(step_id).record_key)
+        return self._journal.recorded(self.path_of(step_id).record_key)
 
     def _node_of(self, step: PreparedStep, report: StepReport, path: StepPath) -> str:
         """Return the CallNode of a step; one that was refused gets it now, to show the reason."""
@@ -312,11 +315,11 @@ class StepRunner:
 
     def cut_off(self, step_id: str) -> None:
         """Let nothing more begin inside a step, which is cancelled now."""
-        self._detached.begin(self._path_of(step_id).inside())
+        self._detached.begin(self.path_of(step_id).inside())
 
     def abandon(self, step: PreparedStep, report: StepReport) -> None:
         """End a step whose node goes on although it was cancelled, and all that it executes."""
-        path = self._path_of(step.step.id)
+        path = self.path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
         self._end_badly(report, cut_off_status(self._token.stop), self._kept(report, path))
         detach_inside(self._run, path.inside())
@@ -325,17 +328,17 @@ class StepRunner:
     def skipped(self, step_id: str) -> None:
         """Report a step that every path to is dead."""
         if self._events is not None:
-            self._events.emit(Event(type=STEP_SKIPPED, step_id=self._path_of(step_id).text))
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=self.path_of(step_id).text))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Record that an abandoned step came to an end after all."""
         if self._events is not None:
-            path, node = self._path_of(step_id), report.node or None
+            path, node = self.path_of(step_id), report.node or None
             self._events.emit(Event(type=LATE_RESULT, step_id=path.text, node_id=node))
 
     def over(self, step_id: str) -> None:
         """Take notice that a step that was cut off has come to its end, in whatever way."""
-        self._detached.end(self._path_of(step_id).inside())
+        self._detached.end(self.path_of(step_id).inside())
 
 
 def _ended_well(report: StepReport, path: StepPath, outputs: FrozenJson | dict[str, Any]) -> Entry:

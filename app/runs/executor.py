@@ -70,8 +70,7 @@ class _Active:
     delivered_at: datetime | None = None
     finished: bool = False
     """True once its end was stored by this process."""
-    scope: Scope | None = None
-    """What it has spent, once it is executed."""
+    scope: Scope | None = None  # once it is executed
     final: Run | None = None
     """The run as this process ended it; None where only the store can say."""
 
@@ -92,10 +91,7 @@ class RunExecutor:
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to execute runs; ``clock`` gives the seconds that limits are measured with.
-
-        ``artifacts`` makes what keeps the files of an execution; without it none can be kept.
-        """
+        """Prepare to execute runs, measured by ``clock``; without ``artifacts`` no file is kept."""
         self.worker_id = worker_id
         self._store = store
         self._journals = journals

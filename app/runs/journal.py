@@ -36,6 +36,7 @@ from app.trace.frozen_json import (
     ValueLimits,
     ValueTooLargeError,
     freeze,
+    least_bytes,
 )
 from app.trace.node import TERMINAL, Node
 
@@ -116,7 +117,7 @@ class RunJournal:
         self._earlier = earlier
         self._recorded = tries_of(earlier)
         self._limits = limits
-        self._stored_bytes = 0
+        self._stored_bytes = sum(ROW_BYTES + least_bytes(record.value) for record in earlier)
         self._events = EventLog(last_seq=run.last_seq, skipped=run.skipped, limits=limits)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
@@ -146,6 +147,7 @@ class RunJournal:
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
         """Keep what a call asks until it is stored, which is once."""
         self._requests[node_id] = request
+        self._stored_bytes += least_bytes(request)
 
     def _frozen(self, entry: Entry) -> FrozenJson | None:
         """Return a value as it is stored; a step's are frozen before, by its graph."""

@@ -9,6 +9,7 @@ the walk counts a part each time it would be written and visits it once. Its cou
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -91,6 +92,13 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
     return FrozenJson(text, size)
 
 
+def least_bytes(value: Any) -> int:
+    """Return how many bytes a value takes as JSON at least; a text may take more, for escapes."""
+    walk = _Walk(sys.maxsize, sys.getrecursionlimit(), "")
+    walk.count(value)
+    return walk.counted
+
+
 def thawed(value: Any) -> Any:
     """Return the value of what is frozen, and anything else as it is."""
     return value.value() if type(value) is FrozenJson else value
@@ -121,6 +129,11 @@ class _Walk:
         """Bytes, digits and height of the containers that were visited, by identity."""
         self.digits = 0
         """That numbers get where they are stored, which has no exponents."""
+
+    @property
+    def counted(self) -> int:
+        """Bytes so far."""
+        return self._max_bytes - self._left
 
     def count(self, value: Any) -> None:
         """Count a value, or raise ValueTooLargeError as soon as a limit is passed."""

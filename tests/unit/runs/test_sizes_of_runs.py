@@ -1,11 +1,13 @@
 """What a run stores is limited, value by value and in all."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.control.stops import StopKind
 from app.engine.events import Event
 from app.runs.journal import RunTooLargeError
-from app.trace.frozen_json import ValueLimits, ValueTooLargeError
+from app.trace.frozen_json import ValueLimits, ValueTooLargeError, thawed
 from tests.unit.runs.opened import Open, run_story
 
 SMALL = ValueLimits(
@@ -51,5 +53,32 @@ def test_a_call_and_an_event_that_are_too_large_are_refused() -> None:
         with pytest.raises(ValueTooLargeError, match=r"event note .* \(limits\.max_event_kb"):
             run.journal.emit(Event(type="note", data={"text": "x" * 600}))
         assert run.journal.unstored_events() == ()
+
+    run_story(story)
+
+
+def test_what_calls_ask_counts_too() -> None:
+    """Requests are stored beside the results."""
+
+    async def story() -> None:
+        run = Open(limits=SMALL)
+        run.journal.note_request(run.begin("asking"), {"prompt": "x" * 5000})
+        with pytest.raises(RunTooLargeError):
+            await run.journal.barrier(external=False)
+
+    run_story(story)
+
+
+def test_what_an_earlier_execution_has_stored_counts_too() -> None:
+    """A run that was taken over has the same limit as one that was not."""
+
+    async def story() -> None:
+        first = Open(limits=SMALL)
+        for number in range(4):
+            first.end(first.begin(f"c{number}"), f"c{number}", "x" * 900)
+        closed = first.journal.close()
+        records = [replace(record, value=thawed(record.value)) for record in closed]
+        with pytest.raises(RunTooLargeError):
+            await Open(limits=SMALL, earlier=records).journal.barrier(external=False)
 
     run_story(story)
