@@ -83,20 +83,27 @@ def _latencies(seconds: Sequence[float]) -> dict[str, float | None]:
 
 
 def _spent(ran: Sequence[Result]) -> dict[str, Any]:
-    tokens = {}
+    tokens: dict[str, dict[str, Any]] = {}
     for name in (*_TIERS, "total"):
         spent = [result.counters.tokens.get(name, Tokens()) for result in ran]
         tokens[name] = {
             "input": sum(each.input for each in spent),
             "output": sum(each.output for each in spent),
-            "cost_usd": round(sum(each.cost_usd for each in spent), 8),
+            "cost_usd": _cost(each.cost_usd for each in spent),
         }
     total, number = tokens["total"], len(ran) or 1
+    cost = total["cost_usd"]
     return {
         "tokens": tokens,
         "mean_tokens_per_case": round((total["input"] + total["output"]) / number, 2),
-        "mean_cost_usd_per_case": round(total["cost_usd"] / number, 8),
+        "mean_cost_usd_per_case": None if cost is None else round(cost / number, 8),
     }
+
+
+def _cost(costs: Iterable[float | None]) -> float | None:
+    """Return the sum of costs; None if one of them is not known."""
+    known = list(costs)
+    return None if None in known else round(sum(cost for cost in known if cost is not None), 8)
 
 
 def _counts(results: Sequence[Result]) -> dict[str, int]:

@@ -54,7 +54,8 @@ class Tokens(BaseModel, frozen=True):
 
     input: int = 0
     output: int = 0
-    cost_usd: float = 0.0
+    cost_usd: float | None = 0.0
+    """None if the price of a model is not known."""
 
 
 class Counters(BaseModel, frozen=True):

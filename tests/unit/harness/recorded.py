@@ -26,7 +26,7 @@ def a_run(
     finish_reason: str | None = "success",
     run_id: str = "r1",
     big_calls: int = 0,
-    cost_usd: float = 0.0,
+    cost_usd: float | None = 0.0,
     seconds: int = 1,
     stop: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:

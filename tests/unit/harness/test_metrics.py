@@ -133,3 +133,15 @@ def test_a_percentile_is_a_value_that_was_measured() -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], 50) == 2
     assert percentile(list(range(1, 101)), 95) == 95
     assert percentile([1.0, 2.0], 95) == 2
+
+
+def test_a_cost_that_is_not_known_makes_the_sum_unknown_and_not_zero() -> None:
+    """A model without a price was not free."""
+    metrics = measured(
+        a_result(run=a_run(cost_usd=None)),
+        a_result(a_case(id="b"), run=a_run(cost_usd=0.02)),
+    )
+
+    assert metrics["tokens"]["total"]["cost_usd"] is None
+    assert metrics["mean_cost_usd_per_case"] is None
+    assert metrics["tokens"]["big"]["cost_usd"] == 0
