@@ -52,10 +52,15 @@ async def test_a_history_that_was_fetched_serves_later_questions(database_url: s
         service.client() as client,
     ):
         drawn = await client.post_run(
-            {"input": "Plot the closing price of IBM in 2009."}, wait_seconds=30
+            {"input": "Plot the closing price of IBM in 2009.", "expected_tools": ["plotter"]},
+            wait_seconds=30,
         )
         asked = await client.post_run(
-            {"input": "What was IBM's closing price on 2009-01-05?"}, wait_seconds=30
+            {
+                "input": "What was IBM's closing price on 2009-01-05?",
+                "expected_tools": ["data_fetch_stock"],
+            },
+            wait_seconds=30,
         )
 
     assert [run["status"] for run in (drawn, asked)] == ["completed", "completed"]

@@ -17,7 +17,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 QUESTION = {
     "run_id": "survivor",
     "input": "What is 6 times 7?",
-    "expected_tools": ["calendar"],
+    "expected_tools": ["calculator", "calendar"],
     "gold_answer": "42",
 }
 """The first plan cannot pass, for want of a calendar, so that a second call follows."""

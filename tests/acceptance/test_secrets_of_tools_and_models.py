@@ -80,9 +80,7 @@ def action(tool: str, **args: Any) -> dict[str, Any]:
 
 async def ask(story: Story, name: str, step: Step) -> None:
     """Ask a case and a graph that the provider answers in this way."""
-    case: dict[str, Any] = {"input": f"Case of {name}: {story.text(f'question {name}')}"}
-    if name == "answers":
-        case["expected_tools"] = ["talk"]  # what else could confirm it
+    case = {"input": f"Case of {name}: {story.text(f'question {name}')}"}
     prompt = f"Graph of {name}: {story.text(f'prompt {name}')}"
     steps = [{"id": "ask", "type": "llm", "data": {"prompt": prompt}}]
     graph = {"kind": "graph", "graph": {"steps": steps, "edges": []}}
@@ -123,7 +121,7 @@ async def test_every_way_was_gone(story: Story, module_database_url: str) -> Non
     kept = "".join(each.text for each in columns_of(module_database_url) if each.name in KEPT)
 
     assert set(statuses.values()) == {"completed", "failed"}
-    assert statuses["Case of answers:"] == "completed"
+    assert story.runs["Case of answers:"]["result"]["answer"]  # nothing could confirm it
     assert statuses["Case of breaks:"] == statuses["Case of half a plan:"] == "failed"
     for place in ("tool result", "half", "question page"):
         assert story.canaries[place].of("email").needle in kept, place
