@@ -87,7 +87,8 @@ async def test_living_processes_keep_their_runs_through_an_outage(
         assert len(await provider.arrivals("6 times 7")) == 1
         logs = first.child.stderr + second.child.stderr
         assert "runs.recovered" not in logs
-        assert "database_away" in logs
+        # A silent connection only makes statements slow, unless one of them runs out of time.
+        assert how == "silent" or "database_away" in logs
 
 
 @pytest.mark.usefixtures("sound_events")
