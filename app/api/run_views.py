@@ -80,7 +80,7 @@ class RunSummary(View):
     finished_at: datetime | None
     attempts: int
     """How often a worker has begun it."""
-    limits: dict[str, float | None]
+    limits: dict[str, int | float | None]
     """What it may spend at most, ceilings of the service included; null is unlimited."""
     usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
     """What was spent, while it works what was spent so far. Null while it works where runs are
