@@ -47,7 +47,6 @@ def _told_of_steps(database_url: str) -> list[str]:
     return [event.type for event in events if event.type in LIFECYCLE]
 
 
-@pytest.mark.xfail(reason="the call made again counts as a further logical call", strict=False)
 @pytest.mark.req("card/executor", "card/persist", "004/lifecycle")
 async def test_a_run_whose_process_was_killed_is_finished_by_another(
     database_url: str, provider: FakeProvider

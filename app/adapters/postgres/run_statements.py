@@ -133,7 +133,7 @@ _WRITE_CALLS = """
         tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node,
         request
     )
-    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value::jsonb,
+    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value::json,
         node, request
     FROM {calls}
     ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET

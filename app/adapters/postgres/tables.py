@@ -62,7 +62,7 @@ calls = Table(
     *_columns(Text, "status request_hash", nullable=False),
     *_columns(Text, "call_key outcome"),
     *_columns(JSONB, "charge node", nullable=False),
-    *_columns(JSONB, "value"),
+    *_columns(JSON, "value"),
     *_columns(JSON, "request"),
 )
 """``request`` is for reading a trace; whatever executes runs leaves it out."""
