@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.engine.ports import CallOutcome
+from app.runs.conversations import beginning_of, whole_request
 from app.runs.errors import CallNotFoundError, RunNotFoundError
 from app.runs.ports import RunStore
 from app.runs.run import CallRecord, Run, RunKey
@@ -62,18 +63,28 @@ class PayloadReading:
         if node_id not in nodes:
             raise CallNotFoundError(node_id)
         record = nodes.pop(node_id)
+        payload = self._shown(record)
+        if (began := beginning_of(payload.request)) is not None:
+            stored = await self._store.conversation(
+                key, began, until=record, max_bytes=self._max_shown_bytes
+            )
+            whole = whole_request(record, stored, self._payloads.shown)
+            payload = replace(payload, request=whole)
         attempts = [each.node for each in nodes.values() if each.node["parent_id"] == node_id]
         root = next((each.node for each in found if each.node["parent_id"] is None), record.node)
         return CallPayload(
             run=run,
             record=record,
-            payload=self._shown(record),
+            payload=payload,
             attempts=tuple(attempts),
             root=root,
         )
 
     async def of_run(self, key: RunKey) -> Mapping[str, Payload]:
-        """Return the payloads of a run's first calls by node, as many as may be shown together."""
+        """Return the payloads of a run's first calls by node, as many as may be shown together.
+
+        A call of a conversation shows the messages that it adds, and after how many they stand.
+        """
         if self._payloads.mode == "none":
             return {}
         records = await self._store.payloads(key, max_bytes=self._max_shown_bytes)
