@@ -53,12 +53,10 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
     while len(ways) > 1 and ways[-1][1] in ways[-1][2].topology.entries:
         ways.pop()  # it got what the step got that executes its graph
     within, step_id, prepared = ways[-1]
-    sources = {edge.source for edge in prepared.topology.incoming.get(step_id, ())}
-    keys = {
-        source: (StepPath(source) if within is None else within.step(source)).record_key
-        for source in sources
-    }
-    return StepSources(step_id, Routing(prepared, inputs_of(request), within), keys)
+    routing = Routing(prepared, inputs_of(request), within)
+    edges = prepared.topology.incoming.get(step_id, ())
+    keys = {edge.source: routing.path_of(edge.source).record_key for edge in edges}
+    return StepSources(step_id, routing, keys)
 
 
 def _graph_of(graph: Mapping[str, Any]) -> Graph:
