@@ -31,6 +31,10 @@ def doubling(rounds: int, prefix: str = "#/$defs/") -> dict[str, Any]:
         (doubling(30), "at most 5,000 subschemas"),
         (doubling(30, "#/%24defs/"), "at most 5,000 subschemas"),
         ({"properties": {"default": doubling(30)}, **doubling(30)}, "5,000 subschemas"),
+        (
+            {"$defs": {"a": {"x": [1] * 10_000}}, "anyOf": [{"$ref": "#/$defs/a"}] * 1500},
+            "5,000 subschemas",
+        ),
         ({"$ref": "other#/x"}, "same schema"),
         ({"properties": {"a": {"$id": "x:y"}}}, r"\$id"),
         ({"$dynamicRef": "#x"}, r"\$dynamicRef"),
