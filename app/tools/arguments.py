@@ -11,7 +11,7 @@ from jsonschema_rs import Draft202012Validator, ValidationError
 from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolRegistry
-from app.trace.json_values import MAX_DEPTH
+from app.trace.json_values import copy_object
 
 MAX_PROBLEMS = 3
 _MASK = "the value"
@@ -179,29 +179,11 @@ class CheckedTool(ABC):
 def _is_storable(args: Mapping[str, Any]) -> bool:
     """Return whether a journal can hold the arguments: no NaN, NUL, lone surrogate or deep nest."""
     try:
-        if _is_deep(args):
-            return False
-        text = json.dumps(dict(args), allow_nan=False, ensure_ascii=False)
+        text = json.dumps(copy_object(args), ensure_ascii=False)
         text.encode()
-    except (TypeError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return False
     return _NUL.search(text) is None
-
-
-def _is_deep(args: Mapping[str, Any]) -> bool:
-    """Return whether arguments are nested beyond ``MAX_DEPTH``; parsers differ in their limits."""
-    level: list[Any] = [args]
-    for _ in range(MAX_DEPTH):
-        level = [inner for value in level for inner in _inside(value)]
-        if not level:
-            return False
-    return True
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _refuse(uri: str) -> Any:

@@ -88,10 +88,6 @@ class Plan:
 
     actions: tuple[Action, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a planner writes it."""
-        return {"actions": [{"tool": act.tool, "args": dict(act.args)} for act in self.actions]}
-
 
 @dataclass(frozen=True, slots=True)
 class Cannot:
