@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Annotated, Any, NoReturn
 
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
@@ -78,7 +79,7 @@ def _json_in(reply: str) -> tuple[Any, int]:
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
-        value = json.loads(reply, parse_constant=_refuse)
+        value = json.loads(reply, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
         raise UnfitReplyError("The reply is not JSON alone.") from None
     level, depth = [value], 0
@@ -102,8 +103,15 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(f"no number of JSON, or a reference to another document ({what})")
+def _finite(written: str) -> float:
+    number = float(written)
+    if not isfinite(number):
+        raise ValueError("no number of JSON, or one that is too large")
+    return number
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"a reference to another document ({uri})")
 
 
 def _read_schema(value: Any) -> ReplySchema:

@@ -154,7 +154,6 @@ class CheckedTool(ABC):
     spec: ToolSpec
 
     def __init__(self) -> None:
-        """Compile the schema of ``spec``."""
         self._check = ArgumentCheck(self.spec)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:

@@ -30,6 +30,9 @@ _ANCHORED = re.compile(r"\^(?!.*\(\?).*\$", re.DOTALL)
 """A pattern of the whole text, without the groups that look around."""
 _NULL = {"type": "null"}
 
+Schema = Mapping[str, Any] | bool
+"""A JSON Schema, which may also be true: any value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -94,8 +97,10 @@ def signatures(functions: Iterable[Function]) -> str:
     return "\n".join(lines)
 
 
-def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+def closed(schema: Schema) -> dict[str, Any]:
     """Return a schema in the terms of strict endpoints and grammars; see the module."""
+    if isinstance(schema, bool):
+        return {}
     kind = schema.get("type")
     found = {name: schema[name] for name in sorted(_KEPT & schema.keys())}
     if schema.get("format") in _FORMATS:
@@ -126,12 +131,14 @@ def _closed_object(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _nullable(schema: Schema) -> dict[str, Any]:
     found = closed(schema)
     return found if _takes_null(found) else {"anyOf": [found, _NULL]}
 
 
-def _takes_null(schema: Mapping[str, Any]) -> bool:
+def _takes_null(schema: Schema) -> bool:
+    if isinstance(schema, bool):
+        return schema
     kind = schema.get("type")
     among = [*(schema.get("anyOf") or schema.get("oneOf") or ())]
     return kind == "null" or (isinstance(kind, list) and "null" in kind) or _NULL in among
@@ -161,13 +168,15 @@ def _first_sentence(spec: ToolSpec) -> str:
     return text if len(text) <= 200 else text.partition(". ")[0][:200]
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _type(schema: Schema) -> str:
     """Return how a signature shows what an argument is; a text is nothing but its name."""
     shown = _shown(schema)
     return "" if shown == "text" else f": {shown}"
 
 
-def _shown(schema: Mapping[str, Any]) -> str:
+def _shown(schema: Schema) -> str:
+    if isinstance(schema, bool):
+        return "any"
     if "enum" in schema:
         return "|".join(map(str, schema["enum"]))
     if choices := schema.get("anyOf") or schema.get("oneOf"):

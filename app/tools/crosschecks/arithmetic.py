@@ -28,6 +28,8 @@ def agrees(expression: str, value: str) -> bool | None:
         said = Decimal(value)
         if isinstance(found, int) and said == said.to_integral_value():
             return Decimal(found) == said
+        if not math.isfinite(found):
+            return None
         return math.isclose(float(said), found, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
     except (_UndecidedError, ArithmeticError, ValueError, TypeError):
         return None
