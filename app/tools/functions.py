@@ -61,7 +61,8 @@ class Function:
             if value is not None or name in required or _takes_null(known.get(name, {}))
         }
         placed = {name: _placed(value, kept) for name, value in self.places.items()}
-        moved = set(_names_in(self.places)) - self.places.keys()
+        moved = {name for text in texts_in(self.places) for name in _PLACE.findall(text)}
+        moved -= self.places.keys()
         return {**self.fixed, **{n: v for n, v in kept.items() if n not in moved}, **placed}
 
     def signature(self, known: Iterable[str] = ()) -> str:
@@ -197,12 +198,13 @@ def _shown(schema: Schema) -> str:
 _PLACE = re.compile(r"\{(\w+)\}", re.ASCII)
 
 
-def _names_in(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in a JSON value, but not those in keys."""
     if isinstance(value, str):
-        yield from _PLACE.findall(value)
+        yield value
     elif isinstance(value, Mapping | list):
         for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _names_in(inner)
+            yield from texts_in(inner)
 
 
 def _placed(value: Any, given: Mapping[str, Any]) -> Any:
