@@ -1,14 +1,36 @@
 """The port of model providers: what is sent, what comes back, and how an attempt fails."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 MAX_REPLY_BYTES = 1024 * 1024
 """The longest reply of a provider that is read, unless the configuration says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool that a model wants to have called."""
+
+    id: str
+    """As the model names the call; the message with its result repeats it."""
+    name: str
+    arguments: str
+    """JSON as the model wrote it, which may be broken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDefinition:
+    """A tool as a model is offered it."""
+
+    name: str
+    """Letters, digits, ``_`` and ``-``, at most 64: what every protocol takes."""
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments: an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +39,23 @@ class Message:
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What an assistant wants to have called, in order."""
+    tool_call_id: str | None = None
+    """Of a ``tool`` message: the call whose result it is."""
+    tool_name: str | None = None
+    """Of a ``tool`` message: the tool that was called."""
+    provider_state: Mapping[str, Any] | None = None
+    """JSON that the provider of an assistant's message wants to see again with it, such as the
+    signature of its thinking; others ignore it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A part of a reply that is still being written."""
+
+    kind: Literal["content", "thinking"]
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +90,8 @@ class ModelRequest:
     """The JSON Schema that the reply must follow; None asks for text."""
     json_object: bool = False
     """Ask for the provider's JSON mode, which takes no schema."""
+    tools: tuple[ToolDefinition, ...] = ()
+    """The tools that the model may ask to have called."""
     max_output_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
@@ -59,6 +100,8 @@ class ModelRequest:
     origin: RequestOrigin | None = field(default=None, compare=False)
     delivery: Delivery | None = field(default=None, compare=False, repr=False)
     """Where the provider notes that it sends the request."""
+    on_delta: Callable[[Delta], None] | None = field(default=None, compare=False, repr=False)
+    """Asks for a stream: called with each part as it comes, in order. The reply holds all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +126,12 @@ class ModelReply:
     usage: TokenUsage | None
     """None if the provider sent no counts; the call is then charged at an estimate."""
     finish_reason: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What the model wants to have called, in its order."""
+    thinking: str = ""
+    """What the model has shown of its reasoning."""
+    provider_state: Mapping[str, Any] | None = None
+    """See :attr:`Message.provider_state`."""
 
 
 class ModelFault(StrEnum):
