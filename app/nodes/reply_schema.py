@@ -10,6 +10,7 @@ from pydantic import WithJsonSchema
 
 from app.nodes.reading import field_of, read_by, refusal
 from app.nodes.schema_size import SchemaSize
+from app.tools.arguments import errors_in
 from app.trace.json_values import MAX_DEPTH
 
 MAX_REPLY_CHARS = 1_000_000
@@ -59,7 +60,7 @@ class ReplySchema:
         value, depth = _json_in(reply)
         if self._size.work(len(reply), depth) > MAX_WORK:
             raise UnfitReplyError("The reply is too long, or too deep, for so large a JSON Schema.")
-        faults = [_shown(error) for error in self._validator.iter_errors(value)]
+        faults = [_shown(error) for error in errors_in(self._validator, value, len(reply))]
         if faults:
             more = len(faults) - MAX_FAULTS
             shown_faults = "; ".join(faults[:MAX_FAULTS]) + (
