@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.engine.ports import CallOutcome
+from app.engine.step_path import StepPath
 from app.runs.conversations import beginning_of, whole_request
 from app.runs.errors import CallNotFoundError, RunNotFoundError
 from app.runs.ports import RunStore
 from app.runs.run import CallRecord, Run, RunKey
+from app.runs.step_inputs import sources_of
 from app.trace.payloads import REDACTED, Payload, Payloads
 
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
@@ -63,19 +65,12 @@ class PayloadReading:
         if node_id not in nodes:
             raise CallNotFoundError(node_id)
         record = nodes.pop(node_id)
-        payload = self._shown(record)
-        if (began := beginning_of(payload.request)) is not None:
-            stored = await self._store.conversation(
-                key, began, until=record, max_bytes=self._max_shown_bytes
-            )
-            whole = whole_request(record, stored, self._payloads.shown)
-            payload = replace(payload, request=whole)
         attempts = [each.node for each in nodes.values() if each.node["parent_id"] == node_id]
         root = next((each.node for each in found if each.node["parent_id"] is None), record.node)
         return CallPayload(
             run=run,
             record=record,
-            payload=payload,
+            payload=await self._whole(run, record),
             attempts=tuple(attempts),
             root=root,
         )
@@ -90,8 +85,40 @@ class PayloadReading:
         records = await self._store.payloads(key, max_bytes=self._max_shown_bytes)
         return {record.node_id: self._shown(record) for record in records}
 
-    def _shown(self, record: CallRecord) -> Payload:
-        request: Any = record.request
+    async def _whole(self, run: Run, record: CallRecord) -> Payload:
+        """Return the payload of one call or step, with what its row does not repeat."""
+        payload = self._shown(record, await self._inputs_of(run, record))
+        began = beginning_of(record.request) if record.node["kind"] == "llm" else None
+        if began is None or payload.request is None:
+            return payload
+        stored = await self._store.conversation(
+            run.key, began, until=record, max_bytes=self._max_shown_bytes
+        )
+        whole = whole_request(record, stored, self._payloads.shown)
+        return replace(payload, request=whole)
+
+    async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
+        """Return what a step was given; None of what is no step, and where it cannot be found."""
+        path = StepPath.of_record(record.call_key or "")
+        if path.record_key != record.call_key or self._payloads.mode == "none":
+            return None
+        sources = sources_of(run.request, path)
+        if sources is None:
+            return None
+        if not sources.keys:
+            return self._payloads.shown(sources.inputs({}))
+        # The step itself comes last: where it is missing, what came before was too large.
+        wanted = (*sources.keys.values(), record.call_key)
+        found = await self._store.payloads(
+            run.key, max_bytes=self._max_shown_bytes, call_keys=wanted
+        )
+        outputs = {each.call_key: _reply_of(each) or {} for each in found if each.call_key}
+        if record.call_key not in outputs:
+            return None
+        return self._payloads.shown(sources.inputs(outputs))
+
+    def _shown(self, record: CallRecord, inputs: Any = None) -> Payload:
+        request: Any = inputs if record.request is None else record.request
         if request is None and "args" in record.node["metadata"]:
             request = {"args": record.node["metadata"]["args"]}
         if self._payloads.mode == "none":
