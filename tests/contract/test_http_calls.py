@@ -18,7 +18,8 @@ from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
 KEY = RunKey("default", "a")
-ASKED = {"messages": [{"role": "user", "content": "Why?"}], "max_output_tokens": 100}
+QUESTION = {"role": "user", "content": "Why?"}
+ASKED = {"messages": [QUESTION], "max_output_tokens": 100}
 SAID = {"text": "Because of alice@example.org.", "model": "nano", "finish_reason": "stop"}
 
 
@@ -250,5 +251,5 @@ async def test_a_call_of_a_conversation_shows_its_whole_prompt(
     traced = (await client.get("/runs/a/trace?payloads=true")).json()["payloads"]
 
     answer = {"role": "assistant", "content": "Because of [email]."}
-    assert shown == {**ASKED, "messages": [*ASKED["messages"], answer, added]}
+    assert shown == {**ASKED, "messages": [QUESTION, answer, added]}
     assert traced[again]["request"] == request
