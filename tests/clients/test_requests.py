@@ -239,7 +239,7 @@ def test_events_are_found_wherever_the_bytes_are_cut(
         for each in parser.feed(whole[begin:stop])
     ]
 
-    assert found == data or (end == "\r" and found == data[:-1])
+    assert found == data
 
 
 def piece(offset: int, content: str, *, turn: int = 1, kind: str = "content_chunk") -> Event:
@@ -262,8 +262,8 @@ def test_a_piece_of_text_replaces_what_comes_after_its_beginning() -> None:
     assert not text.add(Event(run_id="r", seq=1, ts=datetime.now(UTC), type="step.started"))
     with pytest.raises(ValueError, match="continues a text at 9, beyond 3"):
         text.add(piece(9, "x"))
-    assert text.texts.keys() == {
-        ("s", 1, "thinking"),
+    assert [tuple(key) for key in text.texts] == [
         ("s", 2, "content_chunk"),
+        ("s", 1, "thinking"),
         ("s", 1, "content_chunk"),
-    }
+    ]

@@ -157,7 +157,7 @@ def wait_for_run(
         WaitTimeoutError: it has not ended within ``timeout_seconds``; it goes on.
     """
     until = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
-    patience = Patience(settings.retry)
+    patience = Patience(settings.retry, begun=True)
     while True:
         asked_at = time.monotonic()
         run = yield from fetch(settings, _get(run_id), Run, patience)

@@ -28,17 +28,18 @@ class RetryPolicy:
     longest_wait_seconds: float = 30.0
     """A service that asks for more time by ``Retry-After`` is not asked again."""
     reconnect_seconds: float = 60.0
-    """How long the service may be gone from a stream of events, or from a wait, that has begun."""
+    """How long the service may be gone during a wait, or from a stream of events that has begun."""
 
 
 class Patience:
     """Counts failures in a row, and says how long to pause before the next attempt."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, *, begun: bool = False) -> None:
+        """Count attempts until the service has answered, unless something has ``begun``."""
         self._policy = policy
         self._failures = 0
         self._gone_since: float | None = None
-        self._begun = False
+        self._begun = begun
 
     def restored(self) -> None:
         """Begin anew: the service has answered."""
