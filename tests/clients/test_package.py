@@ -82,7 +82,7 @@ async def offline(module_database_url: str) -> AsyncIterator[ServiceProcess]:
         yield running
 
 
-@pytest.mark.parametrize(("block", "printed"), zip(BLOCKS, PRINTED, strict=True))
+@pytest.mark.parametrize(("block", "printed"), [*zip(BLOCKS, PRINTED, strict=True)])
 async def test_every_program_of_its_page_works_as_pasted(
     offline: ServiceProcess, block: str, printed: str
 ) -> None:
