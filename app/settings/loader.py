@@ -25,8 +25,8 @@ from app.settings.values import Location, joined, keys_of, types_in, variable_of
 PREFIX = "CASEWORKER_"
 SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
 """What providers' own clients read; these settings do too, where nothing closer is set."""
-_NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL")
-"""What the command line reads: the file of the settings, and where the service is."""
+_NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
+"""What the command line reads: the file of the settings, where the service is, and its key."""
 _NEAR_MISS = ": not a setting;"
 _HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
 _FALLBACK_KEY = re.compile(r"MODELS_(?:SMALL|BIG)_FALLBACKS_[1-9]\d?_API_KEY")

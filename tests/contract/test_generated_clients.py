@@ -58,11 +58,11 @@ def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:
     """Without a warning of the generator."""
-    (folder / "config.yaml").write_text("package_name_override: caseworker_client\npost_hooks: []")
+    (folder / "config.yaml").write_text("package_name_override: generated_client\npost_hooks: []")
     shutil.copy(SOURCES / "program.py", folder)
 
     generator = (sys.executable, "-m", "openapi_python_client", "generate")
-    source = ("--path", "openapi.json", "--output-path", "caseworker_client", "--meta", "none")
+    source = ("--path", "openapi.json", "--output-path", "generated_client", "--meta", "none")
     run(*generator, *source, "--config", "config.yaml", "--fail-on-warning", cwd=folder)
     run(sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py", cwd=folder)
     run(sys.executable, "program.py", service.url, cwd=folder)
