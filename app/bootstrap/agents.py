@@ -33,24 +33,29 @@ from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import Tool
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.tools.servers import NoServers, ToolServers
 from app.trace.payloads import Payloads
 
 
-def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
-    """Return the tools that the configuration allows.
+def build_tools(
+    settings: Settings, tools: tuple[Tool, ...], servers: ToolServers | None = None
+) -> ToolDispatch:
+    """Return the tools that the configuration allows, with those of ``servers``.
 
     Raises:
         StartupError: it allows or denies a tool that does not exist.
     """
     allow, deny = settings.tools.allow, settings.tools.deny
     known = [tool.spec.name for tool in tools]
-    require_known("tool", "tools.allow", allow or (), known)
-    require_known("tool", "tools.deny", deny, known)
+    serves = NoServers().serves if servers is None else servers.serves
+    for name, listed in (("tools.allow", allow or ()), ("tools.deny", deny)):
+        require_known("tool", name, (each for each in listed if not serves(each)), known)
     return ToolDispatch(
         ToolRegistry(tools),
         ToolPolicy(allow=None if allow is None else frozenset(allow), deny=frozenset(deny)),
         payloads=payloads_of(settings),
         retry=retry_policy(settings.retry),
+        servers=servers,
     )
 
 
@@ -123,7 +128,7 @@ def build_catalog(
 ) -> NodeCatalog:
     """Return the types of step that graphs are made of; ``functions`` are those they may name."""
     defaults = _case_defaults(settings)
-    known = ToolNames(spec.name for spec in tools.usable())
+    known = ToolNames((spec.name for spec in tools.usable()), tools.accepts)
     checks = ArgumentChecks(ToolRegistry(toolbox.tools))
     case = CaseNode(
         models=models,

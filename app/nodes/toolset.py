@@ -1,6 +1,6 @@
 """Steps that use tools: one that runs a tool, and one that names tools for others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -25,11 +25,13 @@ ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 class ToolNames:
     """The tools that may be used here; a denied one looks like one that does not exist."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], servers: Callable[[str], bool] | None = None) -> None:
+        """Take names; ``servers`` tells whether another name may be one of a server's tools."""
         self._names = frozenset(names)
+        self._servers = servers
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or (self._servers is not None and self._servers(name))
 
     def problem(self, name: str) -> str:
         """Return what to say of a name that is none of these."""
@@ -196,7 +198,7 @@ def tool_type(
     def faults(data: ToolData) -> list[Fault]:
         if data.tool not in known:
             return [("tool", known.problem(data.tool))]
-        if data.args is None or not data.args.constant:
+        if data.args is None or not data.args.constant or data.tool not in checks:
             return []
         problem = checks.problem(data.tool, data.args.render({}))
         return [] if problem is None else [("args", problem)]

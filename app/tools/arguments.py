@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jsonschema_rs import Draft202012Validator, ValidationError
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
 from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
@@ -15,6 +15,7 @@ from app.trace.json_values import MAX_DEPTH
 
 MAX_PROBLEMS = 3
 _MASK = "the value"
+_LINEAR = RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL in a JSON text, which no database text can hold."""
@@ -71,28 +72,36 @@ class ArgumentCheck:
     what must not reach a log.
     """
 
-    def __init__(self, spec: ToolSpec) -> None:
+    def __init__(self, spec: ToolSpec, *, foreign: bool = False) -> None:
         """Compile the schema.
+
+        A ``foreign`` one was written by somebody else: it may accept unknown arguments, and its
+        patterns must take linear time.
 
         Raises:
             UnfitSchemaError: the schema is unfit; the message names the tool.
         """
         schema = dict(spec.parameters)
-        if schema.get("type") != "object" or schema.get("additionalProperties") is not False:
+        strict = schema.get("additionalProperties") is False
+        if schema.get("type") != "object" or not (strict or foreign):
             raise UnfitSchemaError(
                 f"the schema of tool {spec.name!r} must be an object without additionalProperties"
             )
         self._known = ", ".join(sorted(schema.get("properties", ()))) or "no arguments"
         try:
             self._validator = Draft202012Validator(
-                schema, retriever=_refuse, mask=_MASK, validate_formats=True
+                schema,
+                retriever=_refuse,
+                mask=_MASK,
+                validate_formats=True,
+                pattern_options=_LINEAR if foreign else None,
             )
         except (ValidationError, ValueError) as error:
             raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
         """Return what is wrong with ``args``, or None."""
-        if not _is_storable(args):
+        if not is_storable(args):
             return _NOT_JSON
         try:
             problems = [self._message(error) for error in self._validator.iter_errors(dict(args))]
@@ -139,6 +148,9 @@ class ArgumentChecks:
         """
         self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._checks
+
     def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
         """Return what is wrong with ``args`` for the tool ``name``, or None.
 
@@ -176,8 +188,8 @@ class CheckedTool(ABC):
         """
 
 
-def _is_storable(args: Mapping[str, Any]) -> bool:
-    """Return whether a journal can hold the arguments: no NaN, NUL, lone surrogate or deep nest."""
+def is_storable(args: Mapping[str, Any]) -> bool:
+    """Return whether a journal can hold an object: no NaN, NUL, lone surrogate or deep nest."""
     try:
         if _is_deep(args):
             return False

@@ -3,10 +3,11 @@
 The allowlist is enforced here, where a tool is run, and not in a prompt.
 """
 
+import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from app.tools.arguments import ArgumentChecks
 from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.tools.servers import NoServers, ServerListing, ServerUnavailableError, ToolServers
 from app.trace.payloads import Payloads
 
 log = structlog.get_logger(__name__)
@@ -49,12 +51,20 @@ class ToolDispatch:
     """Runs the tools that the policy allows."""
 
     def __init__(
-        self, registry: ToolRegistry, policy: ToolPolicy, *, payloads: Payloads, retry: RetryPolicy
+        self,
+        registry: ToolRegistry,
+        policy: ToolPolicy,
+        *,
+        payloads: Payloads,
+        retry: RetryPolicy,
+        servers: ToolServers | None = None,
     ) -> None:
         """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
 
         ``retry`` is for tools that name transient failures; all others get one attempt.
+        ``servers`` have tools of their own.
         """
+        self._servers: ToolServers = servers or NoServers()
         self._payloads = payloads
         self._retry = retry
         self._registry = registry
@@ -64,6 +74,38 @@ class ToolDispatch:
     def usable(self) -> list[ToolSpec]:
         """Return the tools that may be used, by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
+
+    def accepts(self, name: str) -> bool:
+        """Tell whether a run may name a tool; whether a server has it shows at the call."""
+        known = self._registry.find(name) is not None or self._servers.serves(name)
+        return known and self._policy.allows(name)
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """The names of the configured tool servers, sorted."""
+        return self._servers.names
+
+    async def tools_of(self, server: str) -> Sequence[ToolSpec]:
+        """Return the tools of a server that may be used, by name.
+
+        Raises:
+            ServerUnavailableError: it cannot be asked now, or is not configured.
+        """
+        offered = await self._servers.tools(server)
+        return [spec for spec in offered if self._policy.allows(spec.name)]
+
+    async def listings(self) -> Sequence[ServerListing]:
+        """Return what all servers offer at present, by name; they are asked side by side."""
+
+        async def listing(server: str) -> ServerListing:
+            try:
+                return ServerListing(server, await self.tools_of(server))
+            except ServerUnavailableError as error:
+                return ServerListing(server, problem=str(error))
+
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(listing(name)) for name in self._servers.names]
+        return [task.result() for task in asked]
 
     async def run(
         self,
@@ -79,10 +121,11 @@ class ToolDispatch:
         Raises:
             Stop: a limit or a cancel request keeps it from being run, or ended it.
         """
-        tool = self._registry.find(name) if self._policy.allows(name) else None
+        tool = await self._find(name) if self._policy.allows(name) else None
         if tool is None:
             return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
-        problem = self._checks.problem(name, args)
+        # The schema of a server's tool may change before this is executed again: its call checks.
+        problem = self._checks.problem(name, args) if name in self._checks else None
         if problem is not None:
             return failure(problem, "invalid_arguments")
         call = self._call(tool.spec, args, context.path.call(key))
@@ -101,6 +144,12 @@ class ToolDispatch:
             timeout = failed.error_class == "TimeoutError"
             return failure(str(failed), "timeout" if timeout else failed.error_class)
         return result
+
+    async def _find(self, name: str) -> Tool | None:
+        tool = self._registry.find(name)
+        if tool is None and self._servers.serves(name):
+            return await self._servers.find(name)
+        return tool
 
     def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
