@@ -82,7 +82,7 @@ def usable_tools(config: ServerConfig, listed: Iterable[ListedTool]) -> dict[str
             found[tool.name] = _checked(config, tool)
         except (ValueError, UnfitSchemaError) as error:
             name = redact_text(f"{config.name}.{tool.name}", max_chars=100)
-            log.warning("mcp.tool_unusable", tool=name, detail=str(error)[:300])
+            log.warning("mcp.tool_unusable", tool=name, detail=" ".join(str(error).split())[:300])
     return found
 
 

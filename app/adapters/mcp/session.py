@@ -21,6 +21,7 @@ from mcp.types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
@@ -54,6 +55,7 @@ _CODES: Final = {
     CONNECTION_CLOSED: SERVER_LOST,
     INVALID_PARAMS: "invalid_arguments",
     METHOD_NOT_FOUND: "unknown_tool",
+    PARSE_ERROR: "unfit_result",
     TOO_LARGE_CODE: "too_large",
 }
 _TERMINATED: Final = "Session terminated"
@@ -167,8 +169,6 @@ class Session:
                     log.info("mcp.server_open", server=self.config.name, count=len(self.tools))
                     following = asyncio.create_task(self._follow())
                     await self._watch()
-        except TimeoutError:
-            self.end("It did not answer in time.")
         except Exception as error:
             self.end(_said(error))
         finally:
@@ -208,8 +208,12 @@ class Session:
             self._look.clear()
             if self._stop.is_set():
                 return
-            async with asyncio.timeout(self.config.start_timeout_seconds):
-                await self._list()
+            try:
+                async with asyncio.timeout(self.config.start_timeout_seconds):
+                    await self._list()
+            except Exception as error:
+                self.end(_said(error))
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(RELIST_SECONDS):
                     await self._stop.wait()
@@ -271,4 +275,6 @@ def _said(error: BaseException) -> str:
     """Return what one of the errors in a group says."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, TimeoutError):
+        return "It did not answer in time."
     return message_of_error(error) if isinstance(error, Exception) else type(error).__name__

@@ -21,6 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import (
+    PARSE_ERROR,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
@@ -96,14 +97,14 @@ class Lines:
         line, skipped = bytes(self._line), self._skipped
         self._line.clear()
         self._skipped = 0
-        if skipped:
-            found = _ID_FIRST.match(line) or _ID_LAST.search(line)
-            error = ErrorData(code=TOO_LARGE_CODE, message="The answer is too large.")
-            return found and JSONRPCError(jsonrpc="2.0", id=int(found.group(1)), error=error)
-        try:
-            return jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            return None
+        error = ErrorData(code=TOO_LARGE_CODE, message="The answer is too large.")
+        if not skipped:
+            try:
+                return jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                error = ErrorData(code=PARSE_ERROR, message="The answer cannot be read.")
+        found = _ID_FIRST.match(line) or _ID_LAST.search(line)
+        return found and JSONRPCError(jsonrpc="2.0", id=int(found.group(1)), error=error)
 
     def _count(self) -> None:
         now = time.monotonic()
