@@ -1,7 +1,8 @@
 """An MCP server over stdio that misbehaves on demand: ``python -m tests.support.hostile_mcp LOG``.
 
 Written by hand, since no SDK would let it lie so. It speaks the handshake of 2025-06-18, and writes
-a line to the file LOG whenever it starts, is cancelled, or ends because its stdin was closed.
+a line to the file LOG whenever it starts, is cancelled, or ends because its stdin was closed. It
+does not list the tools that the variable WITHOUT names.
 """
 
 import json
@@ -58,7 +59,8 @@ TOOLS = [
 class Server:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tools = list(TOOLS)
+        without = os.environ.get("WITHOUT", "").split(",")
+        self.tools = [each for each in TOOLS if each["name"] not in without]
         self.lock = threading.Lock()
 
     def log(self, line: str) -> None:

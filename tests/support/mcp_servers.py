@@ -13,7 +13,19 @@ import psutil
 from app.adapters.mcp.config import ServerConfig
 from app.adapters.mcp.servers import McpServers
 from app.tools.ports import ToolContext, ToolResult
+from tests.support.npm_packages import installed_packages, node
+from tests.support.processes import ChildProcess
 
+NPM_SERVERS = Path(__file__).parent / "npm_servers"
+_ON_LOOPBACK = """
+import net from "node:net";
+const listen = net.Server.prototype.listen;
+net.Server.prototype.listen = function (port, ...rest) {
+  this.once("listening", () => console.log(JSON.stringify({ port: this.address().port })));
+  return listen.call(this, { port: Number(port), host: "127.0.0.1" }, ...rest);
+};
+"""
+"""The published server listens on every address, and does not say on which port."""
 ROOT = Path(__file__).parents[2]
 CONTEXT = ToolContext(run_id="run-1", timezone="UTC", now=datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -61,7 +73,7 @@ async def hostile(log: Path, **more: Any) -> AsyncIterator[Hostile]:
 async def until(what: Callable[[], Any]) -> None:
     """Wait until ``what()`` is true."""
     async with asyncio.timeout(20):
-        while not what():
+        while not what():  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.01)
 
 
@@ -70,3 +82,15 @@ def alive(pid: int) -> bool:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
+
+
+@asynccontextmanager
+async def everything(folder: Path) -> AsyncIterator[str]:
+    """The protocol authors' server-everything over streamable HTTP; yields its URL."""
+    program = installed_packages(NPM_SERVERS) / "@modelcontextprotocol/server-everything/dist"
+    preload = folder / "on_loopback.mjs"
+    preload.write_text(_ON_LOOPBACK)
+    command = node("--import", preload, program / "index.js", "streamableHttp")
+    with ChildProcess(command, env={"PORT": "0"}, name="everything") as child:
+        port = (await child.json_line("port"))["port"]
+        yield f"http://127.0.0.1:{port}/mcp"
