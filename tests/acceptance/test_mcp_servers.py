@@ -158,7 +158,7 @@ async def test_a_cancelled_run_cancels_its_request_and_disturbs_no_other(
 async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
     database_url: str, tmp_path: Path
 ) -> None:
-    """Killing the service ends the server, too; the next process replays the call without asking it."""
+    """Killing the service ends the server, too; the next process replays the finished call."""
     log = tmp_path / "log"
     server = {"h": hostile(log)}
     service = ServiceProcess(database_url, settings=settings(server))
