@@ -48,7 +48,7 @@ async def test_a_call_is_an_ordinary_run(service: ServiceProcess, generation: st
 
     assert set(tools) == {"run_case", "get_run"}
     assert not result.is_error
-    assert (run["status"], run["result"]["final_output"]) == ("completed", "397.8")
+    assert (run["status"], run["result"]["answer"]) == ("completed", "397.8")
     assert json.loads(result.content[0].text) == run  # type: ignore[union-attr]
     assert run["metadata"] == {"via": "mcp", "tool": "run_case"}
     assert again.structured_content == run
@@ -93,6 +93,8 @@ async def test_a_client_that_cancels_cancels_the_run(
 
     assert run["status"] == "cancelled"
     assert run["cancel"]["requested_by"] == "mcp"
+    left = "The client left." if generation == "auto" else None
+    assert run["cancel"]["reason"] == left
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
