@@ -15,7 +15,7 @@ from app.settings.schema import Settings
 def loaded(text: str, tmp_path: Path, **environ: str) -> Settings:
     path = tmp_path / "config.yaml"
     path.write_text(f"tools:\n  mcp:\n    servers: {text}\n")
-    return load_settings(environ, path).settings
+    return load_settings(environ, tmp_path).settings
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def loaded(text: str, tmp_path: Path, **environ: str) -> Settings:
 )
 def test_a_mistake_is_named_with_its_place(text: str, said: str, tmp_path: Path) -> None:
     """The message holds the server and what to do."""
-    with pytest.raises(SettingsError, match="tools.mcp.servers") as refused:
+    with pytest.raises(SettingsError, match=r"tools\.mcp\.servers") as refused:
         loaded(text, tmp_path)
 
     assert said in str(refused.value)
@@ -42,7 +42,7 @@ def test_a_variable_that_is_not_set_stops_the_start(tmp_path: Path) -> None:
     """A server without its key would fail later, and less clearly."""
     settings = loaded("{a: {command: x, env: [MCP_KEY_THAT_IS_NOT_SET]}}", tmp_path)
 
-    with pytest.raises(StartupError, match=r"tools.mcp.servers.a names .* MCP_KEY_THAT_IS_NOT_SET"):
+    with pytest.raises(StartupError, match=r"servers\.a names .* MCP_KEY_THAT_IS_NOT_SET"):
         Toolbox(settings.tools)
 
 
@@ -65,6 +65,6 @@ def test_the_environment_holds_servers_as_json(tmp_path: Path) -> None:
     """As lists of fallbacks are."""
     text = json.dumps({"time": {"command": "uvx", "args": ["mcp-server-time"]}})
 
-    settings = load_settings({"TOOLS_MCP_SERVERS": text}, tmp_path / "none.yaml").settings
+    settings = load_settings({"TOOLS_MCP_SERVERS": text}, tmp_path).settings
 
     assert settings.tools.mcp.servers["time"].args == ("mcp-server-time",)
