@@ -75,10 +75,11 @@ class ToolDispatch:
         """Return the tools that may be used, by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
 
-    def accepts(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         """Tell whether a run may name a tool; whether a server has it shows at the call."""
-        known = self._registry.find(name) is not None or self._servers.serves(name)
-        return known and self._policy.allows(name)
+        if not isinstance(name, str) or not self._policy.allows(name):
+            return False
+        return self._registry.find(name) is not None or self._servers.serves(name)
 
     @property
     def servers(self) -> Sequence[str]:
@@ -107,6 +108,17 @@ class ToolDispatch:
             asked = [group.create_task(listing(name)) for name in self._servers.names]
         return [task.result() for task in asked]
 
+    def tool(self, name: str) -> Tool | None:
+        """Return the tool of that name here; None if there is none, or it may not be used."""
+        return self._registry.find(name) if self._policy.allows(name) else None
+
+    def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with the arguments of a tool that exists, or None.
+
+        The schema of a server's tool may change before a call is executed again: the call checks.
+        """
+        return self._checks.problem(name, args) if name in self._checks else None
+
     async def run(
         self,
         context: FlowContext,
@@ -121,11 +133,10 @@ class ToolDispatch:
         Raises:
             Stop: a limit or a cancel request keeps it from being run, or ended it.
         """
-        tool = await self._find(name) if self._policy.allows(name) else None
+        tool = await self._find(name)
         if tool is None:
             return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
-        # The schema of a server's tool may change before this is executed again: its call checks.
-        problem = self._checks.problem(name, args) if name in self._checks else None
+        problem = self.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
         call = self._call(tool.spec, args, context.path.call(key))
@@ -146,10 +157,9 @@ class ToolDispatch:
         return result
 
     async def _find(self, name: str) -> Tool | None:
-        tool = self._registry.find(name)
-        if tool is None and self._servers.serves(name):
+        if name in self and self._registry.find(name) is None:
             return await self._servers.find(name)
-        return tool
+        return self.tool(name)
 
     def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)

@@ -102,12 +102,12 @@ async def test_a_long_run_goes_on_after_its_call(service: ServiceProcess, genera
     """The call returns the run as it stands; a client that asked for progress hears of it."""
     heard: list[str | None] = []
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append(message)
 
     async with service.client() as api, client_of(service, generation) as client:
         args = {"input": "slow", "wait_seconds": 2.5}
-        result = await client.call_tool("run_case", args, progress_callback=progress)
+        result = await client.call_tool("run_case", args, progress_callback=hear)
         run: dict[str, Any] = result.structured_content
         later = await client.call_tool("get_run", {"run_id": run["run_id"], "wait_seconds": 0})
         await api.cancel_run(run["run_id"])

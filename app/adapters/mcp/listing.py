@@ -17,7 +17,7 @@ from app.adapters.mcp.config import ServerConfig
 from app.nodes.reply_schema import MAX_WORK
 from app.nodes.schema_size import SchemaSize
 from app.observability.redaction import redact_text
-from app.tools.arguments import ArgumentCheck, UnfitSchemaError, is_storable
+from app.tools.arguments import ArgumentCheck, is_storable
 from app.tools.ports import ToolSpec
 from app.tools.servers import SERVER_LOST
 from app.trace.json_values import MAX_DEPTH
@@ -80,7 +80,7 @@ def usable_tools(config: ServerConfig, listed: Iterable[ListedTool]) -> dict[str
             if len(found) == MAX_TOOLS:
                 raise ValueError(f"A server may have at most {MAX_TOOLS} tools.")
             found[tool.name] = _checked(config, tool)
-        except (ValueError, UnfitSchemaError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             name = redact_text(f"{config.name}.{tool.name}", max_chars=100)
             log.warning("mcp.tool_unusable", tool=name, detail=" ".join(str(error).split())[:300])
     return found

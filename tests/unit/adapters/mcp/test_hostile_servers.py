@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.adapters.mcp import servers as module
+from app.adapters.mcp.config import ServerConfig
 from app.tools.servers import ServerUnavailableError
 from tests.support.mcp_servers import CONTEXT, alive, hostile, until
 
@@ -49,7 +50,7 @@ async def test_lies_about_schemas_make_one_tool_unusable_and_are_logged(log: Pat
             refused = await server.call("lie_type")
 
     unusable = {line["tool"]: line["detail"] for line in lines if "unusable" in line["event"]}
-    lies = ("lie_type", "lie_reference", "lie_depth", "lie_size", "lie_nul")
+    lies = ("lie_type", "lie_reference", "lie_properties", "lie_depth", "lie_size", "lie_nul")
     assert {f"h.{name}" for name in lies} <= set(unusable)
     assert len(unusable) == len(lies) + 1
     assert not any("lie" in name or "bad" in name for name in specs)
@@ -215,7 +216,7 @@ async def test_a_program_that_is_not_there_is_a_server_that_is_lost(log: Path) -
     async with hostile(log) as server:
         other = type(server.servers)(
             [
-                module.ServerConfig(
+                ServerConfig(
                     name="gone",
                     command=("/no/such/program",),
                     timeout_seconds=1,
