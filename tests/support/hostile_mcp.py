@@ -48,7 +48,6 @@ TOOLS = [
     tool("change"),
     tool("lie_type", {"type": "object", "properties": {"a": {"type": "whatever"}}}),
     tool("lie_reference", {"type": "object", "$ref": "https://elsewhere.example/schema"}),
-    tool("lie_properties", {"type": "object", "properties": 7}),
     tool("lie_depth", NESTED),
     tool("lie_size", {"type": "object", "description": "x" * 100_000}),
     tool("lie_nul", {"type": "object", "description": "\x00"}),
