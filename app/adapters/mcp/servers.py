@@ -28,6 +28,8 @@ class McpServer:
         self._opened_at = 0.0
         self._lost = 0
         self._not_before = 0.0
+        self._closing: list[Session] = []
+        """Lost sessions whose programs may still be about to end."""
         self._problem = ""
 
     async def session(self) -> Session:
@@ -40,6 +42,7 @@ class McpServer:
         session = self._session
         if session is not None and session.ended:
             self._session = None
+            self._closing = [session, *(each for each in self._closing if not each.closed_down)]
             steady = now - self._opened_at > STEADY_SECONDS
             self._lost = 1 if steady else self._lost + 1
             self._not_before = now + PAUSE_SECONDS[min(self._lost, len(PAUSE_SECONDS)) - 1]
@@ -57,10 +60,12 @@ class McpServer:
         return session
 
     async def aclose(self) -> None:
-        """End the session, if there is one."""
-        if self._session is not None:
-            self._session.end("This process ends.")
-            await self._session.closed()
+        """End the session, if there is one, and wait for those before it."""
+        current = [] if self._session is None else [self._session]
+        for session in current:
+            session.end("This process ends.")
+        for session in (*current, *self._closing):
+            await session.closed()
 
 
 class McpTool:

@@ -83,6 +83,11 @@ class Session:
         """Whether it takes no more calls."""
         return self._stop.is_set() or self._task.done()
 
+    @property
+    def closed_down(self) -> bool:
+        """Whether the server has been let go of."""
+        return self._task.done()
+
     async def opened(self) -> None:
         """Wait until calls can be made.
 
