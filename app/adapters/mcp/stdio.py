@@ -179,6 +179,8 @@ async def stdio_transport(
             for pump in pumps:
                 pump.cancel()
             await asyncio.wait(pumps)
+            # What the program has started may hold its pipes open, and nothing public closes ours.
+            process._transport.close()  # type: ignore[attr-defined]
             for stream in (incoming, read_stream, write_stream, outgoing):
                 stream.close()
 
