@@ -113,13 +113,18 @@ def problem_response(request_id: str, error: ProblemError) -> Response:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    refused = _as_problem(error)
+    refused = as_problem(error)
     if refused.kind is types.METHOD_NOT_ALLOWED:
         refused.headers = {"Allow": _allowed_methods(request)}
     return problem_response(request.scope["request_id"], refused)
 
 
-def _as_problem(error: Exception) -> ProblemError:
+def as_problem(error: Exception) -> ProblemError:
+    """Return the refusal that an error means to a caller.
+
+    Raises:
+        StopIteration: it is none of those that ``handlers`` answers.
+    """
     match error:
         case ProblemError():
             return error

@@ -17,6 +17,7 @@ class JsonClient:
         timeout_seconds: float = 10.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        self.url = url
         self._typed = AsyncCaseworkerClient(
             url,
             timeout_seconds=timeout_seconds,
@@ -54,6 +55,10 @@ class JsonClient:
     async def get_run(self, run_id: str) -> dict[str, Any]:
         """Return a run."""
         return (await self._typed.get_run(run_id)).as_json()
+
+    async def list_runs(self) -> dict[str, Any]:
+        """Return the first page of runs."""
+        return (await self._typed.list_runs()).as_json()
 
     async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
         """Cancel a run; return the receipt."""
