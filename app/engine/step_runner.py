@@ -143,20 +143,25 @@ class StepRunner:
         charged: bool = False,
     ) -> FlowContext:
         """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
-        if recorded is None:
+        anew = recorded is None or recorded.taken_over
+        if anew:
             if not charged:
                 self._scope.charge(ONE_STEP)
             report.charge = ONE_STEP
         elif recorded.value is not None:
             report.failed_before = recorded.value
         self.holder.path = path
-        report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
+        if anew and recorded is not None and self._trace.mark_running(recorded.node_id):
+            node = recorded.node_id  # it goes on from another run
+        else:
+            node = self._trace.begin_step(self._parent, path.text, step.metadata)
+        report.node = node
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
             entry = step_entry(path, report.charge, value=report.failed_before)
             self._journal.note(node, entry)
         if self._events is not None:
-            kind = STEP_STARTED if recorded is None else STEP_RESUMED
+            kind = STEP_STARTED if anew else STEP_RESUMED
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
