@@ -1,5 +1,6 @@
 """Random graph runs from which others go on, at every one of their nodes."""
 
+import asyncio
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -7,7 +8,7 @@ from typing import Any
 
 from app.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunSource
 from app.trace.node import TAKEN_OVER
-from tests.property.resumed_stories import Tale
+from tests.property.resumed_stories import LOOK_ON_SECONDS, Tale
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import violations
 from tests.support.memory_rows import journal_of
@@ -36,6 +37,7 @@ class Forks:
             if number % 5 == 0:
                 of_it = [record.node_id for record in journal_of(self.tale.store.rows[fork.key])]
                 await self._fork(fork.key, f"{fork.key.run_id}-again", self._draw.choice(of_it))
+        await asyncio.sleep(LOOK_ON_SECONDS)
 
     async def _fork(self, old: RunKey, run_id: str, until: str | None) -> Run:
         tale, process = self.tale, self.tale._process()

@@ -44,7 +44,8 @@ _MARKS = """
 _NODES = f"""
     node || jsonb_build_object('start_ts_ms', %(at_ms)s::bigint, 'end_ts_ms', %(at_ms)s::bigint,
         'cost_usd', 0, 'tokens_in', NULL, 'tokens_out', NULL,
-        'metadata', (node->'metadata') - '{{estimated,waited_ms,continues,taken_over}}'::text[] || {_MARKS}
+        'metadata', (node->'metadata')
+            - '{{estimated,waited_ms,continues,taken_over}}'::text[] || {_MARKS}
     ) || CASE WHEN seq = ANY(%(open)s::integer[]) THEN jsonb_build_object('status', 'created',
         'end_ts_ms', NULL, 'stop_reason', NULL, 'error_class', NULL, 'retries_used', 0)
     ELSE '{{}}' END"""
