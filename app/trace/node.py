@@ -109,6 +109,12 @@ CONTINUES: Final = "continues"
 """Key of the metadata of what had not ended in another run and goes on here: its run and node."""
 
 
+def made_by(node: Mapping[str, Any]) -> str | None:
+    """Return the run that has made a call or step which was taken over; None if it was made."""
+    made = (node.get("metadata") or {}).get(TAKEN_OVER)
+    return str(made.get("run_id")) if isinstance(made, dict) else None
+
+
 def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
     """Return which part of the tokens and of the cost in US dollars of a call was estimated."""
     part = (node.get("metadata") or {}).get(ESTIMATED)
