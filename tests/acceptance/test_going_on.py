@@ -13,6 +13,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
 from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.stores import open_oracle
 
 STEPS = ["a", "b", "c", "d"]
 
@@ -136,9 +137,11 @@ async def test_a_what_if_begins_in_the_middle(database_url: str, provider: FakeP
         assert len(await provider.arrivals("at b")) == 1
         assert len(await provider.arrivals("What if")) == 1
         assert len(await provider.arrivals("at d")) == 2
-        inside = await client.trace("if-2")
-        call = node_of(before, "b")["node_id"]
-        assert inside["snapshot"]["nodes"][call]["metadata"]["taken_over"]["usage"]
+        async with open_oracle(database_url) as oracle:
+            await oracle.rows("DELETE FROM runs WHERE run_id = 'old'")
+        taken_over = (await nodes_of(client, "if-2"))[until]["metadata"]["taken_over"]
+        assert (taken_over["run_id"], taken_over["node_id"]) == ("old", until)
+        assert (await go_on(client, "if-3", "if-2"))["result"] == run["result"]
 
 
 async def test_a_case_goes_on_in_the_middle_of_its_only_step(

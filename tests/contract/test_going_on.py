@@ -116,6 +116,9 @@ async def test_what_is_taken_over_is_the_same_in_every_store(ports: Ports, seed:
         _without_times(each) for each in journal_of(expected)
     ]
     assert {each.node["end_ts_ms"] for each in found} <= {at_ms, None}
+    shown = await ports.runs.payloads(NEW, max_bytes=1_000_000)
+    with_key = [each for each in journal_of(expected) if each.call_key]
+    assert [each.request for each in shown] == [each.request for each in with_key]
     left = [replace(each, request=None) for each in await ports.runs.calls(KEY)]
     assert left == [replace(each, request=None) for each in records]
 

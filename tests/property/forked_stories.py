@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.engine.events import STEP_STARTED
 from app.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunSource
 from app.trace.node import TAKEN_OVER
 from tests.property.resumed_stories import LOOK_ON_SECONDS, Tale
@@ -27,6 +28,8 @@ class Forks:
         self.problems: list[str] = []
         self.made = 0
         self.taken_over = 0
+        self.lost = 0
+        """How many of them another process had to finish."""
 
     async def play(self) -> None:
         """Play the tale, then go on from some of its nodes, from all of it, and from a fork."""
@@ -46,7 +49,14 @@ class Forks:
         request = RunRequest(kind=RunKind.GRAPH, graph={}, source=RunSource(old.run_id, until))
         new = NewRun(key=replace(old, run_id=run_id), request=request, request_hash=run_id)
         await process.post(new)
+        if self._draw.random() < 0.2:
+            await asyncio.sleep(self._draw.choice([0, 0.1, 0.6, 2]))
+            tale.store.lose(process.name)
+            process.executor.lose(new.key)
         await process.executor.ended(new.key)
+        if await tale._process().take(new.key) is not None:
+            self.lost += 1
+            await tale.processes[-1].executor.ended(new.key)
         run = await tale.store.get(new.key)
         assert run is not None
         found = [*self._problems(old, run, until)]
@@ -75,6 +85,9 @@ class Forks:
             if f"step:{path}" in answered:
                 yield f"{path} was executed again"
         assert run.usage is not None
+        started = sum(event.type == STEP_STARTED for event in row.events.values())
+        if run.usage["steps"] != started:
+            yield f"{run.usage} was charged, and {started} steps have started"
         calls = sum(each.node["kind"] == "llm" for id_, each in after.items() if id_ not in taken)
         charged = run.usage.get("llm_calls_small", 0), run.usage.get("tokens", 0)
         if charged[0] > calls or charged[1] > 100 * calls:

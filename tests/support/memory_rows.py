@@ -1,12 +1,15 @@
 """What the runs in memory are stored in, and how it is written."""
 
+import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED
+from app.runs.errors import SourceNotEndedError, SourceNotFoundError
 from app.runs.going_on import NodeLine, taken_over
 from app.runs.ports import SpentSoFar
 from app.runs.replay import spent_before
@@ -15,6 +18,7 @@ from app.runs.run import (
     CallRecord,
     CancelRequest,
     EventRecord,
+    NewRun,
     Run,
     RunKey,
     RunStatus,
@@ -95,6 +99,26 @@ def _contradict(one: EventRecord, other: EventRecord) -> bool:
     if one.type in STEP_ENDS and other.type in STEP_ENDS:
         return one.node_id is not None and one.node_id == other.node_id
     return one.type in RUN_ENDS and other.type in RUN_ENDS
+
+
+def begin_row(rows: Mapping[RunKey, Row], files: dict[tuple[RunKey, str], Any], new: NewRun) -> Row:
+    """Return the row of a new run, with what it takes over of another one, files included."""
+    row, wanted = rows.get(new.key, Row()), new.request.source
+    if wanted is None:
+        return row
+    old = replace(new.key, run_id=wanted.run_id)
+    source = rows.get(old)
+    if source is None or source.run is None:
+        raise SourceNotFoundError
+    if not source.run.finished:
+        raise SourceNotEndedError
+    take_over(source, row, new.key, wanted.until, time.time_ns() // 1_000_000)
+    ended = (record for record in row.calls.values() if record.outcome == "result")
+    digests = {hashlib.sha256(str(each.call_key).encode()).hexdigest() for each in ended}
+    for (key, slot), file in list(files.items()):
+        if key == old and slot.partition("-")[0] in digests:
+            files[new.key, slot] = file
+    return row
 
 
 def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int) -> None:

@@ -6,8 +6,6 @@ cancelled at the second of them has lost the answer, not the write. What is stor
 JSON, as it would on its way into a database, so nobody shares objects with the store.
 """
 
-import hashlib
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,8 +16,6 @@ from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
     RunConflictError,
-    SourceNotEndedError,
-    SourceNotFoundError,
     TooManyPendingCancelsError,
 )
 from app.runs.event_log import late_result
@@ -53,12 +49,12 @@ from tests.support.memory_listing import cursor_after, fits, place, place_in, wi
 from tests.support.memory_rows import (
     Row,
     as_json,
+    begin_row,
     has_begun,
     journal_of,
     last_seq_of,
     run_of,
     skipped_in,
-    take_over,
     write_calls,
     write_events,
 )
@@ -98,10 +94,7 @@ class MemoryRuns(MemoryTraces):
                 return Accepted(earlier, created=False)
             if worker_id is None and self._is_full():
                 raise QueueFullError
-            source = self._source(new)
-            row = self.rows.get(new.key, Row())
-            if source is not None:
-                self._take_over(source, row, new)
+            row = begin_row(self.rows, self.files, new)
             self.rows[new.key] = row
             pending_cancel = row.pending_cancel if self._lives(row) else None
             row.pending_cancel = row.pending_cancel_expires_at = None
@@ -289,28 +282,6 @@ class MemoryRuns(MemoryTraces):
         if new.idempotency_key is not None or row.run.request_hash != new.request_hash:
             raise RunConflictError
         return row.run
-
-    def _source(self, new: NewRun) -> Row | None:
-        """Return the run that a new one goes on from, if it does."""
-        if new.request.source is None:
-            return None
-        row = self.rows.get(RunKey(new.key.tenant, new.request.source.run_id))
-        if row is None or row.run is None:
-            raise SourceNotFoundError
-        if not row.run.finished:
-            raise SourceNotEndedError
-        return row
-
-    def _take_over(self, source: Row, row: Row, new: NewRun) -> None:
-        wanted = new.request.source
-        assert wanted is not None
-        take_over(source, row, new.key, wanted.until, time.time_ns() // 1_000_000)
-        ended = (record for record in row.calls.values() if record.outcome == "result")
-        digests = {hashlib.sha256(str(each.call_key).encode()).hexdigest() for each in ended}
-        old = RunKey(new.key.tenant, wanted.run_id)
-        for (key, slot), file in list(self.files.items()):
-            if key == old and slot.partition("-")[0] in digests:
-                self.files[new.key, slot] = file
 
     def _by_idempotency_key(self, tenant: str, key: str) -> Run | None:
         runs = (row.run for row in self.rows.values() if row.run is not None)
