@@ -28,6 +28,8 @@ class Forks:
         self.problems: list[str] = []
         self.made = 0
         self.taken_over = 0
+        self._first = 0
+        """The number of the first process that executes a fork."""
         self.lost = 0
         """How many of them another process had to finish."""
 
@@ -44,6 +46,7 @@ class Forks:
 
     async def _fork(self, old: RunKey, run_id: str, until: str | None) -> Run:
         tale, process = self.tale, self.tale._process()
+        self._first = len(tale.processes)
         tale.begun.clear()
         tale.made.clear()
         request = RunRequest(kind=RunKind.GRAPH, graph={}, source=RunSource(old.run_id, until))
@@ -78,11 +81,11 @@ class Forks:
         if missing:
             yield f"{missing} had ended well, and is not taken over"
         answered = {before[node_id].call_key for node_id in taken & _ended_well(before)}
-        for key, _ in self.tale.made:
-            if key in answered:
+        for key, process in self.tale.made:  # what an earlier fork has lost may only end now
+            if key in answered and process >= self._first:
                 yield f"{key} was called again"
-        for path, _ in self.tale.begun:
-            if f"step:{path}" in answered:
+        for path, process in self.tale.begun:
+            if f"step:{path}" in answered and process >= self._first:
                 yield f"{path} was executed again"
         assert run.usage is not None
         started = sum(event.type == STEP_STARTED for event in row.events.values())
