@@ -25,8 +25,7 @@ from app.nodes.node_type import RunFacts
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import map_type, subgraph_type
-from app.nodes.toolset import ToolNames, tool_type, toolset_type
-from app.tools.arguments import ArgumentChecks
+from app.nodes.toolset import tool_type, toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
@@ -115,10 +114,9 @@ class World:
             no_list_price,
             retry_policy(max_retries=0),
         )
-        self.catalog = self._catalog(registry)
+        self.catalog = self._catalog()
 
-    def _catalog(self, registry: ToolRegistry) -> NodeCatalog:
-        known = ToolNames(spec.name for spec in self.tools.usable())
+    def _catalog(self) -> NodeCatalog:
         case = CaseNode(
             models=self.gateway,
             tools=self.tools,
@@ -135,8 +133,8 @@ class World:
                 map_type(),
                 router_type(),
                 subgraph_type(),
-                tool_type(self.tools, ArgumentChecks(registry), known, timezone="Europe/Berlin"),
-                toolset_type(known),
+                tool_type(self.tools, timezone="Europe/Berlin"),
+                toolset_type([spec.name for spec in self.tools.usable()]),
             )
         )
 
