@@ -15,7 +15,7 @@ from app.runs.errors import (
 from app.runs.ports import JournalWrite
 from app.runs.run import CallRecord, NewRun, RunKey, RunSource, RunStatus
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import CONTINUES, TAKEN_OVER
+from app.trace.node import CONTINUES, TAKEN_OVER, NodeKind
 from tests.support.limits import store_limits
 from tests.support.memory_rows import Row, journal_of, take_over
 from tests.support.ports import KEY, Open, Ports
@@ -41,18 +41,18 @@ def random_journal(seed: int) -> list[CallRecord]:
     graph = ExecutionGraph("case-1", now_ms=tick)
     open_nodes = [graph.create_root("case", {"run_id": "case-1"})]
     graph.mark_running(open_nodes[0])
-    kinds: dict[str, Any] = {}
     for _ in range(draw.randint(3, 30)):
         parent = draw.choice(open_nodes)
-        kind = draw.choice(["system", "system", "llm", "tool"])
+        kind: NodeKind = draw.choice(["system", "system", "llm", "tool"])
         node = graph.begin_node(parent, kind, "work", metadata={"estimated": {"tokens_in": 1}})
         graph.mark_running(node)
-        kinds[node] = kind
         if kind == "system":
             open_nodes.append(node)
             continue
-        end = draw.choice([graph.mark_success, graph.mark_success, graph.mark_failure])
-        end(node, *((0.5,) if end == graph.mark_success else ("Error", "no")))
+        if draw.random() < 0.7:
+            graph.mark_success(node, 0.5)
+        else:
+            graph.mark_failure(node, "Error", "no")
         if draw.random() < 0.3 and len(open_nodes) > 1:
             _end(draw, graph, open_nodes.pop(draw.randrange(1, len(open_nodes))))
     for node in reversed(open_nodes):
