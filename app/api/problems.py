@@ -28,6 +28,8 @@ from app.runs.errors import (
     QueueFullError,
     RunConflictError,
     RunNotFoundError,
+    SourceNotEndedError,
+    SourceNotFoundError,
     StoreUnavailableError,
     TooManyPendingCancelsError,
 )
@@ -37,6 +39,7 @@ MEDIA_TYPE = "application/problem+json"
 DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
     {
         RunNotFoundError: types.RUN_NOT_FOUND,
+        SourceNotEndedError: types.RUN_NOT_ENDED,
         RunConflictError: types.RUN_CONFLICT,
         IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
         InvalidRunError: types.INVALID_REQUEST,
@@ -139,6 +142,12 @@ def as_problem(error: Exception) -> ProblemError:
             users = ", ".join(f"{user.name}@{user.version}" for user in error.users)
             detail = f"Delete these graphs first, which contain it, or leave it: {users}."
             return ProblemError(types.GRAPH_IN_USE, detail)
+        case SourceNotFoundError():
+            violation = Violation("from.run_id", "There is no run of this id.")
+            return ProblemError(types.RUN_NOT_FOUND, violations=[violation])
+        case SourceNotEndedError():
+            violation = Violation("from.run_id", "The run of this id has not ended.")
+            return ProblemError(types.RUN_NOT_ENDED, violations=[violation])
         case HTTPException():
             return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
     return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))

@@ -2,13 +2,16 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
     Field,
     GetPydanticSchema,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -116,6 +119,11 @@ OfCases = SkipJsonSchema[Annotated[None, BeforeValidator(_of_cases)]]
 OfGraphRuns = SkipJsonSchema[Annotated[None, BeforeValidator(_of_graph_runs)]]
 
 
+Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
+
+NodeId = Annotated[str, Field(pattern=r"^n[0-9]{6,12}$", examples=["n000004"])]
+
+
 class RunFields(Body):
     """What runs of every kind have."""
 
@@ -146,7 +154,7 @@ class CaseBody(RunFields):
     """Tools without which the answer does not count as verified; GET /tools lists them."""
     gold_answer: str | None = None
     """The right answer, for the verifier alone: no model ever sees it."""
-    mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] | None = None
+    mode: Mode | None = None
     """How much the small model does before the big one; left out, as configured. ``escalate`` means
     ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
@@ -174,13 +182,75 @@ class GraphRunBody(RunFields):
     mode: OfCases = None
 
 
-def _by_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> CaseBody | GraphRunBody:
+class FromRun(Body):
+    """The run to go on from."""
+
+    run_id: RunId
+    """It must have ended."""
+    until: NodeId | None = None
+    """A node of its trace: what had ended when this one ended is taken over. Left out, all that
+    ended well is."""
+
+
+class GoingOnBody(RunFields):
+    """A run that goes on from an ended one: what that had done is taken over and costs nothing.
+
+    What is left out is as it was in the other run, except deadline and metadata. What is sent
+    applies to what comes after the part that is taken over.
+    """
+
+    _sent: dict[str, Any] = PrivateAttr()
+
+    from_: Annotated[FromRun, Field(alias="from")]
+    """Which run, and how much of it."""
+    kind: Annotated[Literal["case", "graph"], BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
+    """That of the other run."""
+    input: Any = None
+    """Another question, or another input of the graph."""
+    graph: GraphOrName | None = None
+    """Another graph, for example one in which a step was changed."""
+    inputs: dict[str, Any] | None = None
+    """Other values by input handle."""
+    expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
+    """As in a case."""
+    gold_answer: str | None = None
+    """As in a case."""
+    mode: Mode | None = None
+    """As in a case."""
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """What its caller has sent, as it was sent."""
+        return self._sent
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, sent: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        body = read(sent)
+        body._sent = sent
+        return body
+
+
+def body_of_kind(sent: Any) -> CaseBody | GraphRunBody:
+    """Return what was sent as a body of its kind, a case if it names none.
+
+    Raises:
+        ValidationError: it is none.
+    """
     is_graph = isinstance(sent, dict) and sent.get("kind") == "graph"
     return GraphRunBody.model_validate(sent) if is_graph else CaseBody.model_validate(sent)
 
 
-RunBody = Annotated[CaseBody | GraphRunBody, WrapValidator(_by_kind)]
-"""A run to accept: its ``kind`` says which, a case if there is none."""
+def _of_its_kind(
+    sent: Any, _: ValidatorFunctionWrapHandler
+) -> CaseBody | GraphRunBody | GoingOnBody:
+    if isinstance(sent, dict) and "from" in sent:
+        return GoingOnBody.model_validate(sent)
+    return body_of_kind(sent)
+
+
+RunBody = Annotated[CaseBody | GraphRunBody | GoingOnBody, WrapValidator(_of_its_kind)]
+"""A run to accept: its ``kind`` says which, a case if there is none; ``from`` goes on from one."""
 
 
 class CancelBody(Body):

@@ -226,7 +226,8 @@ class ModelGateway:
             before = asked.context.calls.journal.recorded(asked.key_of(number, forms[at]).text)
             if before is None or before.outcome is CallOutcome.NOT_MADE:
                 continue
-            if before.request_hash == asked.exchange(chosen, number, forms[at]).request_hash:
+            same = asked.exchange(chosen, number, forms[at]).request_hash
+            if before.taken_over or before.request_hash == same:
                 return forms[at:]
         best = self._learned.get(_endpoint(chosen))
         known = [form for form in forms if best is None or form.simplicity >= best.simplicity]

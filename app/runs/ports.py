@@ -145,12 +145,16 @@ class RunStore(Protocol):
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker.
 
-        With a pending cancel it is finished as cancelled instead.
+        With a pending cancel it is finished as cancelled instead. If it goes on from another run,
+        it begins with what it takes over of that one's journal and files.
 
         Raises:
             RunConflictError: the id, or the pair of id and key, belongs to another request.
             IdempotencyMismatchError: the key was used with another body.
             QueueFullError: too many runs are queued.
+            SourceNotFoundError: there is no run to go on from.
+            SourceNotEndedError: the run to go on from has not ended.
+            InvalidRunError: the run to go on from has no such node.
             StoreUnavailableError: the database did not answer.
         """
         ...

@@ -24,6 +24,7 @@ from app.runs.run import (
     RunKey,
     RunKind,
     RunRequest,
+    RunSource,
     RunStatus,
 )
 from app.trace.frozen_json import FrozenJson
@@ -106,6 +107,8 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
     stored = {name: getattr(request, name) for name in _REQUEST}
     stored["budget"] = {name: _plain(getattr(request.budget, name)) for name in _LIMITS}
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
+    if (source := request.source) is not None:
+        stored["source"] = {"run_id": source.run_id, "until": source.until}
     if request.kind is RunKind.GRAPH:
         ref = request.graph_ref
         stored["graph_ref"] = None if ref is None else {"name": ref.name, "version": ref.version}
@@ -118,13 +121,14 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
-    deadline, ref = stored["deadline"], stored.get("graph_ref")
+    deadline, ref, source = stored["deadline"], stored.get("graph_ref"), stored.get("source")
     read = {
         "kind": RunKind(stored["kind"]),
         "expected_tools": tuple(stored["expected_tools"]),
         "budget": Budget(**limits),
         "deadline": datetime.fromisoformat(deadline) if deadline else None,
         "graph_ref": GraphRef(**ref) if ref else None,
+        "source": RunSource(**source) if source else None,
     }
     return RunRequest(**{**stored, **read})
 

@@ -116,7 +116,9 @@ class PostgresRuns:
             await other.wait()  # which of the two made the run is known when that one has ended
         elif worker_id is not None:
             with self._begun(new.key):
-                return await self._accept_claimed(new, worker_id)
+                if new.request.source is None:
+                    return await self._accept_claimed(new, worker_id)
+                return await self._accept_alone(new, worker_id)
         return await self._accept_alone(new, worker_id)
 
     async def _accept_claimed(self, new: NewRun, worker_id: str) -> Accepted:
