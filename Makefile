@@ -8,6 +8,7 @@
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
 #   make exact     compare the usage of 500 random runs with what the fake provider has counted
+#   make races     cancel 1,020 runs at random moments, and look for calls after the receipt
 #   make attacks   attack the service under a limit of memory, and print what each attack did
 #   make clean     remove what these commands made; data/ stays
 #
@@ -17,7 +18,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench exact attacks clean
+.PHONY: help serve test check format example eval bench exact races attacks clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -69,6 +70,9 @@ bench: $(SYNC_STAMP)
 
 exact: $(SYNC_STAMP)
 	EXACT_RUNS=$${EXACT_RUNS:-500} $(BIN)/pytest -q -s --timeout=3600 tests/acceptance/test_exact_usage.py $(ARGS)
+
+races: $(SYNC_STAMP)
+	CANCEL_RACES=$${CANCEL_RACES:-1020} $(BIN)/pytest -q -s tests/acceptance/test_cancel_races.py $(ARGS)
 
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)

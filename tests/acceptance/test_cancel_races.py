@@ -1,0 +1,111 @@
+"""Cancels that race with runs: POST on one replica, DELETE on the other, at random moments.
+
+``CANCEL_RACES=1020`` makes more of them; ``make races`` does.
+"""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.client import CaseworkerClient
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess, finished, model_settings
+
+RACES = int(os.environ.get("CANCEL_RACES", "60"))
+SEED = int(os.environ.get("CANCEL_SEED", "12"))
+AT_ONCE = 6
+CALLS = 12
+PROMISED_SECONDS = 0.25
+"""What the service promises beside a database that is near."""
+
+
+@pytest.mark.req("card/delete", "004/cancel-early")
+@pytest.mark.timeout(900)
+async def test_no_call_begins_later_after_a_receipt_than_is_promised(
+    module_database_url: str, running_provider: FakeProvider
+) -> None:
+    """The provider's own record says when calls arrived; the client's clock when it had the 202."""
+    await running_provider.reset()
+    await running_provider.script("RACE", [Step(text="on")])
+    settings = model_settings(running_provider.openai_url)
+    draw = random.Random(SEED)
+    delays = [draw.uniform(-0.01, 0.25) for _ in range(RACES)]
+    async with (
+        ServiceProcess(module_database_url, settings=settings, name="posts") as posts,
+        ServiceProcess(module_database_url, settings=settings, name="stops") as stops,
+        posts.client() as poster,
+        stops.client() as stopper,
+    ):
+        turns = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            races = [
+                group.create_task(_race(number, delay, turns, poster, stopper))
+                for number, delay in enumerate(delays)
+            ]
+    receipts = dict(race.result() for race in races)
+
+    arrivals = await running_provider.arrivals("RACE")
+    made = dict.fromkeys(receipts, 0)
+    late: dict[str, float] = {}
+    for arrival in arrivals:
+        run_id = arrival.prompt.rsplit("run-", 1)[1][:4]
+        made[run_id] += 1
+        after = arrival.arrived_monotonic - receipts[run_id]
+        if after > 0:
+            late[run_id] = max(after, late.get(run_id, 0.0))
+    cut_short = sum(0 < calls < CALLS for calls in made.values())
+    worst = max(late.values(), default=0.0)
+    sys.stdout.write(
+        f"{RACES} races (seed {SEED}): {cut_short} runs cut short, {len(arrivals)} calls,"
+        f" {len(late)} runs with a call after the receipt, at most {worst * 1000:.1f} ms\n"
+    )
+    assert cut_short >= RACES // 5, "the cancels did not meet the runs at work"
+    assert worst <= PROMISED_SECONDS
+
+
+def _graph(run_id: str) -> dict[str, Any]:
+    """Return a line of steps that ask the model one after the other."""
+    names = [f"s{number}" for number in range(CALLS)]
+    return {
+        "steps": [
+            {"id": name, "type": "llm", "data": {"prompt": f"RACE run-{run_id} {name}"}}
+            for name in names
+        ],
+        "edges": [
+            {
+                "source": source,
+                "source_handle": "default",
+                "target": target,
+                "target_handle": "default",
+                "data": {"channel": "flow"},
+            }
+            for source, target in pairwise(names)
+        ],
+    }
+
+
+async def _race(
+    number: int,
+    delay: float,
+    turns: asyncio.Semaphore,
+    poster: CaseworkerClient,
+    stopper: CaseworkerClient,
+) -> tuple[str, float]:
+    """Post and cancel; return the run's number and when the receipt was there."""
+    run_id = f"{number:04d}"
+    async with turns:
+        posting = asyncio.create_task(poster.run_graph(_graph(run_id), run_id=f"race-{run_id}"))
+        await asyncio.sleep(max(0.0, delay))
+        await stopper.cancel_run(f"race-{run_id}")
+        received = time.monotonic()
+        await posting
+        run = await finished(stopper, f"race-{run_id}")
+    assert run["status"] in {"cancelled", "completed"}
+    return run_id, received
