@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
@@ -18,13 +18,26 @@ from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
-from app.llm.forms import StatedSchema, StructuredOutput, read_json, storable
+from app.llm.forms import StatedSchema, StructuredOutput, read_json, storable, storable_json
 from app.llm.metering import Metering
-from app.llm.ports import ModelError, ModelProvider, ModelRequest, RequestOrigin, TokenUsage
+from app.llm.ports import (
+    Delta,
+    Message,
+    ModelError,
+    ModelProvider,
+    ModelReply,
+    ModelRequest,
+    RequestOrigin,
+    TokenUsage,
+    ToolCall,
+)
 from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice
 from app.trace.payloads import Payloads
 
 log = structlog.get_logger(__name__)
+
+OnDelta = Callable[[int, Delta], None]
+"""Called with the number of the attempt, from 1, and a part of its reply."""
 
 
 class Tier(StrEnum):
@@ -80,6 +93,22 @@ class Completion:
     """Why the model stopped writing, in its provider's word."""
     estimated: bool = False
     """Whether tokens and cost are estimates, because the provider sent no counts."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What the model wants to have called, in its order."""
+    thinking: str = ""
+    """What the model has shown of its reasoning."""
+    provider_state: Mapping[str, Any] | None = None
+    """What its provider wants to see again; see :attr:`Message.provider_state`."""
+
+    @property
+    def message(self) -> Message:
+        """The answer as the assistant's message of the next prompt."""
+        return Message(
+            role="assistant",
+            content=self.text,
+            tool_calls=self.tool_calls,
+            provider_state=self.provider_state,
+        )
 
     @property
     def tokens_estimated(self) -> int:
@@ -110,14 +139,21 @@ class Exchange:
     def request_hash(self) -> str:
         """Identifies the request; a recorded reply to another request is not replayed."""
         request, schema = self.request, self.request.json_schema
-        asked = {
+        asked: dict[str, Any] = {
             "provider": self.model.provider.name,
             "model": self.model.model,
-            "messages": [[message.role, message.content] for message in request.messages],
+            "messages": [
+                [message.role, message.content, *filter(None, (message.extras(),))]
+                for message in request.messages
+            ],
             "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
             "seed": request.seed,
             "max_output_tokens": request.max_output_tokens,
         }
+        if request.tools:
+            asked["tools"] = [asdict(tool) for tool in request.tools]
+        if request.temperature != self.model.temperature:
+            asked["temperature"] = request.temperature
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -130,9 +166,16 @@ class Exchanges:
         self._payloads = payloads
 
     async def perform(
-        self, exchange: Exchange, context: FlowContext, *, once: Mapping[Dimension, Amount]
+        self,
+        exchange: Exchange,
+        context: FlowContext,
+        *,
+        once: Mapping[Dimension, Amount],
+        on_delta: OnDelta | None = None,
     ) -> Completion:
         """Ask; ``once`` is charged in addition to the attempts, as soon as the first one begins.
+
+        ``on_delta`` gets the parts of the reply as they come, and none of a reply that is replayed.
 
         Raises:
             CallFailedError: the model failed, its retries included; its class is a ``ModelFault``
@@ -168,26 +211,29 @@ class Exchanges:
             run_id, number = context.run_id, next(numbers)
             origin = RequestOrigin(run_id=run_id, call=exchange.key.text, attempt=number)
             request = exchange.request if metering is None else metering.next_attempt()
-            return await _attempt(chosen, replace(request, origin=origin), metering)
+            parts = None if on_delta is None else _Parts(on_delta, number)
+            return await _attempt(chosen, replace(request, origin=origin, on_delta=parts), metering)
 
         value = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
-        text = read_json(value["text"]) if exchange.wants_json else value["text"]
-        cost, provider = value["cost_usd"], chosen.provider.name
-        cost_usd = None if cost is None else Decimal(cost)
-        return Completion(**{**value, "text": text, "cost_usd": cost_usd, "provider": provider})
+        return _completion(exchange, value)
 
     def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
         """Return what a trace keeps of a request."""
         request, external = exchange.request, exchange.model.provider.external
-        parameters = {
+        parameters: dict[str, Any] = {
             "max_output_tokens": request.max_output_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
             "json_schema": request.json_schema if external else None,  # others do not read it
         }
-        messages = [(message.role, message.content) for message in request.messages]
+        if request.tools:
+            parameters["tools"] = [tool.name for tool in request.tools]
+        messages = [
+            {"role": message.role, "content": message.content, **message.extras()}
+            for message in request.messages
+        ]
         return self._payloads.prompt(messages, parameters)
 
     def _metering(self, exchange: Exchange) -> Metering:
@@ -240,6 +286,8 @@ async def _attempt(chosen: TierModel, request: ModelRequest, metering: Metering 
             retry_after_seconds=error.retry_after_seconds,
             spent=FREE if metering is None else metering.failed(error),
         ) from error
+    if isinstance(request.on_delta, _Parts):
+        request.on_delta.add_missing(reply)
     if metering is None:
         usage = reply.usage or TokenUsage(tokens_in=0, tokens_out=0)
         spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
@@ -251,5 +299,49 @@ async def _attempt(chosen: TierModel, request: ModelRequest, metering: Metering 
         "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
         **asdict(usage),
+        **_beside_text(reply),
     }
     return Reply(value | ({"estimated": True} if spent.estimated else {}), spent)
+
+
+def _beside_text(reply: ModelReply) -> dict[str, Any]:
+    """Return what else there is of a reply, as it is journaled."""
+    beside = {
+        "tool_calls": [asdict(call) for call in reply.tool_calls],
+        "thinking": reply.thinking,
+        "provider_state": reply.provider_state,
+    }
+    return {name: storable_json(value) for name, value in beside.items() if value}
+
+
+def _completion(exchange: Exchange, value: Mapping[str, Any]) -> Completion:
+    """Return an answer as it was journaled."""
+    cost = value["cost_usd"]
+    read = {
+        "text": read_json(value["text"]) if exchange.wants_json else value["text"],
+        "cost_usd": None if cost is None else Decimal(cost),
+        "provider": exchange.model.provider.name,
+        "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),
+    }
+    return Completion(**{**value, **read})
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Passes the parts of one attempt's reply on."""
+
+    on_delta: OnDelta
+    attempt: int
+    begun: bool = False
+
+    def __call__(self, delta: Delta) -> None:
+        self.begun = True
+        self.on_delta(self.attempt, delta)
+
+    def add_missing(self, reply: ModelReply) -> None:
+        """Pass the reply of a provider on that does not stream."""
+        if not self.begun:
+            if reply.thinking:
+                self(Delta("thinking", reply.thinking))
+            if reply.text:
+                self(Delta("content", reply.text))

@@ -111,6 +111,17 @@ def storable(text: str) -> str:
     return _NO_CHARACTER.sub("\ufffd", text)
 
 
+def storable_json(value: Any) -> Any:
+    """Return the same of every text in a JSON value."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, Mapping):
+        return {storable(name): storable_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable_json(item) for item in value]
+    return value
+
+
 def read_json(reply: str) -> str:
     """Return the JSON in a reply, or the reply itself where there is none."""
     found = json_part(reply)

@@ -10,7 +10,7 @@ again starts with the form that its own journal holds.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -21,9 +21,9 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
-from app.llm.exchange import Completion, Exchange, Exchanges, Tier, TierModel
+from app.llm.exchange import Completion, Exchange, Exchanges, OnDelta, Tier, TierModel
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
-from app.llm.ports import Message, ModelFault, ModelRequest
+from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from app.llm.pricing import ListPrice
 from app.trace.payloads import REDACTED, Payloads
 
@@ -50,8 +50,11 @@ class _LogicalCall:
     key: StepPath
     messages: tuple[Message, ...]
     json_schema: Mapping[str, Any] | None
+    tools: tuple[ToolDefinition, ...]
     seed: int | None
+    temperature: float | None
     max_output_tokens: int | None
+    on_delta: OnDelta | None
     once: Mapping[Dimension, Amount]
     """Still to be charged; nothing once the first exchange was made."""
     attempts: int = 0
@@ -66,10 +69,11 @@ class _LogicalCall:
         request = ModelRequest(
             messages=self.messages,
             json_schema=self.json_schema,
+            tools=self.tools,
             max_output_tokens=min(
                 chosen.max_output_tokens, self.max_output_tokens or chosen.max_output_tokens
             ),
-            temperature=chosen.temperature,
+            temperature=chosen.temperature if self.temperature is None else self.temperature,
             seed=self.seed,
             timeout_seconds=chosen.timeout_seconds,
         )
@@ -84,6 +88,13 @@ class _LogicalCall:
             metadata={**metadata, "fallback": number} if number else metadata,
             wants_json=self.json_schema is not None,
         )
+
+    def on_delta_from_here(self) -> OnDelta | None:
+        """Return what gets the parts of a further exchange: its attempts count on."""
+        if (on_delta := self.on_delta) is None:
+            return None
+        before = self.attempts
+        return lambda attempt, delta: on_delta(before + attempt, delta)
 
 
 class ModelGateway:
@@ -123,11 +134,18 @@ class ModelGateway:
         json_schema: Mapping[str, Any] | None = None,
         seed: int | None = None,
         max_output_tokens: int | None = None,
+        tools: Sequence[ToolDefinition] = (),
+        on_delta: OnDelta | None = None,
+        temperature: float | None = None,
+        model: str | None = None,
     ) -> Completion:
         """Ask the models of a tier; ``max_output_tokens`` can only narrow what is configured.
 
         ``name`` is what the trace calls it; ``key`` is its path inside the step, the same whenever
-        the run is executed again.
+        the run is executed again. ``on_delta`` asks for a stream: it gets each part of the reply as
+        it comes, with the number of the attempt, from 1; a later attempt begins the reply anew, and
+        a replayed call has no parts. ``temperature`` takes the place of the configured one.
+        ``model`` names a model of the tier, or another one of its provider, that is asked first.
 
         Raises:
             CallFailedError: no model of the tier has answered, retries included; it holds the last
@@ -141,11 +159,14 @@ class ModelGateway:
             key=context.path.call(key),
             messages=tuple(messages),
             json_schema=json_schema,
+            tools=tuple(tools),
             seed=seed,
+            temperature=temperature,
             max_output_tokens=max_output_tokens,
+            on_delta=on_delta,
             once={_LOGICAL_CALL[tier]: 1},
         )
-        models = deque(enumerate(self._tiers[tier].chain))
+        models = deque(enumerate(_chain(self._tiers[tier], model)))
         while True:
             number, chosen = models.popleft()
             try:
@@ -172,7 +193,9 @@ class ModelGateway:
             exchange = asked.exchange(chosen, number, form)
             once, asked.once = asked.once, {}
             try:
-                completion = await self._exchanges.perform(exchange, asked.context, once=once)
+                completion = await self._exchanges.perform(
+                    exchange, asked.context, once=once, on_delta=asked.on_delta_from_here()
+                )
             except CallFailedError as failed:
                 asked.attempts += failed.attempts
                 if not forms or failed.error_class not in _SIMPLER_FORM:
@@ -180,7 +203,8 @@ class ModelGateway:
                 if failed.error_class == ModelFault.FORM_UNSUPPORTED:
                     self._learned[_endpoint(chosen)] = forms[0]
             else:
-                if forms and form is ReplyForm.SCHEMA and is_prose(completion.text):
+                prose = not completion.tool_calls and is_prose(completion.text)
+                if forms and form is ReplyForm.SCHEMA and prose:
                     self._learned[_endpoint(chosen)] = forms[0]
                 return completion
 
@@ -201,6 +225,15 @@ class ModelGateway:
         best = self._learned.get(_endpoint(chosen))
         known = [form for form in forms if best is None or form.simplicity >= best.simplicity]
         return known or forms
+
+
+def _chain(tier: TierModel, model: str | None) -> Sequence[TierModel]:
+    """Return the models of a tier in the order in which they are asked, a named one first."""
+    if model is None or model == tier.model:
+        return tier.chain
+    named = next((each for each in tier.chain if each.model == model), None)
+    first = named or replace(tier, model=model, price=None)
+    return (first, *(each for each in tier.fallbacks if each is not named))
 
 
 def _endpoint(chosen: TierModel) -> tuple[int, str]:

@@ -86,7 +86,7 @@ class Metering:
         """Return the tokens of an answer and what they cost."""
         if reply.usage is not None:
             return reply.usage, self._spent(reply.usage)
-        usage = estimate_unmetered(self._allowed, reply.text)
+        usage = estimate_unmetered(self._allowed, reply)
         return usage, self._spent(usage, estimated=True)
 
     def _has_room(self, tokens_out: int, room: Room) -> bool:

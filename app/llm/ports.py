@@ -1,7 +1,7 @@
 """The port of model providers: what is sent, what comes back, and how an attempt fails."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -48,6 +48,19 @@ class Message:
     provider_state: Mapping[str, Any] | None = None
     """JSON that the provider of an assistant's message wants to see again with it, such as the
     signature of its thinking; others ignore it."""
+
+    def extras(self) -> dict[str, Any]:
+        """Return what it carries beside role and content, as JSON; nothing if it is plain text."""
+        extras: dict[str, Any] = {}
+        if self.tool_calls:
+            extras["tool_calls"] = [asdict(call) for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            extras["tool_call_id"] = self.tool_call_id
+        if self.tool_name is not None:
+            extras["tool_name"] = self.tool_name
+        if self.provider_state is not None:
+            extras["provider_state"] = dict(self.provider_state)
+        return extras
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
+from typing import Any
 
 from app.llm.forms import StatedSchema
-from app.llm.ports import ModelRequest, TokenUsage
+from app.llm.ports import ModelReply, ModelRequest, TokenUsage
 
 ListPrice = Callable[[str, str, TokenUsage], Decimal]
 """Returns the public price in US dollars of one attempt at a provider's model.
@@ -72,18 +73,20 @@ class TokenPrice:
 def estimate_tokens(request: ModelRequest) -> TokenUsage:
     """Estimate the tokens of an attempt from above, before it is made.
 
-    Input: the UTF-8 bytes of the messages and the schema, three to a token, and eight tokens a
-    message for its frame. English comes to four characters a token and more, so it is overstated
-    by a third; digits, JSON and code come to three; a Chinese character has three bytes and is
-    about one token. Output: all that the request allows, or ``DEFAULT_OUTPUT_TOKENS``.
+    Input: the UTF-8 bytes of the messages, the schema and the tools, three to a token, and eight
+    tokens a message or tool for its frame. English comes to four characters a token and more, so
+    it is overstated by a third; digits, JSON and code come to three; a Chinese character has three
+    bytes and is about one token. Output: all that the request allows, or ``DEFAULT_OUTPUT_TOKENS``.
     """
     texts = [message.content for message in request.messages]
+    texts += [_json(extras) for message in request.messages if (extras := message.extras())]
+    texts += [_json(asdict(tool)) for tool in request.tools]
     schema = request.json_schema
     if isinstance(schema, StatedSchema):
         texts.append(schema.text)
     elif schema is not None:
-        texts.append(json.dumps(dict(schema), ensure_ascii=False))
-    frames = _TOKENS_PER_MESSAGE * (len(request.messages) + 1)
+        texts.append(_json(dict(schema)))
+    frames = _TOKENS_PER_MESSAGE * (len(request.messages) + len(request.tools) + 1)
     limit = request.max_output_tokens
     return TokenUsage(
         tokens_in=_tokens(*texts) + frames,
@@ -101,9 +104,15 @@ def estimate_lost(estimate: TokenUsage, seconds: float) -> TokenUsage:
     return replace(estimate, tokens_out=min(estimate.tokens_out, written))
 
 
-def estimate_unmetered(estimate: TokenUsage, text: str) -> TokenUsage:
-    """Estimate what an attempt has used that was answered with ``text`` and without counts."""
-    return replace(estimate, tokens_out=min(estimate.tokens_out, _tokens(text)))
+def estimate_unmetered(estimate: TokenUsage, reply: ModelReply) -> TokenUsage:
+    """Estimate what an attempt has used that was answered without counts."""
+    arguments = (call.arguments for call in reply.tool_calls)
+    written = _tokens(reply.text, reply.thinking, *arguments)
+    return replace(estimate, tokens_out=min(estimate.tokens_out, written))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _tokens(*texts: str) -> int:

@@ -55,27 +55,33 @@ class Payloads:
         return redact_value(_Room(self.max_chars).of(value), max_chars=longest)
 
     def prompt(
-        self, messages: Sequence[tuple[str, str]], parameters: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Return the request of a model as it may be kept; None if nothing may.
 
-        ``messages`` are pairs of role and text; ``parameters`` are shown as far as they are set.
+        ``messages`` hold ``role`` and ``content``, and what else belongs to them, such as the calls
+        of tools; ``parameters`` are shown as far as they are set.
         """
         if self.mode == "none":
             return None
         given = {name: value for name, value in parameters.items() if value is not None}
         if self.mode == "full":
-            texts = [text for _, text in messages]
-            return {"messages": _as_messages(messages, texts), **given}
-        left, texts, last = self.max_chars, [], len(messages) - 1
-        for at, (role, text) in enumerate(messages):
+            return {"messages": [dict(message) for message in messages], **given}
+        left, shown, last = self.max_chars, [], len(messages) - 1
+        for at, message in enumerate(messages):
+            role, text = message["role"], message["content"]
             # Prompts only grow from call to call: what stands before the end is redacted once.
             known = role == "system" or at < last
             show = _redacted_once if known else redact_text
-            texts.append(show(text, max_chars=max(left, 0)))
-            left -= len(texts[-1])
+            text = show(text, max_chars=max(left, 0))
+            left -= len(text)
+            shown.append({"role": role, "content": text})
+            if len(message) > 2:
+                rest = {name: message[name] for name in message if name not in shown[-1]}
+                shown[-1] |= redact_value(_Room(left).of(rest), max_chars=max(left, 0))
+                left -= len(str(rest))
         given = redact_value(_Room(self.max_chars).of(given), max_chars=self.max_chars)
-        return {"messages": _as_messages(messages, texts), **given}
+        return {"messages": shown, **given}
 
 
 class _Room:
@@ -114,12 +120,6 @@ class _Room:
                 items.append(self.of(item))
             return items
         return value
-
-
-def _as_messages(messages: Sequence[tuple[str, str]], texts: Sequence[str]) -> list[dict[str, str]]:
-    return [
-        {"role": role, "content": text} for (role, _), text in zip(messages, texts, strict=True)
-    ]
 
 
 _redacted_once = lru_cache(maxsize=_REMEMBERED_TEXTS)(redact_text)

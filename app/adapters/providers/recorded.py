@@ -18,7 +18,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +87,20 @@ def request_hash(model: str, request: ModelRequest) -> str:
     def steady(text: str) -> str:
         return _TODAY.sub('"today": ""', text.replace(run_id, "") if run_id else text)
 
-    sent = {
+    sent: dict[str, Any] = {
         "model": model,
-        "messages": [[each.role, steady(each.content)] for each in request.messages],
+        "messages": [
+            [each.role, steady(each.content), *filter(None, (each.extras(),))]
+            for each in request.messages
+        ],
         "schema": request.json_schema,
         "json_object": request.json_object,
         "max_output_tokens": request.max_output_tokens,
         "temperature": request.temperature,
         "seed": request.seed,
     }
+    if request.tools:
+        sent["tools"] = [asdict(tool) for tool in request.tools]
     document = json.dumps(sent, sort_keys=True)
     return hashlib.sha256(document.encode()).hexdigest()[:_HASH_CHARS]
 

@@ -7,7 +7,10 @@ import pytest
 
 from app.trace.payloads import Payloads
 
-ASKED = [("system", "Answer briefly."), ("user", "Write to alice@example.org.")]
+ASKED = [
+    {"role": "system", "content": "Answer briefly."},
+    {"role": "user", "content": "Write to alice@example.org."},
+]
 
 
 @pytest.mark.req("002/19.2")
@@ -28,7 +31,7 @@ def test_payloads_are_shown_as_they_are_or_not_at_all_where_that_is_configured()
     """Nothing is kept of a request of which nothing may be shown."""
     full, none = Payloads("full"), Payloads("none")
 
-    assert full.prompt(ASKED, {})["messages"][1]["content"] == ASKED[1][1]  # type: ignore[index]
+    assert full.prompt(ASKED, {})["messages"][1]["content"] == "Write to alice@example.org."  # type: ignore[index]
     assert full.shown({"to": "alice@example.org"}) == {"to": "alice@example.org"}
     assert none.prompt(ASKED, {}) is None
     assert none.shown({"to": "alice@example.org"}) is None
@@ -52,10 +55,10 @@ def test_what_is_shown_of_a_value_has_a_length(value: Any) -> None:
 
 def test_a_prompt_of_many_messages_has_a_length() -> None:
     """The first ones are kept; of the others there is the role."""
-    many = [("user", "word " * 100)] * 50
+    many = [{"role": "user", "content": "word " * 100}] * 50
     kept = Payloads(max_chars=1_000).prompt(many, {})
 
     assert kept is not None
     assert len(kept["messages"]) == 50
-    assert kept["messages"][0]["content"] == many[0][1]
+    assert kept["messages"][0]["content"] == many[0]["content"]
     assert sum(len(message["content"]) for message in kept["messages"]) < 2_500

@@ -151,6 +151,13 @@ def _message(message: Message) -> ai.ModelMessage:
             return ai.ModelRequest(parts=[ai.UserPromptPart(content=message.content)])
         case "assistant":
             return ai.ModelResponse(parts=[ai.TextPart(content=message.content)])
+        case "tool":
+            called = ai.ToolReturnPart(
+                tool_name=message.tool_name or "",
+                content=message.content,
+                tool_call_id=message.tool_call_id or "",
+            )
+            return ai.ModelRequest(parts=[called])
 
 
 def _settings_of(request: ModelRequest, profile: ModelProfile) -> ModelSettings:
