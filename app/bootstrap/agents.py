@@ -27,10 +27,9 @@ from app.nodes.llm import llm_type
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import map_type, subgraph_type
-from app.nodes.toolset import ToolNames, tool_type, toolset_type
+from app.nodes.toolset import tool_type, toolset_type
 from app.settings.cases import ModelSettings, RetrySettings, TierSettings
 from app.settings.schema import Settings
-from app.tools.arguments import ArgumentChecks
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import Tool
@@ -125,8 +124,6 @@ def build_catalog(
 ) -> NodeCatalog:
     """Return the types of step that graphs are made of; ``functions`` are those they may name."""
     defaults = _case_defaults(settings)
-    known = ToolNames(spec.name for spec in tools.usable())
-    checks = ArgumentChecks(ToolRegistry(toolbox.tools))
     case = CaseNode(
         models=models,
         tools=tools,
@@ -135,6 +132,7 @@ def build_catalog(
         defaults=defaults,
         clock=lambda: datetime.now(UTC),
     )
+    known = [spec.name for spec in tools.usable()]
     agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
     return NodeCatalog(
         (
@@ -145,7 +143,7 @@ def build_catalog(
             map_type(),
             router_type(),
             subgraph_type(),
-            tool_type(tools, checks, known, timezone=defaults.timezone),
+            tool_type(tools, timezone=defaults.timezone),
             toolset_type(known),
         )
     )

@@ -1,6 +1,6 @@
 """Steps that use tools: one that runs a tool, and one that names tools for others."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -15,27 +15,15 @@ from app.kernel.validation import Handles
 from app.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from app.nodes.reading import ObjectField, StepData
 from app.observability.redaction import redact_text
-from app.tools.arguments import ArgumentChecks
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolContext, ToolResult
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class ToolNames:
-    """The tools that may be used here; a denied one looks like one that does not exist."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def problem(self, name: str) -> str:
-        """Return what to say of a name that is none of these."""
-        return (
-            f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
-        )
+def _unknown(name: str) -> str:
+    """Return what to say of a tool that does not exist or is denied: the same."""
+    return f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
 
 
 TOOLS = "tools"
@@ -135,12 +123,12 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
     return tools
 
 
-def toolset_type(known: ToolNames) -> NodeType:
+def toolset_type(known: Collection[str]) -> NodeType:
     """Return the type of steps that name tools for others; ``known`` are those that may be used."""
 
     def faults(data: ToolsetData) -> list[Fault]:
         return [
-            (f"tools.{index}", known.problem(name))
+            (f"tools.{index}", _unknown(name))
             for index, name in enumerate(data.tools)
             if name not in known
         ]
@@ -231,17 +219,15 @@ def tool_context(context: FlowContext, timezone: str) -> ToolContext:
     return ToolContext(run_id=context.run_id, timezone=zone, now=now)
 
 
-def tool_type(
-    tools: ToolDispatch, checks: ArgumentChecks, known: ToolNames, *, timezone: str
-) -> NodeType:
-    """Return the type of steps that use a tool; ``known`` are those that may be used."""
+def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:
+    """Return the type of steps that use a tool; ``timezone`` is that of runs that ask for none."""
 
     def faults(data: ToolData) -> list[Fault]:
-        if data.tool not in known:
-            return [("tool", known.problem(data.tool))]
+        if tools.tool(data.tool) is None:
+            return [("tool", _unknown(data.tool))]
         if data.args is None or not data.args.constant:
             return []
-        problem = checks.problem(data.tool, data.args.render({}))
+        problem = tools.problem(data.tool, data.args.render({}))
         return [] if problem is None else [("args", problem)]
 
     return NodeType(

@@ -356,6 +356,7 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
         coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
     ) OVER (ORDER BY seq) AS bytes_so_far
     FROM calls WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
+    AND (%s::text[] IS NULL OR call_key = ANY(%s::text[]))
 ) call
 WHERE bytes_so_far <= %s ORDER BY seq
 """

@@ -282,9 +282,12 @@ class PostgresRuns:
         async with transaction(self.engines.work) as connection:
             return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
-    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+    async def payloads(
+        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+    ) -> Sequence[CallRecord]:
         """Return the first calls of a run with what they asked and what they got."""
-        asked = (key.tenant, key.run_id, max_bytes)
+        wanted = None if call_keys is None else list(call_keys)
+        asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
         async with transaction(self.engines.work) as connection:
             rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
         return [call_from_row(row) for row in rows]

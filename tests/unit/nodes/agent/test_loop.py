@@ -408,7 +408,7 @@ async def test_an_agent_calls_an_agent() -> None:
     nodes = here.trace.snapshot()["nodes"].values()
     below = {node["node_id"]: node["name"] for node in nodes}
     tools = [node for node in nodes if node["kind"] == "tool"]
-    assert [below[node["parent_id"]] for node in tools] == ["a/turn/1/tool/1"]
+    assert [below[str(node["parent_id"])] for node in tools] == ["a/turn/1/tool/1"]
     assert here.small.requests[3].messages[-1].content == '{"output":"Two."}'
 
 
