@@ -141,9 +141,13 @@ class AgentLoop:
         except Exception as error:
             error_class = getattr(error, "error_class", None) or class_of(error)
             activity.failed(error_class, message_of_error(error))
-            raise
-        finally:
             activity.end()
+            raise
+        except BaseException:
+            if not activity.goes_on_elsewhere:
+                activity.end()
+            raise
+        activity.end()
         return answer
 
     # -- models --------------------------------------------------------------------------------

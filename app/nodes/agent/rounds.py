@@ -81,8 +81,9 @@ class ToolRound:
         try:
             result = await self._perform(index, call)
         except BaseException as ended:
-            cut_off = failure(str(ended) or type(ended).__name__, CUT_OFF)
-            self._activity.tool_ended(index, call, cut_off)
+            if not self._activity.goes_on_elsewhere:
+                cut_off = failure(str(ended) or type(ended).__name__, CUT_OFF)
+                self._activity.tool_ended(index, call, cut_off)
             raise
         self._results[index] = result
         self._activity.tool_ended(index, call, result)
