@@ -24,6 +24,8 @@ DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
 _NAME = "openai"
 _NO_KEY = "none"  # the SDK insists on a key, a local server does not look at it
+_STREAMS = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+"""A stream that ends without a reason was cut off somewhere on its way."""
 
 
 def from_endpoint(endpoint: ModelEndpoint) -> PydanticAIProvider:
@@ -50,7 +52,7 @@ def openai_provider(
     endpoint = _endpoint(client, url)
     return PydanticAIProvider(
         name=_NAME,
-        build_model=lambda model: OpenAIChatModel(model, provider=endpoint),
+        build_model=lambda model: OpenAIChatModel(model, provider=endpoint, profile=_STREAMS),
         structured_output=native_output,
         http=http,
         max_in_flight=max_in_flight,
