@@ -21,7 +21,7 @@ from app.llm.ports import Message
 from app.nodes.agent.conversation import Conversation
 from app.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
 from app.nodes.agent.loop import AgentLoop, AgentState
-from app.nodes.agent.tools import INPUT, AgentTools, LinkedAgent
+from app.nodes.agent.tools import INPUT, AgentTools, LinkedAgent, NoServers, OfferingServers
 from app.nodes.templates import compact
 from app.nodes.toolset import Toolset
 from app.observability.errors import message_of_error
@@ -72,8 +72,15 @@ class AgentTask:
 class Agents:
     """Executes agents with the tools of a process."""
 
-    def __init__(self, dispatch: ToolDispatch, *, timezone: str, wrap_up_reserve: int) -> None:
-        """Offer agents the tools of ``dispatch``.
+    def __init__(
+        self,
+        dispatch: ToolDispatch,
+        *,
+        timezone: str,
+        wrap_up_reserve: int,
+        servers: OfferingServers | None = None,
+    ) -> None:
+        """Offer agents the tools of ``dispatch``; ``servers`` say which of them are theirs.
 
         ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is how many calls
         are kept for a last answer.
@@ -81,6 +88,7 @@ class Agents:
         self._dispatch = dispatch
         self._timezone = timezone
         self._wrap_up_reserve = wrap_up_reserve
+        self._servers: OfferingServers = servers or NoServers()
 
     async def run(
         self,
@@ -129,7 +137,7 @@ class Agents:
         ) -> ToolResult:
             return await self._called(agent, context, key, args, depth=task.depth + 1)
 
-        return AgentTools(self._dispatch, call, timezone=self._timezone)
+        return AgentTools(self._dispatch, call, self._servers, timezone=self._timezone)
 
     async def _called(
         self,

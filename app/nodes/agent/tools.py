@@ -7,10 +7,10 @@ server meanwhile.
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from app.control.usage import NOTHING
 from app.engine.context import FlowContext
@@ -118,15 +118,46 @@ def arguments_of(call: ToolCall) -> dict[str, Any] | None:
     return args if isinstance(args, dict) else None
 
 
+class OfferingServers(Protocol):
+    """The tool servers of a process; their tools are named ``server.tool``."""
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """The names of the servers that are configured."""
+        ...
+
+    async def tools_of(self, server: str) -> Sequence[ToolSpec]:
+        """Return the tools of a server that may be used, or raise: it cannot be asked."""
+        ...
+
+
+class NoServers:
+    """The servers of a process that has none."""
+
+    servers: Sequence[str] = ()
+
+    async def tools_of(self, server: str) -> Sequence[ToolSpec]:
+        """Raise LookupError."""
+        raise LookupError(f"There is no tool server {server!r} configured.")
+
+
 class AgentTools:
     """Finds what an agent may call."""
 
-    def __init__(self, dispatch: ToolDispatch, call_agent: CallAgent, *, timezone: str) -> None:
+    def __init__(
+        self,
+        dispatch: ToolDispatch,
+        call_agent: CallAgent,
+        servers: OfferingServers,
+        *,
+        timezone: str,
+    ) -> None:
         """Offer the tools of ``dispatch``, and agents that are called by ``call_agent``.
 
-        ``timezone`` is the zone of runs that ask for none.
+        ``servers`` say what they offer; ``timezone`` is the zone of runs that ask for none.
         """
         self._dispatch = dispatch
+        self._servers = servers
         self._call_agent = call_agent
         self._timezone = timezone
 
@@ -166,7 +197,7 @@ class AgentTools:
         if name in known:
             return [known[name]]
         server, joint, _ = name.partition(".")
-        if joint and server in getattr(self._dispatch, "servers", ()):
+        if joint and server in self._servers.servers:
             of_server = await self._listed(server, context)
             found = [spec for spec in of_server if spec.name == name]
             if found:
@@ -180,7 +211,7 @@ class AgentTools:
         recorded = journal.recorded(key)
         if recorded is not None and recorded.outcome is CallOutcome.RESULT:
             return [ToolSpec(**each) for each in recorded.value]
-        specs = list(await self._dispatch.tools_of(server))
+        specs = list(await self._servers.tools_of(server))
         trace = context.run.trace
         node = trace.begin_node(context.trace_parent, "system", f"tools of {server}", running=True)
         value = [_as_json(spec) for spec in specs]
