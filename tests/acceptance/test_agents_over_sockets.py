@@ -1,12 +1,9 @@
 """Agents over real sockets: a service, a provider that streams, a client that follows."""
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.support.event_log import require_sound_events
@@ -39,20 +36,6 @@ def agent_run(run_id: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def events_of(
-    service: ServiceProcess, run_id: str, *, after: int = 0
-) -> AsyncGenerator[dict[str, Any], None]:
-    """Follow a run at one replica."""
-    url = f"{service.url}/runs/{run_id}/events"
-    async with (
-        httpx.AsyncClient(timeout=30, trust_env=False) as client,
-        client.stream("GET", url, headers={"Last-Event-ID": str(after)}) as answer,
-    ):
-        async for line in answer.aiter_lines():
-            if line.startswith("data: "):
-                yield json.loads(line.removeprefix("data: "))
-
-
 def text_of(events: list[dict[str, Any]], turn: int) -> str:
     """What a client shows of a turn."""
     text = ""
@@ -73,7 +56,7 @@ async def test_an_agent_works_as_a_step_of_a_posted_graph(
         await client.post_run(agent_run("whole"))
         run = await finished(client, "whole")
         snapshot = (await client.trace("whole"))["snapshot"]
-    seen = [event async for event in events_of(service, "whole")]
+        seen = [event async for event in client.events("whole")]
 
     assert run["status"] == "completed", run
     outputs = run["result"]["outputs"]["a"]
@@ -130,7 +113,7 @@ async def test_an_answer_whose_process_is_killed_is_told_to_its_end_by_another(
         async with first.client() as posting:
             await posting.post_run(agent_run("killed"))
         seen: list[dict[str, Any]] = []
-        async with asyncio.timeout(60), aclosing(events_of(second, "killed")) as events:
+        async with asyncio.timeout(60), aclosing(client.events("killed")) as events:
             async for event in events:
                 seen.append(event)
                 if event["type"] == "content_chunk" and first.child.exit_code is None:
@@ -159,3 +142,28 @@ async def test_an_answer_whose_process_is_killed_is_told_to_its_end_by_another(
     assert len(await provider.arrivals("(killed)")) == 3
     assert run["usage"]["tool_calls"] == 1
     require_sound_events(database_url)
+
+
+@pytest.mark.req("003/sub")
+async def test_an_agent_calls_another_one_and_both_are_traced(
+    service: ServiceProcess, provider: FakeProvider
+) -> None:
+    """The inner one stands below the call; its events have its own path."""
+    inner = {"name": "adder", "prompt": {"system": "Add (inner)."}, "tools": ["calculator"]}
+    ask = {"id": "c1", "name": "adder", "arguments": '{"input": "6 times 7"}'}
+    await provider.script("(outer)", [Step(tool_calls=[ask]), Step(text="It is 42.")])
+    await provider.script("(inner)", [Step(tool_calls=[CALL]), Step(text="42")])
+    async with service.client() as client:
+        await client.post_run(agent_run("outer", tools=[{"agent": inner}]))
+        run = await finished(client, "outer")
+        trace = await client.trace("outer")
+        explained = await client.explain("outer")
+        seen = [event async for event in client.events("outer")]
+
+    assert run["status"] == "completed", run
+    assert run["result"]["outputs"]["a"]["default"] == "It is 42."
+    assert run["usage"]["turns"] == 4
+    assert violations(trace["snapshot"]) == []
+    assert "a/turn/1/tool/1" in explained
+    inside = [event["type"] for event in seen if event["step_id"] == "a/turn/1/tool/1"]
+    assert inside.count("turn_start") == inside.count("turn_end") == 2

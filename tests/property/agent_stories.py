@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.control.budget import Budget
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.ports import Delta, ModelReply, ModelRequest, TokenUsage, ToolCall
 from app.llm.pricing import no_list_price
@@ -123,6 +124,11 @@ class Tale:
     ended: bool = False
     final: Run = field(init=False)
 
+    @property
+    def budget(self) -> Budget:
+        """What the run may spend."""
+        return Budget(max_llm_calls_small=random.Random(-self.seed).choice([None, None, 4]))
+
     def reached(self, what: str) -> None:
         """Note that a call has reached the outside."""
         self.made.append((what, len(self.processes)))
@@ -136,7 +142,9 @@ class Tale:
     async def play(self) -> None:
         """Play the run to its end."""
         self.store = database()
-        request = RunRequest(kind=RunKind.GRAPH, graph=self._graph(), inputs={"default": "Go."})
+        request = RunRequest(
+            kind=RunKind.GRAPH, graph=self._graph(), inputs={"default": "Go."}, budget=self.budget
+        )
         await self._process().post(NewRun(key=KEY, request=request, request_hash="h"))
         while True:
             await self.processes[-1].executor.ended(KEY)

@@ -86,6 +86,9 @@ def test_the_tales_are_worth_their_time() -> None:
 
 def problems(tale: Tale) -> Iterator[str]:
     """Return what was promised and not kept."""
+    most, usage = tale.budget.max_llm_calls_small, tale.final.usage or {}
+    if most is not None and usage.get("llm_calls_small", 0) > most:
+        yield f"{usage} was used"
     yield from event_problems(tale.events, tale.final.status)
     for snapshot in tale.store.rows[KEY].snapshots:
         yield from violations(snapshot)
@@ -133,6 +136,8 @@ def _text(log: Sequence[EventRecord], kind: str, turn: int) -> str:
 
 
 def _differences(tale: Tale, whole: Tale) -> Iterator[str]:
+    if tale.budget.max_llm_calls_small is not None:
+        return  # whose call is the last one may be a matter of time
     if (tale.final.status, tale.final.result) != (whole.final.status, whole.final.result):
         yield f"it ended as {tale.final.status} with {tale.final.result}"
     kinds = [

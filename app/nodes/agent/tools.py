@@ -17,6 +17,7 @@ from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome, Entry
 from app.llm.ports import ToolCall, ToolDefinition
 from app.nodes.agent.definition import AgentDefinition, ToolUse
+from app.nodes.agent.output import FINISH
 from app.nodes.toolset import Toolset, tool_context
 from app.observability.redaction import redact_text
 from app.tools.dispatch import ToolDispatch
@@ -101,7 +102,7 @@ class ToolOffer:
     def _free_name(self, name: str) -> str:
         safe = free = _UNSAFE.sub("_", name)[:MAX_NAME_CHARS]
         number = 1
-        while free in self._tools:
+        while free in self._tools or free == FINISH:
             number += 1
             free = f"{safe[: MAX_NAME_CHARS - 4]}_{number}"
         return free
