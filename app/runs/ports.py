@@ -248,6 +248,16 @@ class RunStore(Protocol):
         """
         ...
 
+    async def conversation(
+        self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
+    ) -> Sequence[CallRecord]:
+        """Return the calls of the conversation that a call began, and those that they name.
+
+        They come in their order, up to ``until``; the oldest are left out where they come to more
+        than ``max_bytes``.
+        """
+        ...
+
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run; None before."""
         ...

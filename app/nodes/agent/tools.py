@@ -60,6 +60,8 @@ class OfferedTool:
     definition: ToolDefinition
     parallel_safe: bool
     perform: Perform
+    journaled: bool = True
+    """Whether the journal keeps the results of its calls under their keys."""
 
 
 class ToolOffer:
@@ -81,6 +83,11 @@ class ToolOffer:
         """Return whether calls of a tool must not be made side by side with others."""
         tool = self._tools.get(name)
         return tool is not None and not tool.parallel_safe
+
+    def is_journaled(self, name: str) -> bool:
+        """Return whether the journal keeps the results of a tool under the keys of its calls."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.journaled
 
     async def call(self, context: FlowContext, key: str, call: ToolCall) -> ToolResult:
         """Make a call that a model has asked for; what is wrong with it is the result.
@@ -242,7 +249,7 @@ class AgentTools:
             description=definition.description or f"The agent {definition.name}.",
             parameters=_parameters(definition, agent.inputs),
         )
-        return OfferedTool(shown, True, partial(self._call_agent, agent))
+        return OfferedTool(shown, True, partial(self._call_agent, agent), journaled=False)
 
 
 def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:

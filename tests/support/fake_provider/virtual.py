@@ -88,6 +88,7 @@ class VirtualProvider:
             return httpx2.Response(step.status, headers=step.headers, content=step.raw_body)
         if prompt.stream and step.status == 200:
             headers = {"content-type": "text/event-stream", **step.headers}
-            events = b"".join(dialects.stream(prompt, step))
-            return httpx2.Response(200, headers=headers, content=events)
+            events = list(dialects.stream(prompt, step))
+            sent = events[: step.after_events] if step.breaks_off else events
+            return httpx2.Response(200, headers=headers, content=b"".join(sent))
         return httpx2.Response(step.status, headers=step.headers, json=dialects.reply(prompt, step))

@@ -49,6 +49,7 @@ def openai_provider(
     http = http or http_client()
     url = base_url or DEFAULT_BASE_URL
     client = AsyncOpenAI(base_url=url, api_key=api_key or _NO_KEY, http_client=http, max_retries=0)
+    _send_messages_as_they_are(client)
     endpoint = _endpoint(client, url)
     return PydanticAIProvider(
         name=_NAME,
@@ -57,6 +58,21 @@ def openai_provider(
         http=http,
         max_in_flight=max_in_flight,
     )
+
+
+def _send_messages_as_they_are(client: AsyncOpenAI) -> None:
+    """Pass messages by the SDK's search for fields to rename, of which they have none.
+
+    It takes 0.2 ms a message, and holds up the event loop in long conversations.
+    """
+    completions: Any = client.chat.completions
+    create = completions.create
+
+    async def created(*, messages: Any, extra_body: Any = None, **options: Any) -> Any:
+        body = {**(extra_body or {}), "messages": messages}
+        return await create(messages=[], extra_body=body, **options)
+
+    completions.create = created
 
 
 def _endpoint(client: AsyncOpenAI, url: str) -> Provider[Any]:

@@ -10,11 +10,10 @@ from app.control.stops import StopKind
 from app.engine.call import CallFailedError
 from app.engine.report import GraphOutcome
 from app.kernel.facts import StepStatus
-from app.llm.ports import ModelReply, ModelRequest, ToolCall
-from app.nodes.agent.conversation import ConversationTooLongError
+from app.llm.ports import ToolCall
 from app.nodes.agent.definition import AgentInputError
 from app.nodes.agent.output import OutputInvalidError
-from tests.unit.nodes.agent.world import Gate, agent, asking, events, kinds, said, wants, world
+from tests.unit.nodes.agent.world import Gate, agent, asking, kinds, said, wants, world
 from tests.unit.nodes.case.world import provider_down
 from tests.unit.nodes.world import settle_down
 
@@ -332,39 +331,3 @@ async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
     found = result(outcome)
     assert (found["terminate_reason"], found["raw_content"]) == ("error", "First.")
     assert kinds(here)[-3:] == ["turn_start", "error", "turn_end"]
-
-
-@pytest.mark.req("003/long")
-@pytest.mark.parametrize("policy", ["trim", "summarise", "refuse"])
-async def test_a_conversation_that_is_too_long_is_cut_as_it_says(policy: str) -> None:
-    """What is asked stays, calls keep their results, and an event says what was left out."""
-    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
-
-    async def answer(request: ModelRequest) -> ModelReply:
-        return turns.pop(0) if request.tools else said("Summary!")
-
-    here = world(*[answer] * 9)
-    conversation = {"max_tokens": 700, "policy": policy}
-
-    outcome = await here.run(
-        asking(agent(tools=["echo"], conversation=conversation, model={"stream": False})),
-        default="The task.",
-    )
-
-    if policy == "refuse":
-        assert isinstance(outcome.error, ConversationTooLongError)
-        return
-    cuts = [(kind, data) for kind, data in events(here) if kind.startswith("conversation.")]
-    assert cuts[0][0] == f"conversation.{'trimmed' if policy == 'trim' else 'summarised'}"
-    assert cuts[0][1]["tokens_after"] < 700 < cuts[0][1]["tokens_before"]
-    asked = [request for request in here.small.requests if request.tools]
-    for request in asked:
-        roles = [message.role for message in request.messages]
-        assert roles[:2] == ["system", "user"]
-        assert request.messages[1].content == "The task."
-        assert all(roles[at - 1] == "assistant" for at, r in enumerate(roles) if r == "tool")
-    assert max(len(request.messages) for request in asked) <= 7
-    assert result(outcome)["turn_count"] == 5
-    assert len(result(outcome)["messages"]) == 11
-    marks = [n["metadata"] for n in here.trace.snapshot()["nodes"].values() if n["name"] == "a"]
-    assert any(name.startswith("conversation.") for mark in marks for name in mark)
