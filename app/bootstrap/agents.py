@@ -16,6 +16,8 @@ from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.ports import ModelEndpoint
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
+from app.nodes.agent.execution import Agents
+from app.nodes.agent.node import agent_type
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
@@ -135,11 +137,13 @@ def build_catalog(
         defaults=defaults,
         clock=lambda: datetime.now(UTC),
     )
+    agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
     return NodeCatalog(
         (
+            agent_type(agents, tools, tools.servers),
             case_type(case),
             function_type(functions),
-            llm_type(),
+            llm_type(agents),
             map_type(),
             router_type(),
             subgraph_type(),

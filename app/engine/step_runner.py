@@ -333,7 +333,9 @@ class StepRunner:
     def skipped(self, step_id: str) -> None:
         """Report a step that every path to is dead."""
         if self._events is not None:
-            self._events.emit(Event(type=STEP_SKIPPED, step_id=self.path_of(step_id).text))
+            path = self.path_of(step_id).text
+            once = f"{path}|{STEP_SKIPPED}"
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Record that an abandoned step came to an end after all."""

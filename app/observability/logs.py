@@ -18,7 +18,7 @@ LOG_FIELDS = frozenset(
         *("tier", "step_type", "tool", "args", "token_usage", "output_summary", "metric"),
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
-        *("model", "provider", "fallback", "server"),
+        *("model", "provider", "fallback", "server", "agent", "turns", "terminate_reason"),
     }
 )
 """The fields that a log line may have; the value of any other is not shown."""

@@ -192,7 +192,9 @@ def _asked(request: Any) -> str:
     if not isinstance(request, Mapping):
         return ""
     if messages := request.get("messages"):
-        return _excerpt(str(messages[-1]["content"]))
+        last = messages[-1]
+        named = last.get("result_of") or last.get("reply_of")  # it is shown with that call
+        return _excerpt(str(last.get("content") or f"what {named} brought"))
     return _excerpt(_said(request.get("args", request)))
 
 

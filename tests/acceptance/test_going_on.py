@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from app.client import CaseworkerClient
 from app.engine.events import RUN_STARTED, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
 from app.runs.run import RunKey
 from tests.acceptance.test_graph_runs_over_faults import asks, flow
@@ -12,6 +11,7 @@ from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.stores import open_oracle
 
@@ -28,20 +28,20 @@ def chain() -> dict[str, Any]:
 
 
 async def go_on(
-    client: CaseworkerClient, run_id: str, old: str, *, until: str | None = None, **more: Any
+    client: JsonClient, run_id: str, old: str, *, until: str | None = None, **more: Any
 ) -> dict[str, Any]:
     source = {"run_id": old} if until is None else {"run_id": old, "until": until}
     await client.post_run({"run_id": run_id, "from": source, **more})
     return await finished(client, run_id)
 
 
-async def begin(client: CaseworkerClient, run_id: str = "old", **more: Any) -> dict[str, Any]:
+async def begin(client: JsonClient, run_id: str = "old", **more: Any) -> dict[str, Any]:
     body = {"run_id": run_id, "kind": "graph", "graph": chain(), "inputs": {"x": "x"}, **more}
     await client.post_run(body)
     return await finished(client, run_id)
 
 
-async def nodes_of(client: CaseworkerClient, run_id: str) -> dict[str, dict[str, Any]]:
+async def nodes_of(client: JsonClient, run_id: str) -> dict[str, dict[str, Any]]:
     snapshot = (await client.trace(run_id))["snapshot"]
     assert violations(snapshot) == []
     return dict(snapshot["nodes"])

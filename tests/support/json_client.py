@@ -1,6 +1,7 @@
 """A client that answers with the JSON of the service, for tests that are about that."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Self
 
 import httpx
@@ -71,6 +72,12 @@ class JsonClient:
     async def explain(self, run_id: str) -> str:
         """Return the trace of a run as text."""
         return await self._typed.explain_run(run_id)
+
+    async def events(self, run_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the events of a run until it has ended."""
+        async with aclosing(self._typed.stream_events(run_id)) as events:
+            async for event in events:
+                yield event.as_json()
 
     async def artifact(self, run_id: str, name: str) -> bytes:
         """Return the bytes of a file that a run has made."""

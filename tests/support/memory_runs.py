@@ -54,7 +54,7 @@ from tests.support.memory_rows import (
     journal_of,
     last_seq_of,
     run_of,
-    skipped_in,
+    stored_once,
     write_calls,
     write_events,
 )
@@ -162,7 +162,7 @@ class MemoryRuns(MemoryTraces):
                     started_at=run.started_at or self._now(),
                 ),
             )
-            return replace(run_of(row), last_seq=last_seq_of(row), skipped=skipped_in(row))
+            return replace(run_of(row), last_seq=last_seq_of(row), stored_once=stored_once(row))
 
     async def release(
         self,

@@ -58,7 +58,6 @@ from app.adapters.postgres.run_statements import (
     WRITE_EVENTS,
 )
 from app.adapters.postgres.tables import calls, events, of_run, runs, snapshots
-from app.engine.events import STEP_SKIPPED
 from app.runs.event_log import late_result
 from app.runs.ports import (
     Accepted,
@@ -210,8 +209,8 @@ class PostgresRuns:
             if run.fence == 1:
                 return run
             last_seq = await last_seq_of(connection, key)
-            skipped = await _skipped_in(connection, key)
-        return replace(run, last_seq=last_seq, skipped=skipped)
+            stored_once = await _stored_once(connection, key)
+        return replace(run, last_seq=last_seq, stored_once=stored_once)
 
     async def release(
         self,
@@ -351,11 +350,10 @@ async def _write(
         await connection.exec_driver_sql(WRITE_EVENTS, (dump(rows),))
 
 
-async def _skipped_in(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
-    """Return the steps of a run for which a step.skipped event is stored."""
-    of_type = of_run(events, key) & (events.c.type == STEP_SKIPPED)
-    skipped = select(events.c.step_id).where(of_type)
-    return frozenset((await connection.execute(skipped)).scalars())
+async def _stored_once(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
+    """Return the keys of the events of a run that are stored once."""
+    keyed = of_run(events, key) & events.c.once_key.is_not(None)
+    return frozenset((await connection.execute(select(events.c.once_key).where(keyed))).scalars())
 
 
 def _place_in(place: Any) -> ColumnElement[Any]:

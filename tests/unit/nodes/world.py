@@ -16,6 +16,8 @@ from app.engine.events import Event
 from app.engine.report import GraphOutcome
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.pricing import no_list_price
+from app.nodes.agent.execution import Agents
+from app.nodes.agent.node import agent_type
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
@@ -125,16 +127,19 @@ class World:
             defaults=case_defaults(timezone="UTC"),
             clock=lambda: datetime.now(UTC),
         )
+        known = [spec.name for spec in self.tools.usable()]
+        agents = Agents(self.tools, timezone="Europe/Berlin", wrap_up_reserve=1)
         return NodeCatalog(
             (
+                agent_type(agents, known),
                 case_type(case),
                 function_type(self.functions),
-                llm_type(),
+                llm_type(agents),
                 map_type(),
                 router_type(),
                 subgraph_type(),
                 tool_type(self.tools, timezone="Europe/Berlin"),
-                toolset_type([spec.name for spec in self.tools.usable()]),
+                toolset_type(known),
             )
         )
 
