@@ -37,6 +37,7 @@ class Dimension(StrEnum):
     TOOL_CALLS = "tool_calls"
     """Tool attempts."""
     TURNS = "turns"
+    """Turns of agents: calls of a model in their loops."""
     TOKENS_ESTIMATED = "tokens_estimated"
     """The part of the tokens that was estimated: what was sent and not answered."""
     COST_USD_ESTIMATED = "cost_usd_estimated"
@@ -55,31 +56,11 @@ class _Strictly:
         return {**handler(self.number), "strict": True}
 
 
-class _Refused:
-    """Read nothing but null: there is nothing yet that counts it."""
-
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-    def __get_pydantic_core_schema__(self, _: Any, handler: Callable[[Any], Any]) -> Any:
-        return {
-            "type": "custom-error",
-            "schema": handler(None),
-            "custom_error_type": "caseworker",
-            "custom_error_message": self.message,
-        }
-
-    def __get_pydantic_json_schema__(self, _: Any, __: Callable[[Any], Any]) -> dict[str, Any]:
-        return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}
-
-
 Count = Annotated[int, _Strictly(int), Ge(0), Le(MAX_LIMIT)]
 """A limit of something that is counted."""
 Seconds = Annotated[float, _Strictly(float), Ge(0)]
 Dollars = Annotated[float | Decimal, _Strictly(float), Ge(0)]
 """A JSON number outside, a Decimal inside."""
-
-NO_TURNS = "Nothing here counts turns, so no limit of them can be kept: leave it out."
 
 JSON_NAMES: Mapping[str, str] = {
     "max_time_seconds": "max_seconds",
@@ -113,8 +94,8 @@ class Budget:
     """Logical calls of the big tier, reprompts included."""
     max_tool_calls: Count | None = None
     """Tool attempts."""
-    max_turns: Annotated[int | None, _Refused(NO_TURNS)] = None
-    """Iterations of an agent loop; null, since no step of this service counts them."""
+    max_turns: Count | None = None
+    """Turns of agents: calls of a model with what follows from each."""
 
     __pydantic_config__ = {  # noqa: RUF012 - a constant, read by validation libraries
         "extra": "forbid",

@@ -25,11 +25,13 @@ class StopKind(StrEnum):
     BUDGET = "budget"
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
+    LOOP = "loop"
+    """An agent made the same calls with the same results again and again."""
     ERROR = "error"
     WORKER_LOST = "worker_lost"
 
 
-_LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE})
+_LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

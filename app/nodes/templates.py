@@ -134,6 +134,11 @@ class TextTemplate:
         """Read a template, or raise TemplateError."""
         return cls(_parts(text))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The first name of each place, in order."""
+        return tuple(part.names[0] for part in self._parts if isinstance(part, Path))
+
     def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> str:
         """Return the text with the values of ``inputs``, which may be as large as one value.
 

@@ -1,0 +1,152 @@
+"""What an agent's definition may say, and what is said about one that is wrong."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.nodes.agent.definition import (
+    AgentDefinition,
+    AgentInputError,
+    NamedAgent,
+    named_agents,
+)
+from app.nodes.reading import problems_in
+
+WHOLE: dict[str, Any] = {
+    "name": "writer",
+    "description": "Writes.",
+    "prompt": {
+        "system": "Write about ${topic} in ${style.tone}. $${this} stays.",
+        "messages": [{"role": "user", "content": "Hello, ${topic}."}],
+    },
+    "model": {"tier": "big", "name": "m-2", "temperature": 0.5, "max_output_tokens": 100},
+    "limits": {"max_turns": 3, "timeout_ms": 1500, "budget": {"max_turns": 2, "max_tokens": 9}},
+    "tools": [
+        "calculator",
+        {"tool": "calendar"},
+        {"agent": {"name": "helper", "prompt": {}}},
+        {"agent": {"name": "known", "version": 3}},
+        {"mcp": "files", "allow": ["read"]},
+    ],
+    "inputs": {
+        "topic": {"type": "string"},
+        "style": {"type": "object", "default": {"tone": "prose"}},
+        "many": {"type": "integer", "required": False},
+    },
+    "output": {"schema": {"type": "object"}, "strict": True},
+    "conversation": {"max_tokens": 4000, "policy": "summarise"},
+}
+
+
+def places(definition: Any) -> dict[str, str]:
+    with pytest.raises(ValidationError) as caught:
+        AgentDefinition.model_validate(definition)
+    return {problem.place: problem.message for problem in problems_in(caught.value, "agent")}
+
+
+@pytest.mark.req("003/FR1.1")
+def test_a_definition_says_everything_about_an_agent() -> None:
+    """Names, prompt, model, limits, tools, inputs, output and conversation are typed."""
+    agent = AgentDefinition.model_validate(WHOLE)
+
+    assert agent.limits.whole.max_turns == 2
+    assert agent.limits.whole.max_seconds == 1.5
+    assert agent.limits.whole.max_tokens == 9
+    assert [one.name for one in agent.sub_agents()] == ["helper"]
+    assert agent.output is not None
+    assert agent.output.json_schema.read("{}") == {}
+    assert AgentDefinition.model_json_schema()["required"] == ["name", "prompt"]
+
+
+@pytest.mark.req("003/FR1.2")
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"name": "no spaces"}, "agent.name"),
+        ({"strange": 1}, "agent.strange"),
+        ({"prompt": {"system": "${nobody}"}}, "agent.prompt.system"),
+        ({"prompt": {"system": "${topic"}}, "agent.prompt.system"),
+        ({"prompt": {"messages": [{"role": "user", "content": "${nobody}"}]}}, None),
+        ({"model": {"tier": "huge"}}, "agent.model.tier"),
+        ({"model": {"temperature": 3}}, "agent.model.temperature"),
+        ({"limits": {"max_turns": -1}}, "agent.limits.max_turns"),
+        ({"limits": {"budget": {"max_tokens": "9"}}}, "agent.limits.budget.max_tokens"),
+        ({"tools": ["calculator", "calculator"]}, "agent.tools.1"),
+        ({"tools": [{}]}, "agent.tools.0"),
+        ({"tools": [{"tool": "a", "mcp": "b"}]}, "agent.tools.0"),
+        (
+            {"tools": [{"agent": {"name": "inner", "prompt": {"system": "${a}"}}}]},
+            "agent.tools.0.agent.prompt.system",
+        ),
+        ({"inputs": {"topic": {"type": "date"}}}, "agent.inputs.topic.type"),
+        (
+            {"inputs": {"topic": {"type": "integer", "default": True}}, "prompt": {}},
+            "agent.inputs.topic.default",
+        ),
+        ({"output": {"schema": {"$ref": "http://a.b/c"}}}, "agent.output.schema"),
+        ({"conversation": {"policy": "forget"}}, "agent.conversation.policy"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(change: dict[str, Any], place: str | None) -> None:
+    """Also inside an agent that stands in another one."""
+    assert list(places({**WHOLE, **change})) == [place or "agent.prompt.messages.0.content"]
+
+
+@pytest.mark.req("003/sub")
+def test_agents_stand_in_one_another_at_most_eight_deep() -> None:
+    """The ninth is refused."""
+
+    def nested(depth: int) -> dict[str, Any]:
+        tools = [{"agent": nested(depth - 1)}] if depth > 1 else []
+        return {"name": f"a{depth}", "prompt": {}, "tools": tools}
+
+    assert AgentDefinition.model_validate(nested(8)).depth == 8
+    assert places(nested(9)) == {"agent.tools": "At most 8 agents may stand in one another."}
+
+
+@pytest.mark.req("003/FR1.3")
+def test_variables_are_put_in_once_and_never_read_again() -> None:
+    """A value that looks like a variable stays text."""
+    agent = AgentDefinition.model_validate(WHOLE)
+
+    values = agent.values_of({"topic": "${style.tone}"})
+
+    assert agent.rendered(values) == [
+        ("system", "Write about ${style.tone} in prose. ${this} stays."),
+        ("user", "Hello, ${style.tone}."),
+    ]
+
+
+@pytest.mark.req("003/FR1.3")
+def test_inputs_that_do_not_fit_are_errors_with_their_places() -> None:
+    """Missing, unknown and of another type."""
+    agent = AgentDefinition.model_validate(WHOLE)
+
+    with pytest.raises(AgentInputError) as caught:
+        agent.values_of({"many": 2.5, "other": 1})
+
+    assert [place for place, _ in caught.value.faults] == ["other", "topic", "many"]
+
+
+def test_what_is_not_known_here_is_a_fault_of_the_definition() -> None:
+    """Tools, servers, and agents that were not put in the place of their names."""
+    agent = AgentDefinition.model_validate(WHOLE)
+
+    assert [place for place, _ in agent.faults(tools=("calculator",))] == [
+        "tools.1",
+        "tools.3.agent",
+        "tools.4.mcp",
+    ]
+    stored = agent.faults(tools=("calculator", "calendar"), servers=("files",), complete=False)
+    assert list(stored) == []
+
+
+def test_the_names_that_stand_for_agents_are_found_in_the_json() -> None:
+    """Also the whole agent may be a name."""
+    inner = {"name": "a", "prompt": {}, "tools": [{"agent": {"name": "b"}}]}
+
+    assert list(named_agents({"name": "c", "version": 2})) == [NamedAgent((), "c", 2)]
+    assert list(named_agents({**WHOLE, "tools": ["x", {"agent": inner}]}, ("agent",))) == [
+        NamedAgent(("agent", "tools", 1, "agent", "tools", 0, "agent"), "b")
+    ]
