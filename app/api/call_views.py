@@ -70,7 +70,8 @@ class CallDetails(View):
     """How request and reply are shown, as configured: without secrets and cut to a length, not at
     all, or as they are."""
     request: dict[str, Any] | None
-    """Of a model: messages, max_output_tokens, temperature, seed, json_schema. Of a tool: args."""
+    """Of a model: messages, max_output_tokens, temperature, seed, json_schema. Of a tool: args.
+    Of a step: its inputs, by handle; null for what a map or a fallback executes."""
     reply: Any
     """Of a model: text, model, finish_reason, tokens. Of a tool: its result. Of a step: its
     outputs, by handle. Null while there is none."""

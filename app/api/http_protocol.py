@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 _PIECE_BYTES = 32 * 1024
 """The most that the parser is given at once, so that a long head is noticed before it is kept."""
-_MAX_PIPELINED = 16
+_MAX_PIPELINED = 4
 """Requests that a client may send before the first of them is answered."""
 _LINGER_SECONDS = 1.0
 """How long a refused client may go on sending: a reset could destroy the answer on its way."""

@@ -25,7 +25,8 @@ class CallNode(View):
     status: NodeStatus
     model: str | None
     retries_used: int
-    cost_usd: float
+    cost_usd: float | None
+    """Null if the price of what it used is not known."""
     tokens_in: int | None
     tokens_out: int | None
     stop_reason: str | None

@@ -16,6 +16,8 @@ from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.ports import ModelEndpoint
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
+from app.nodes.agent.execution import Agents
+from app.nodes.agent.node import agent_type
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
@@ -25,10 +27,9 @@ from app.nodes.llm import llm_type
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import map_type, subgraph_type
-from app.nodes.toolset import ToolNames, tool_type, toolset_type
+from app.nodes.toolset import tool_type, toolset_type
 from app.settings.cases import ModelSettings, RetrySettings, TierSettings
 from app.settings.schema import Settings
-from app.tools.arguments import ArgumentChecks
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import Tool
@@ -123,8 +124,6 @@ def build_catalog(
 ) -> NodeCatalog:
     """Return the types of step that graphs are made of; ``functions`` are those they may name."""
     defaults = _case_defaults(settings)
-    known = ToolNames(spec.name for spec in tools.usable())
-    checks = ArgumentChecks(ToolRegistry(toolbox.tools))
     case = CaseNode(
         models=models,
         tools=tools,
@@ -133,15 +132,18 @@ def build_catalog(
         defaults=defaults,
         clock=lambda: datetime.now(UTC),
     )
+    known = [spec.name for spec in tools.usable()]
+    agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
     return NodeCatalog(
         (
+            agent_type(agents, known),
             case_type(case),
             function_type(functions),
-            llm_type(),
+            llm_type(agents),
             map_type(),
             router_type(),
             subgraph_type(),
-            tool_type(tools, checks, known, timezone=defaults.timezone),
+            tool_type(tools, timezone=defaults.timezone),
             toolset_type(known),
         )
     )

@@ -60,8 +60,10 @@ def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> 
         StoreUnavailableError: the database does not answer.
     """
     process = Process(settings, url, executes=executes)
+    app = build_app(process)
+    app.openapi()  # takes a quarter of a second, in which nobody would be answered later
     config = uvicorn.Config(
-        build_app(process),
+        app,
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",

@@ -260,9 +260,9 @@ class _Performance:
         spent, usage = self._spent, self._spent.usage()
         if spent.estimated:
             self._graph.annotate(self._node, {ESTIMATED: spent.estimated})
+        self._note(outcome, value=value)  # may refuse the value: then the end is another one
         if self._attempts.made:
             self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
-        self._note(outcome, value=value)
         if not mark(self._node, *why, **usage) and self._spent != SpentSum():  # it was abandoned
             self._graph.add_late_usage(self._node, **usage)
 

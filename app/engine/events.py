@@ -19,6 +19,19 @@ off with its worker begins again, as another node."""
 CALL_COMPLETED: Final = "call.completed"
 CALL_ERROR: Final = "call.error"
 CALL_CANCELLED: Final = "call.cancelled"
+TURN_START: Final = "turn_start"
+THINKING: Final = "thinking"
+"""A part of what a model shows of its reasoning; ``offset`` is where it begins, in characters."""
+CONTENT_CHUNK: Final = "content_chunk"
+"""A part of an answer; one that begins before the end of what came so far replaces all behind."""
+TOOL_CALL_START: Final = "tool_call_start"
+TOOL_CALL_END: Final = "tool_call_end"
+USAGE: Final = "usage"
+"""What the model call of a turn has used."""
+TURN_END: Final = "turn_end"
+AGENT_ERROR: Final = "error"
+CONVERSATION_TRIMMED: Final = "conversation.trimmed"
+CONVERSATION_SUMMARISED: Final = "conversation.summarised"
 ROUTED: Final = "router.routed"
 """A router has chosen: ``handles`` are those on which its value leaves."""
 RUN_STARTED: Final = "run.started"
@@ -53,6 +66,9 @@ class Event:
     """Its CallNode."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """JSON values, safe to show."""
+    once: str | None = None
+    """A key inside the run, such as ``step|turn_start|3``: if an earlier execution of the run has
+    stored an event with this key, this one is dropped."""
 
 
 def call_ended(

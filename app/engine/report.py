@@ -236,7 +236,8 @@ class Routing:
         self.reports = {step_id: StepReport() for step_id in prepared.topology.active}
         """By step, in the order of the graph."""
 
-    def _path_of(self, step_id: str) -> StepPath:
+    def path_of(self, step_id: str) -> StepPath:
+        """Return the path of a step of the graph."""
         return StepPath(step_id) if self.within is None else self.within.step(step_id)
 
     def inputs_of(self, step_id: str) -> Outputs:
@@ -286,7 +287,7 @@ class Routing:
         """Return the record of a step that has ended."""
         step, report = self._prepared.steps[step_id], self.reports[step_id]
         return StepRecord(
-            self._path_of(step_id).text,
+            self.path_of(step_id).text,
             report.node,
             step.work.node_id or step_id,
             step.step.type,

@@ -53,6 +53,11 @@ class StepPath:
         """Return the path of a call; names may come in parts that say which call it is."""
         return StepPath(_INSIDE.join((self.text, *map(str, names))))
 
+    def lineage(self) -> "list[StepPath]":
+        """Return the paths of the steps around this one, the outermost first, and its own last."""
+        parts = self.text.split(_INSIDE)
+        return [StepPath(_INSIDE.join(parts[: end + 1])) for end in range(len(parts))]
+
     def attempt(self, number: int) -> "StepPath":
         """Return the path of a further attempt of this step; the first one is the step itself."""
         return StepPath(f"{self.text}{_ATTEMPT}{number}")

@@ -79,7 +79,7 @@ class StepRunner:
         """Names the step that works inline."""
         self._routing = routing
         self._values = values
-        self.within = routing.within
+        self.within, self.path_of = routing.within, routing.path_of
 
     async def execute(self, step: PreparedStep, report: StepReport, view: GraphView) -> None:
         """Execute a step, or take its outputs from the journal; how it ended is in ``report``.
@@ -185,10 +185,6 @@ class StepRunner:
         """Return what a step that ends badly has to show; nothing if it cannot be stored."""
         outputs = report.so_far()
         return {} if self._sizes_of(path, outputs) is None else outputs
-
-    def path_of(self, step_id: str) -> StepPath:
-        """Return the path of a step of the graph."""
-        return StepPath(step_id) if self.within is None else self.within.step(step_id)
 
     def recorded(self, step_id: str) -> Recorded | None:
         """Return what an earlier execution of the run has recorded of a step."""
@@ -328,7 +324,9 @@ class StepRunner:
     def skipped(self, step_id: str) -> None:
         """Report a step that every path to is dead."""
         if self._events is not None:
-            self._events.emit(Event(type=STEP_SKIPPED, step_id=self.path_of(step_id).text))
+            path = self.path_of(step_id).text
+            once = f"{path}|{STEP_SKIPPED}"
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Record that an abandoned step came to an end after all."""

@@ -52,7 +52,11 @@ class Miss:
 
 def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -> list[Miss]:
     """Return every target that the metrics miss, also those that compare with earlier metrics."""
-    found = [*_below(metrics, targets), *_above(metrics, targets)]
+    found = [*_above(metrics, targets)]
+    success, least = metrics["success@1"], targets.min_success
+    if success < least:
+        message = f"success@1 is {success:.4f}, below the target of {least:g}"
+        found.insert(0, Miss("success@1", message))
     return found if earlier is None else [*found, *_worse(metrics, earlier, targets)]
 
 
@@ -79,13 +83,6 @@ def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
     for miss in misses:
         detail = f"{miss.message} ({evaluation_id})"
         log.warning("performance.target_missed", metric=miss.target, detail=detail)
-
-
-def _below(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
-    success, least = metrics["success@1"], targets.min_success
-    if success < least:
-        message = f"success@1 is {success:.4f}, below the target of {least:g}"
-        yield Miss("success@1", message)
 
 
 def _above(metrics: Metrics, targets: Targets) -> Iterator[Miss]:

@@ -17,6 +17,7 @@ import structlog
 
 from app.control.budget import Amount, Dimension
 from app.control.retry import RetryPolicy
+from app.control.usage import NOTHING, Charge
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
@@ -138,6 +139,7 @@ class ModelGateway:
         on_delta: OnDelta | None = None,
         temperature: float | None = None,
         model: str | None = None,
+        charge: Charge = NOTHING,
     ) -> Completion:
         """Ask the models of a tier; ``max_output_tokens`` can only narrow what is configured.
 
@@ -146,6 +148,7 @@ class ModelGateway:
         it comes, with the number of the attempt, from 1; a later attempt begins the reply anew, and
         a replayed call has no parts. ``temperature`` takes the place of the configured one.
         ``model`` names a model of the tier, or another one of its provider, that is asked first.
+        ``charge`` is charged once with the call.
 
         Raises:
             CallFailedError: no model of the tier has answered, retries included; it holds the last
@@ -164,7 +167,7 @@ class ModelGateway:
             temperature=temperature,
             max_output_tokens=max_output_tokens,
             on_delta=on_delta,
-            once={_LOGICAL_CALL[tier]: 1},
+            once={_LOGICAL_CALL[tier]: 1, **charge},
         )
         models = deque(enumerate(_chain(self._tiers[tier], model)))
         while True:

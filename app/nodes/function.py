@@ -22,7 +22,6 @@ class BlockingPool:
     """A bounded number of threads; further functions wait for a free one."""
 
     def __init__(self, max_threads: int = DEFAULT_THREADS) -> None:
-        """Prepare a pool; threads begin when they are needed."""
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="blocking")
 
     async def run(self, fn: Callable[..., Result], *args: Any) -> Result:
@@ -129,7 +128,6 @@ class ContextNode:
     __slots__ = ("_begin", "_input", "node")
 
     def __init__(self, node: ContextualNode, step_input: Any = None) -> None:
-        """Adapt ``node`` for a step with this input."""
         self.node = node
         self._input = step_input
         self._begin: Function = node.execute

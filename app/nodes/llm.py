@@ -9,13 +9,26 @@ from app.control.budget import MAX_LIMIT
 from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
+from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.ports import Message
-from app.nodes.node_type import NodeType, RunFacts
+from app.nodes.agent.definition import (
+    AgentDefinition,
+    LimitsSpec,
+    ModelSpec,
+    OutputSpec,
+    PromptSpec,
+)
+from app.nodes.agent.execution import Agents, AgentTask
+from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
 from app.nodes.templates import compact
+from app.nodes.toolset import TOOLS, Toolset, linked_tools
 from app.trace.frozen_json import ValueLimits
+
+MAX_TURNS = 10
+"""Of a step with tools: more is for agents."""
 
 _ANSWER, _REPROMPT = "answer", "reprompt"
 """What the calls are named; their keys end so."""
@@ -43,14 +56,34 @@ class LlmData(StepData):
             return asked
         return [Message(role="system", content=self.system.render(inputs, limits)), *asked]
 
+    def agent(self) -> AgentDefinition:
+        """Return the agent that the step is where tools are linked to it."""
+        schema = self.output_schema
+        return AgentDefinition(
+            name="llm",
+            prompt=PromptSpec(),
+            model=ModelSpec(tier=self.tier, max_output_tokens=self.max_output_tokens),
+            limits=LimitsSpec(max_turns=MAX_TURNS),
+            output=None
+            if schema is None
+            else OutputSpec.model_construct(json_schema=schema, strict=True),
+        )
+
 
 class LlmNode:
     """Asks the model of its step, through the gateway and inside the limits of the run."""
+
+    def __init__(self, agents: Agents | None = None) -> None:
+        """Let ``agents`` work where tools are linked; without them none can be."""
+        self._agents = agents
 
     async def execute(
         self, data: LlmData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
         """Ask the model; its answer is the output ``default``.
+
+        With tools that are linked it may take some turns: the model is asked again with the results
+        of the calls that it wants.
 
         Raises:
             MissingValueError: the prompt has a place for which there is no value.
@@ -59,6 +92,9 @@ class LlmNode:
             Stop: a limit or a cancel request keeps it from being asked, or ended it.
         """
         messages, schema = data.messages(inputs, context.limits), data.output_schema
+        linked = await linked_tools(context)
+        if linked is not None:
+            return await self._with_tools(data, messages, linked, context)
         reply = await _ask(data, context, messages, _ANSWER)
         if schema is None:
             return ExecutionResult({DEFAULT_HANDLE: reply})
@@ -68,6 +104,15 @@ class LlmNode:
             again = [*messages, *_complaint(reply, unfit, schema)]
             answer = schema.read(await _ask(data, context, again, _REPROMPT))
         return ExecutionResult({DEFAULT_HANDLE: answer})
+
+    async def _with_tools(
+        self, data: LlmData, messages: Sequence[Message], linked: Toolset, context: FlowContext
+    ) -> ExecutionResult:
+        if self._agents is None:
+            raise TypeError("Tools cannot be linked to a model here.")
+        task = AgentTask(definition=data.agent(), inputs={}, messages=messages, linked=linked)
+        state = await self._agents.run(task, context, lambda _: None)
+        return ExecutionResult({DEFAULT_HANDLE: state.output})
 
 
 async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message], name: str) -> str:
@@ -91,12 +136,17 @@ def _complaint(reply: str, unfit: UnfitReplyError, schema: ReplySchema) -> list[
     return [Message(role="assistant", content=reply), Message(role="user", content=asked)]
 
 
-def llm_type() -> NodeType:
-    """Return the type of steps that ask a model."""
+def llm_type(agents: Agents | None = None) -> NodeType:
+    """Return the type of steps that ask a model; ``agents`` work for those with linked tools."""
     return NodeType(
         name="llm",
         description="Asks the small or the big model. Its answer leaves on default: text, or JSON"
-        " if there is an output_schema.",
-        node=LlmNode(),
+        " if there is an output_schema. Toolsets and agents linked to tools may be called by it.",
+        node=LlmNode(agents),
         data=LlmData,
+        handles=Handles(
+            flow_outputs=frozenset({DEFAULT_HANDLE}),
+            link_inputs=frozenset({TOOLS}),
+            link_outputs=NONE,
+        ),
     )

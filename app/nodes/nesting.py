@@ -4,10 +4,10 @@ They are read with the data they stand in, by the reader of that data, which com
 context of the validation.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Protocol, TypeGuard, TypeVar, cast
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import GetPydanticSchema, ValidationInfo, WithJsonSchema
 from pydantic_core import core_schema
@@ -18,8 +18,6 @@ from app.nodes.reading import reported
 
 MAX_NESTING = 8
 """How many graphs may stand in one another, the outermost included; the step of a map is one."""
-
-Inner = TypeVar("Inner")
 
 
 @dataclass(frozen=True)
@@ -53,23 +51,11 @@ class InnerStep:
     traits: Traits
 
 
-class InnerReader(Protocol):
-    """Reads what stands inside the data of a step, and reports what is wrong with it."""
+def _read_by(method: str) -> GetPydanticSchema:
+    """Return what reads a field by a method of the validation's context: see the module."""
 
-    def graph(self, value: Any, field: str) -> InnerGraph | None:
-        """Read the graph at a field of the data; None if it has errors, which are reported."""
-        ...
-
-    def step(self, value: Any, field: str) -> InnerStep | None:
-        """Read the ``{type, data}`` at a field of the data; None if it has errors."""
-        ...
-
-
-def _read_by(
-    reading: Callable[[InnerReader], Callable[[Any, str], Inner | None]],
-) -> GetPydanticSchema:
-    def read(value: Any, info: ValidationInfo) -> Inner:
-        found = reading(cast(InnerReader, info.context))(value, info.field_name or "")
+    def read(value: Any, info: ValidationInfo) -> Any:
+        found = getattr(info.context, method)(value, info.field_name)
         if found is None:
             raise reported()
         return found
@@ -79,7 +65,7 @@ def _read_by(
 
 GraphField = Annotated[
     InnerGraph,
-    _read_by(lambda reader: reader.graph),
+    _read_by("graph"),
     WithJsonSchema(
         {
             "type": "object",
@@ -92,7 +78,7 @@ GraphField = Annotated[
 
 StepField = Annotated[
     InnerStep,
-    _read_by(lambda reader: reader.step),
+    _read_by("step"),
     WithJsonSchema(
         {
             "type": "object",

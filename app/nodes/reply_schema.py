@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Annotated, Any, NoReturn
 
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
@@ -9,6 +10,7 @@ from pydantic import WithJsonSchema
 
 from app.nodes.reading import field_of, read_by, refusal
 from app.nodes.schema_size import SchemaSize
+from app.tools.arguments import errors_in
 from app.trace.json_values import MAX_DEPTH
 
 MAX_REPLY_CHARS = 1_000_000
@@ -58,7 +60,7 @@ class ReplySchema:
         value, depth = _json_in(reply)
         if self._size.work(len(reply), depth) > MAX_WORK:
             raise UnfitReplyError("The reply is too long, or too deep, for so large a JSON Schema.")
-        faults = [_shown(error) for error in self._validator.iter_errors(value)]
+        faults = [_shown(error) for error in errors_in(self._validator, value, len(reply))]
         if faults:
             more = len(faults) - MAX_FAULTS
             shown_faults = "; ".join(faults[:MAX_FAULTS]) + (
@@ -78,7 +80,7 @@ def _json_in(reply: str) -> tuple[Any, int]:
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
-        value = json.loads(reply, parse_constant=_refuse)
+        value = json.loads(reply, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
         raise UnfitReplyError("The reply is not JSON alone.") from None
     level, depth = [value], 0
@@ -102,8 +104,15 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(f"no number of JSON, or a reference to another document ({what})")
+def _finite(written: str) -> float:
+    number = float(written)
+    if not isfinite(number):
+        raise ValueError("no number of JSON, or one that is too large")
+    return number
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"a reference to another document ({uri})")
 
 
 def _read_schema(value: Any) -> ReplySchema:

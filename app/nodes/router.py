@@ -88,7 +88,9 @@ class Condition(StepData):
         if found is MISSING:
             return self.op == "missing"
         if self.op in _COMPARISONS and _is_number(self.value):
-            found = _as_number(found)
+            number = _number_in(found)
+            if number is not None:  # a float counts by its digits: 0.1 is more than 1/10
+                return _OPERATORS[self.op](number, Decimal(str(self.value)))
         return _OPERATORS[self.op](found, self.value)
 
 
@@ -120,15 +122,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _as_number(value: Any) -> Any:
-    """Return the number that a text is, and anything else as it stands."""
+def _number_in(value: Any) -> Decimal | None:
+    """Return the number that a text is; None for anything else."""
     if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
-        return value
+        return None
     try:
         number = Decimal(value)
     except InvalidOperation:
-        return value
-    return number if number.is_finite() else value
+        return None
+    return number if number.is_finite() else None
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:

@@ -14,6 +14,8 @@ from app.trace.json_values import MAX_DEPTH
 
 MAX_BYTES: Final = 64 * 1024
 MAX_SUBSCHEMAS: Final = 5000
+MAX_VISITED: Final = 100_000
+"""Values of any kind that are looked at, those behind references once for each of these."""
 MAX_PATTERNS: Final = 50
 MAX_PATTERN_CHARS: Final = 256
 PATTERN_WORK: Final = 150
@@ -66,19 +68,24 @@ class SchemaSize:
         return chars * (self.subschemas + PATTERN_WORK * self.patterns) * rounds
 
 
-def _patterns_in(value: Any) -> Iterator[str]:
-    unseen = [value]
+def _objects_in(schema: Any) -> Iterator[Mapping[str, Any]]:
+    unseen = [schema]
     while unseen:
         one = unseen.pop()
         if isinstance(one, Mapping):
-            if isinstance(one.get("pattern"), str):
-                yield one["pattern"]
-            by_pattern = one.get("patternProperties")
-            if isinstance(by_pattern, Mapping):
-                yield from by_pattern
+            yield one
             unseen += one.values()
         elif isinstance(one, list):
             unseen += one
+
+
+def _patterns_in(schema: Mapping[str, Any]) -> Iterator[str]:
+    for one in _objects_in(schema):
+        if isinstance(one.get("pattern"), str):
+            yield one["pattern"]
+        by_pattern = one.get("patternProperties")
+        if isinstance(by_pattern, Mapping):
+            yield from by_pattern
 
 
 class _Expansion:
@@ -86,14 +93,19 @@ class _Expansion:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
-        self._anchors = dict(_anchors_in(schema))
-        self.subschemas = 0
-        self.recursions = 0
+        self._anchors = {
+            one["$anchor"]: one
+            for one in _objects_in(schema)
+            if isinstance(one.get("$anchor"), str)
+        }
+        self.subschemas = self.recursions = 0
+        self._visited = 0
 
     def visit(self, value: Any, inside: tuple[int, ...]) -> None:
         """Count what stands in ``value``, which is inside the objects ``inside``."""
         if len(inside) > 4 * MAX_DEPTH:
             raise ValueError("A JSON Schema may not be nested so deeply.")
+        self._visited += 1
         if isinstance(value, list):
             for one in value:
                 self.visit(one, inside)
@@ -103,10 +115,10 @@ class _Expansion:
             self.recursions += 1
             return
         self.subschemas += 1
-        if self.subschemas > MAX_SUBSCHEMAS:
+        if self.subschemas > MAX_SUBSCHEMAS or self._visited > MAX_VISITED:
             raise ValueError(
-                f"A JSON Schema may come to at most {MAX_SUBSCHEMAS:,} subschemas, with those that"
-                " it refers to wherever it does."
+                f"A JSON Schema may come to at most {MAX_SUBSCHEMAS:,} subschemas and"
+                f" {MAX_VISITED:,} values, with those that it refers to wherever it does."
             )
         within = (*inside, id(value))
         for name, one in value.items():
@@ -138,15 +150,3 @@ class _Expansion:
             else:
                 return None
         return value
-
-
-def _anchors_in(value: Any) -> Iterator[tuple[str, Any]]:
-    unseen = [value]
-    while unseen:
-        one = unseen.pop()
-        if isinstance(one, Mapping):
-            if isinstance(one.get("$anchor"), str):
-                yield one["$anchor"], one
-            unseen += one.values()
-        elif isinstance(one, list):
-            unseen += one

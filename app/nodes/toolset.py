@@ -1,6 +1,6 @@
 """Steps that use tools: one that runs a tool, and one that names tools for others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -15,27 +15,15 @@ from app.kernel.validation import Handles
 from app.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from app.nodes.reading import ObjectField, StepData
 from app.observability.redaction import redact_text
-from app.tools.arguments import ArgumentChecks
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolContext, ToolResult
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class ToolNames:
-    """The tools that may be used here; a denied one looks like one that does not exist."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def problem(self, name: str) -> str:
-        """Return what to say of a name that is none of these."""
-        return (
-            f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
-        )
+def _unknown(name: str) -> str:
+    """Return what to say of a tool that does not exist or is denied: the same."""
+    return f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
 
 
 TOOLS = "tools"
@@ -43,23 +31,61 @@ TOOLS = "tools"
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTools:
+    """The tools of a server, or some of them."""
+
+    server: str
+    allow: tuple[str, ...] | None = None
+    """The only ones that may be used, by the names that the server gives; None: all."""
+
+    @property
+    def allowed(self) -> list[str] | None:
+        """The names as a list."""
+        return None if self.allow is None else list(self.allow)
+
+
+@dataclass(frozen=True, slots=True)
 class Toolset:
-    """Names of tools, each once, in the order in which they were named."""
+    """Tools, each once, in the order in which they were named."""
 
     names: tuple[str, ...] = ()
+    servers: tuple[ServerTools, ...] = ()
+    agents: tuple[Hashable, ...] = ()
+    """Agents that are tools; nothing here looks into them."""
 
     def __or__(self, other: "Toolset") -> "Toolset":
-        return Toolset(tuple(dict.fromkeys(self.names + other.names)))
+        return Toolset(
+            tuple(dict.fromkeys(self.names + other.names)),
+            tuple(dict.fromkeys(self.servers + other.servers)),
+            tuple(dict.fromkeys(self.agents + other.agents)),
+        )
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
 
+class ServerUse(StepData):
+    """The tools of a server that the operator has configured."""
+
+    server: Annotated[str, Field(min_length=1, max_length=64)]
+    allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
+    """The only tools that may be used, by the names that the server gives; left out: all."""
+
+
 class ToolsetData(StepData):
     """Which tools."""
 
-    tools: Annotated[list[ToolName], Field(max_length=128)]
+    tools: Annotated[list[ToolName], Field(max_length=128)] = Field(default_factory=list)
     """Their names, as GET /tools lists them."""
+    mcp: Annotated[list[ServerUse], Field(max_length=16)] = Field(default_factory=list)
+    """Servers whose tools belong to the set; agents and models can use them."""
+
+    def toolset(self) -> Toolset:
+        """Return them, each once."""
+        servers = (
+            ServerTools(m.server, None if m.allow is None else tuple(m.allow)) for m in self.mcp
+        )
+        return Toolset() | Toolset(tuple(self.tools), tuple(servers))
 
 
 class ToolsetNode:
@@ -76,7 +102,7 @@ class ToolsetNode:
     ) -> Toolset:
         """Return the tools of the step."""
         linked = await linked_tools(context)
-        own = Toolset() | Toolset(tuple(data.tools))
+        own = data.toolset()
         return own if linked is None else own | linked
 
 
@@ -92,17 +118,17 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
     tools = Toolset()
     for one in found:
         if not isinstance(one, Toolset):
-            raise TypeError("Only toolsets can be linked to tools.")
+            raise TypeError("Only toolsets and agents can be linked to tools.")
         tools |= one
     return tools
 
 
-def toolset_type(known: ToolNames) -> NodeType:
+def toolset_type(known: Collection[str]) -> NodeType:
     """Return the type of steps that name tools for others; ``known`` are those that may be used."""
 
     def faults(data: ToolsetData) -> list[Fault]:
         return [
-            (f"tools.{index}", known.problem(name))
+            (f"tools.{index}", _unknown(name))
             for index, name in enumerate(data.tools)
             if name not in known
         ]
@@ -169,7 +195,11 @@ class ToolNode:
         """
         args = dict(inputs) if data.args is None else data.args.render(inputs, context.limits)
         result = await self._tools.run(
-            context, name=data.tool, args=args, key=_CALL, tool_context=self._context(context)
+            context,
+            name=data.tool,
+            args=args,
+            key=_CALL,
+            tool_context=tool_context(context, self._timezone),
         )
         if "error" not in result:
             return ExecutionResult({DEFAULT_HANDLE: result})
@@ -180,25 +210,24 @@ class ToolNode:
             raise ToolFailedError(data.tool, result)
         return ExecutionResult({ERROR: result})
 
-    def _context(self, context: FlowContext) -> ToolContext:
-        facts = context.service(RunFacts)
-        timezone = facts.timezone or self._timezone
-        return ToolContext(
-            run_id=context.run_id, timezone=timezone, now=facts.now.astimezone(ZoneInfo(timezone))
-        )
+
+def tool_context(context: FlowContext, timezone: str) -> ToolContext:
+    """Return what a tool may know of a run, whose zone is ``timezone`` if it asks for none."""
+    facts = context.service(RunFacts)
+    zone = facts.timezone or timezone
+    now = facts.now.astimezone(ZoneInfo(zone))
+    return ToolContext(run_id=context.run_id, timezone=zone, now=now)
 
 
-def tool_type(
-    tools: ToolDispatch, checks: ArgumentChecks, known: ToolNames, *, timezone: str
-) -> NodeType:
-    """Return the type of steps that use a tool; ``known`` are those that may be used."""
+def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:
+    """Return the type of steps that use a tool; ``timezone`` is that of runs that ask for none."""
 
     def faults(data: ToolData) -> list[Fault]:
-        if data.tool not in known:
-            return [("tool", known.problem(data.tool))]
+        if tools.tool(data.tool) is None:
+            return [("tool", _unknown(data.tool))]
         if data.args is None or not data.args.constant:
             return []
-        problem = checks.problem(data.tool, data.args.render({}))
+        problem = tools.problem(data.tool, data.args.render({}))
         return [] if problem is None else [("args", problem)]
 
     return NodeType(

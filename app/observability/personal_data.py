@@ -13,8 +13,6 @@ from stdnum.us import ssn
 
 from app.observability.rules import Rule, rule
 
-PHONE = "[phone number]"
-
 _GAP = r"(?:[ .\-_/\t]|[ ]{2})"
 """What people put between groups of digits."""
 _LONG_NUMBER = r"\d(?:[ .\-_/\t]{0,2}\d){12}"

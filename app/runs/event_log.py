@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STEP_SKIPPED, Event
+from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, Event
 from app.runs.run import EventRecord, RunStatus
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
 
@@ -42,17 +42,17 @@ class EventLog:
         self,
         *,
         last_seq: int,
-        skipped: Set[str] = frozenset(),
+        stored_once: Set[str] = frozenset(),
         limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Number on behind ``last_seq``, the last event that is stored.
 
-        ``skipped`` are the steps that earlier owners have reported as skipped; that is stored
+        ``stored_once`` are the keys of events that earlier owners have stored and that are stored
         once. ``now`` is Unix time.
         """
         self._last_seq = last_seq
-        self._skipped = skipped
+        self._stored_once = stored_once
         self._limits = limits
         self.size_bytes = 0
         """Of the data of all events so far."""
@@ -75,7 +75,7 @@ class EventLog:
             raise ValueError(
                 "An event's type is a dotted word, and run.* and call.* are not for nodes."
             )
-        if event.type == STEP_SKIPPED and event.step_id in self._skipped:
+        if event.once is not None and event.once in self._stored_once:
             return
         # What the gateway tells of calls is its own, and JSON: nobody else changes it.
         own = not event.data or event.type in CALLS
@@ -128,4 +128,5 @@ def _record(seq: int, event: Event, data: Mapping[str, Any], at: float) -> Event
         step_id=event.step_id,
         node_id=event.node_id,
         data=data,
+        once_key=event.once,
     )

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.engine.ports import CallOutcome
+from app.engine.step_path import StepPath
 from app.runs.errors import CallNotFoundError, RunNotFoundError
 from app.runs.ports import RunStore
 from app.runs.run import CallRecord, Run, RunKey
+from app.runs.step_inputs import sources_of
 from app.trace.payloads import REDACTED, Payload, Payloads
 
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
@@ -67,7 +69,7 @@ class PayloadReading:
         return CallPayload(
             run=run,
             record=record,
-            payload=self._shown(record),
+            payload=self._shown(record, await self._inputs_of(run, record)),
             attempts=tuple(attempts),
             root=root,
         )
@@ -79,8 +81,28 @@ class PayloadReading:
         records = await self._store.payloads(key, max_bytes=self._max_shown_bytes)
         return {record.node_id: self._shown(record) for record in records}
 
-    def _shown(self, record: CallRecord) -> Payload:
-        request: Any = record.request
+    async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
+        """Return what a step was given; None of what is no step, and where it cannot be found."""
+        path = StepPath.of_record(record.call_key or "")
+        if path.record_key != record.call_key or self._payloads.mode == "none":
+            return None
+        sources = sources_of(run.request, path)
+        if sources is None:
+            return None
+        if not sources.keys:
+            return self._payloads.shown(sources.inputs({}))
+        # The step itself comes last: where it is missing, what came before was too large.
+        wanted = (*sources.keys.values(), record.call_key)
+        found = await self._store.payloads(
+            run.key, max_bytes=self._max_shown_bytes, call_keys=wanted
+        )
+        outputs = {each.call_key: _reply_of(each) or {} for each in found if each.call_key}
+        if record.call_key not in outputs:
+            return None
+        return self._payloads.shown(sources.inputs(outputs))
+
+    def _shown(self, record: CallRecord, inputs: Any = None) -> Payload:
+        request: Any = inputs if record.request is None else record.request
         if request is None and "args" in record.node["metadata"]:
             request = {"args": record.node["metadata"]["args"]}
         if self._payloads.mode == "none":

@@ -238,10 +238,13 @@ class RunStore(Protocol):
         """
         ...
 
-    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+    async def payloads(
+        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+    ) -> Sequence[CallRecord]:
         """Return the first calls and steps of a run, with what they asked and what they got.
 
-        Left out are those with which requests and replies would come to more than ``max_bytes``.
+        ``call_keys`` are those that are wanted; None: all. Left out are those with which requests
+        and replies would come to more than ``max_bytes``.
         """
         ...
 

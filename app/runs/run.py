@@ -151,8 +151,8 @@ class Run:
     stop: Mapping[str, Any] | None = None
     last_seq: int = 0
     """The last event that was stored when the run was claimed; known to its claimer alone."""
-    skipped: frozenset[str] = frozenset()
-    """The steps for which a step.skipped event is stored; known to its claimer alone."""
+    stored_once: frozenset[str] = frozenset()
+    """The keys of events that are stored and come once only; known to its claimer alone."""
 
     @property
     def finished(self) -> bool:
@@ -193,6 +193,8 @@ class EventRecord:
     step_id: str | None = None
     node_id: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    once_key: str | None = field(default=None, compare=False)
+    """Identifies an event that no later owner stores again; not read with the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

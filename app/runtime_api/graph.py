@@ -220,9 +220,6 @@ class Graph:
                 it; its ``partial_results`` are what the steps had produced. :meth:`run` returns
                 them also after a failure.
         """
-        context = context or ExecutionContext()
-        if context.flow is not None:
-            return await self._execute_inside(context.flow, context)
         ran = await self.run(context)
         if ran.stop is not None:
             ran.stop.partial_results = ran.results
@@ -269,15 +266,8 @@ class Graph:
         grace = self._grace_seconds
         return await execute(self._ready(), context, grace_seconds=grace, events=events)
 
-    async def _execute_inside(self, flow: FlowContext, context: ExecutionContext) -> dict[str, Any]:
-        """Execute as a step of another graph, within the limits of that step."""
-        ran = await self._run_inside(flow, context)
-        if ran.error is not None:
-            raise ran.error
-        return ran.results
-
     async def _run_inside(self, flow: FlowContext, context: ExecutionContext) -> GraphRun:
-        """Execute as :meth:`_execute_inside` does; a failure is returned, a stop passes through."""
+        """Execute as a step of another graph, within its limits; a stop passes through."""
         services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
         inner = replace(flow, run=run, scope=context.own_scope())

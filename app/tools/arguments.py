@@ -11,9 +11,11 @@ from jsonschema_rs import Draft202012Validator, ValidationError
 from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolRegistry
-from app.trace.json_values import MAX_DEPTH
+from app.trace.json_values import copy_object
 
 MAX_PROBLEMS = 3
+MAX_LISTED_CHARS = 5000
+"""Of a longer value only the first error is found."""
 _MASK = "the value"
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -92,14 +94,16 @@ class ArgumentCheck:
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
         """Return what is wrong with ``args``, or None."""
-        if not _is_storable(args):
+        text = _stored(args)
+        if text is None:
             return _NOT_JSON
         try:
-            problems = [self._message(error) for error in self._validator.iter_errors(dict(args))]
+            errors = errors_in(self._validator, dict(args), len(text))
         except ValueError:
             return _NOT_JSON
-        if not problems:
+        if not errors:
             return None
+        problems = [self._message(error) for error in errors]
         shown = sorted(problems)[:MAX_PROBLEMS]
         more = len(problems) - len(shown)
         return " ".join(shown) + (f" And {more} more." if more else "")
@@ -154,7 +158,6 @@ class CheckedTool(ABC):
     spec: ToolSpec
 
     def __init__(self) -> None:
-        """Compile the schema of ``spec``."""
         self._check = ArgumentCheck(self.spec)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -176,32 +179,30 @@ class CheckedTool(ABC):
         """
 
 
-def _is_storable(args: Mapping[str, Any]) -> bool:
-    """Return whether a journal can hold the arguments: no NaN, NUL, lone surrogate or deep nest."""
+def errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[ValidationError]:
+    """Return what is wrong with a value of so many characters; of a long one, the first error.
+
+    The library makes all errors at once, and half a million of them take seconds.
+    """
+    if validator.is_valid(value):
+        return []
+    if chars <= MAX_LISTED_CHARS:
+        return list(validator.iter_errors(value))
     try:
-        if _is_deep(args):
-            return False
-        text = json.dumps(dict(args), allow_nan=False, ensure_ascii=False)
+        validator.validate(value)
+    except ValidationError as error:
+        return [error]
+    return []
+
+
+def _stored(args: Mapping[str, Any]) -> str | None:
+    """Return the arguments as a journal holds them; None for NaN, NUL or lone surrogates."""
+    try:
+        text = json.dumps(copy_object(args), ensure_ascii=False)
         text.encode()
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return _NUL.search(text) is None
-
-
-def _is_deep(args: Mapping[str, Any]) -> bool:
-    """Return whether arguments are nested beyond ``MAX_DEPTH``; parsers differ in their limits."""
-    level: list[Any] = [args]
-    for _ in range(MAX_DEPTH):
-        level = [inner for value in level for inner in _inside(value)]
-        if not level:
-            return False
-    return True
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
+    except (ValueError, RecursionError):
+        return None
+    return None if _NUL.search(text) else text
 
 
 def _refuse(uri: str) -> Any:

@@ -64,7 +64,6 @@ class Calculator(CheckedTool):
     )
 
     def __init__(self) -> None:
-        """Prepare the operators and functions that simpleeval may use."""
         super().__init__()
         arithmetic = RealArithmetic()
         self._functions = function_table(arithmetic)

@@ -21,86 +21,31 @@ _DATE = text(
     "3 pm', today, tomorrow, yesterday or, as a time, now",
 )
 
+_AMOUNT = {"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)}
+_DISTANCE = {"unit": choice(("days", "weeks", "months", "years"))}
+
+
+def _use(name: str, operation: str, takes: str, **more: Any) -> ToolFunction:
+    fixed = {"operation": operation}
+    return ToolFunction(name=f"calendar.{name}", takes=takes, fixed=fixed, **more)
+
+
 _FUNCTIONS = (
-    ToolFunction(
-        name="calendar.date_after",
-        takes="date amount unit",
-        fixed={"operation": "add"},
-        schemas={"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)},
-    ),
-    ToolFunction(
-        name="calendar.date_before",
-        takes="date amount unit",
-        fixed={"operation": "subtract"},
-        schemas={"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)},
-    ),
-    ToolFunction(
-        name="calendar.time_between",
-        takes="date end_date unit",
-        fixed={"operation": "difference"},
-        schemas={"unit": choice(("days", "weeks", "months", "years"))},
-    ),
-    ToolFunction(
-        name="calendar.count_business_days",
-        takes="date end_date",
-        fixed={"operation": "count_business_days"},
-    ),
-    ToolFunction(
-        name="calendar.day_of_week",
-        takes="date",
-        fixed={"operation": "weekday"},
-    ),
-    ToolFunction(
-        name="calendar.full_date",
-        takes="date",
-        fixed={"operation": "normalise"},
-    ),
-    ToolFunction(
-        name="calendar.nth_weekday",
-        takes="year month weekday nth",
-        description="-1: last",
-        fixed={"operation": "nth_weekday"},
-    ),
-    ToolFunction(
-        name="calendar.weekday_after",
-        takes="date weekday",
-        fixed={"operation": "weekday_after"},
-    ),
-    ToolFunction(
-        name="calendar.weekday_before",
-        takes="date weekday",
-        fixed={"operation": "weekday_before"},
-    ),
-    ToolFunction(
-        name="calendar.days_in_month",
-        takes="year month",
-        fixed={"operation": "days_in_month"},
-    ),
-    ToolFunction(
-        name="calendar.last_day_of_month",
-        takes="year month",
-        fixed={"operation": "end_of_month"},
-    ),
-    ToolFunction(
-        name="calendar.leap_year",
-        takes="year",
-        fixed={"operation": "leap_year"},
-    ),
-    ToolFunction(
-        name="calendar.days_in_year",
-        takes="year",
-        fixed={"operation": "days_in_year"},
-    ),
-    ToolFunction(
-        name="calendar.today",
-        takes="timezone?",
-        fixed={"operation": "today"},
-    ),
-    ToolFunction(
-        name="calendar.now",
-        takes="timezone?",
-        fixed={"operation": "now"},
-    ),
+    _use("date_after", "add", "date amount unit", schemas=_AMOUNT),
+    _use("date_before", "subtract", "date amount unit", schemas=_AMOUNT),
+    _use("time_between", "difference", "date end_date unit", schemas=_DISTANCE),
+    _use("count_business_days", "count_business_days", "date end_date"),
+    _use("day_of_week", "weekday", "date"),
+    _use("full_date", "normalise", "date"),
+    _use("nth_weekday", "nth_weekday", "year month weekday nth", description="-1: last"),
+    _use("weekday_after", "weekday_after", "date weekday"),
+    _use("weekday_before", "weekday_before", "date weekday"),
+    _use("days_in_month", "days_in_month", "year month"),
+    _use("last_day_of_month", "end_of_month", "year month"),
+    _use("leap_year", "leap_year", "year"),
+    _use("days_in_year", "days_in_year", "year"),
+    _use("today", "today", "timezone?"),
+    _use("now", "now", "timezone?"),
 )
 
 

@@ -113,7 +113,6 @@ class DataFetchStock(PriceTool):
 
 
 def _rows(days: Sequence[DailyPrice], fields: Sequence[str]) -> list[list[Any]]:
-    """Return one row a day: the date and then the fields."""
     return [[day.day.isoformat(), *(_shown(day, field) for field in fields)] for day in days]
 
 
@@ -132,7 +131,6 @@ def _summary(series: PriceSeries, field: str) -> dict[str, Any]:
 
 
 def _in_words(series: PriceSeries, summary: Mapping[str, Any]) -> str:
-    """Return a summary as one sentence."""
     field, first = summary["field"], series.first
     decimals, unit = (0, "shares") if field == "volume" else (2, series.currency)
     words = {

@@ -65,6 +65,14 @@ class ToolDispatch:
         """Return the tools that may be used, by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
 
+    def tool(self, name: str) -> Tool | None:
+        """Return the tool of that name; None if there is none, or it may not be used."""
+        return self._registry.find(name) if self._policy.allows(name) else None
+
+    def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with the arguments of a tool that exists, or None."""
+        return self._checks.problem(name, args)
+
     async def run(
         self,
         context: FlowContext,
@@ -79,10 +87,10 @@ class ToolDispatch:
         Raises:
             Stop: a limit or a cancel request keeps it from being run, or ended it.
         """
-        tool = self._registry.find(name) if self._policy.allows(name) else None
+        tool = self.tool(name)
         if tool is None:
             return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
-        problem = self._checks.problem(name, args)
+        problem = self.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
         call = self._call(tool.spec, args, context.path.call(key))

@@ -30,6 +30,9 @@ _ANCHORED = re.compile(r"\^(?!.*\(\?).*\$", re.DOTALL)
 """A pattern of the whole text, without the groups that look around."""
 _NULL = {"type": "null"}
 
+Schema = Mapping[str, Any] | bool
+"""A JSON Schema, which may also be true: any value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -58,7 +61,8 @@ class Function:
             if value is not None or name in required or _takes_null(known.get(name, {}))
         }
         placed = {name: _placed(value, kept) for name, value in self.places.items()}
-        moved = set(_names_in(self.places)) - self.places.keys()
+        moved = {name for text in texts_in(self.places) for name in _PLACE.findall(text)}
+        moved -= self.places.keys()
         return {**self.fixed, **{n: v for n, v in kept.items() if n not in moved}, **placed}
 
     def signature(self, known: Iterable[str] = ()) -> str:
@@ -94,8 +98,10 @@ def signatures(functions: Iterable[Function]) -> str:
     return "\n".join(lines)
 
 
-def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+def closed(schema: Schema) -> dict[str, Any]:
     """Return a schema in the terms of strict endpoints and grammars; see the module."""
+    if isinstance(schema, bool):
+        return {}
     kind = schema.get("type")
     found = {name: schema[name] for name in sorted(_KEPT & schema.keys())}
     if schema.get("format") in _FORMATS:
@@ -126,12 +132,14 @@ def _closed_object(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _nullable(schema: Schema) -> dict[str, Any]:
     found = closed(schema)
     return found if _takes_null(found) else {"anyOf": [found, _NULL]}
 
 
-def _takes_null(schema: Mapping[str, Any]) -> bool:
+def _takes_null(schema: Schema) -> bool:
+    if isinstance(schema, bool):
+        return schema
     kind = schema.get("type")
     among = [*(schema.get("anyOf") or schema.get("oneOf") or ())]
     return kind == "null" or (isinstance(kind, list) and "null" in kind) or _NULL in among
@@ -161,13 +169,15 @@ def _first_sentence(spec: ToolSpec) -> str:
     return text if len(text) <= 200 else text.partition(". ")[0][:200]
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _type(schema: Schema) -> str:
     """Return how a signature shows what an argument is; a text is nothing but its name."""
     shown = _shown(schema)
     return "" if shown == "text" else f": {shown}"
 
 
-def _shown(schema: Mapping[str, Any]) -> str:
+def _shown(schema: Schema) -> str:
+    if isinstance(schema, bool):
+        return "any"
     if "enum" in schema:
         return "|".join(map(str, schema["enum"]))
     if choices := schema.get("anyOf") or schema.get("oneOf"):
@@ -188,12 +198,13 @@ def _shown(schema: Mapping[str, Any]) -> str:
 _PLACE = re.compile(r"\{(\w+)\}", re.ASCII)
 
 
-def _names_in(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in a JSON value, but not those in keys."""
     if isinstance(value, str):
-        yield from _PLACE.findall(value)
+        yield value
     elif isinstance(value, Mapping | list):
         for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _names_in(inner)
+            yield from texts_in(inner)
 
 
 def _placed(value: Any, given: Mapping[str, Any]) -> Any:

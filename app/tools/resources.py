@@ -27,7 +27,6 @@ class PriceTool(CheckedTool):
     """The spec, for a source inside the process."""
 
     def __init__(self, source: PriceSource) -> None:
-        """Fetch from ``source``."""
         self._source = source
         self.spec = asking(self.offer, source)
         super().__init__()

@@ -205,3 +205,48 @@ async def test_events_tell_of_the_run_its_calls_and_its_routes(http: httpx.Async
     assert (routed["step_id"], routed["data"]) == ("route", {"handles": ["found"]})
     assert (run["status"], run["finish_reason"]) == ("halted", "budget")
     assert run["result"]["steps"]["ask"]["status"] == "halted"
+
+
+def calculation(step_id: str, expression: str) -> dict[str, Any]:
+    data = {"tool": "calculator", "args": {"expression": expression}}
+    return {"id": step_id, "type": "tool", "data": data}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.req("card/trace")
+async def test_a_step_shows_what_it_was_given(http: httpx.AsyncClient) -> None:
+    """The first ones the inputs, the others what came before them, also in a graph of a step."""
+    inner = {
+        "steps": [calculation("first", "${default.value} + 1"), calculation("then", "1")],
+        "edges": [edge("first", "then", channel="flow")],
+    }
+    listing = {"over": "list", "step": {"type": "tool", "data": calculation("", "2")["data"]}}
+    steps = [
+        calculation("a", "${default} * 2"),
+        calculation("b", "3"),
+        {"id": "join", "type": "subgraph", "data": {"graph": inner}},
+        {"id": "each", "type": "map", "data": listing},
+    ]
+    edges = [
+        edge("a", "join", channel="flow"),
+        edge("b", "join", channel="flow") | {"target_handle": "other"},
+    ]
+    given = {"default": 4, "list": [1], "note": "to bob@example.org"}
+    body = {"kind": "graph", "graph": {"steps": steps, "edges": edges}, "inputs": given}
+    run = await posted(http, body)
+    assert run["status"] == "completed", run
+    path = f"/runs/{run['run_id']}"
+    nodes = (await read(http, f"{path}/trace")).json()["snapshot"]["nodes"].values()
+    found = {
+        node["name"]: (await read(http, f"{path}/calls/{node['node_id']}")).json()
+        for node in nodes
+        if "step_type" in node["metadata"]
+    }
+    asked = {step_id: call["request"] for step_id, call in found.items()}
+
+    outputs = run["result"]["outputs"]
+    joined = {"default": outputs["a"]["default"], "other": outputs["b"]["default"]}
+    assert asked["a"] == asked["b"] == asked["each"] == given | {"note": "to [email]"}
+    assert asked["join"] == asked["join/first"] == joined
+    assert asked["join/then"] == found["join/first"]["reply"]
+    assert [asked[step] for step in asked if step.startswith("each/")] == [None]

@@ -103,7 +103,7 @@ class TestTelling:
         """Whether it came with the journal or with the run that was given back."""
         run = await ports.claimed()
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1), event(2))))
-        skipped = event(3, "step.skipped", step_id="a/b")
+        skipped = event(3, "step.skipped", step_id="a/b", once_key="a/b|skipped")
         await ports.runs.release(
             run, active_seconds=1, calls=(), counted=True, events=(event(2), skipped)
         )
@@ -111,7 +111,7 @@ class TestTelling:
 
         assert again is not None
         assert (run.last_seq, again.last_seq) == (0, 3)
-        assert (sorted(run.skipped), sorted(again.skipped)) == ([], ["a/b"])
+        assert (sorted(run.stored_once), sorted(again.stored_once)) == ([], ["a/b|skipped"])
         assert [each.seq for each in await stored(ports)] == [1, 2, 3]
 
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:

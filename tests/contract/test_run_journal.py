@@ -109,6 +109,8 @@ class TestJournaling:
         found = await ports.runs.call(KEY, call)
         first = await ports.runs.payloads(KEY, max_bytes=80)
         nobody = await ports.runs.call(KEY, "n000099")
+        wanted = await ports.runs.payloads(KEY, max_bytes=10_000, call_keys=("case/1", "x"))
+        others = await ports.runs.payloads(KEY, max_bytes=10_000, call_keys=("x",))
 
         assert [(each.node_id, each.request) for each in found] == [
             (node_id, {"of": node_id}) for node_id in ("n000001", call, attempt)
@@ -116,6 +118,7 @@ class TestJournaling:
         assert 1 <= len(first) <= 3
         assert first[0].request == {"of": "n000001"}
         assert len(await ports.runs.payloads(KEY, max_bytes=10_000)) == len(records)
+        assert (len(wanted), others) == (len(records), [])
         assert [each.node_id for each in nobody] == ["n000001"]
 
     async def test_a_snapshot_is_stored_with_the_end(self, ports: Ports) -> None:

@@ -14,7 +14,7 @@ from app.llm.ports import ModelReply, ModelRequest
 from app.llm.pricing import no_list_price
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
-from app.nodes.toolset import ToolNames, toolset_type
+from app.nodes.toolset import toolset_type
 from app.runs.artifacts import ArtifactReading, ArtifactStore
 from app.runs.graphs import GraphChecks, GraphStore
 from app.runs.payloads import PayloadReading
@@ -79,7 +79,7 @@ def memory_api(
         readiness=readiness or FixedReadiness(),
         graphs=graphs or MemoryGraphs(),
         graph_checks=graph_checks or ShapeChecks(),
-        node_types=NodeCatalog((router_type(), toolset_type(ToolNames(["calculator"])))),
+        node_types=NodeCatalog((router_type(), toolset_type(["calculator"]))),
     )
     return build_api(services, limits or api_limits(), version="0.0.0")
 

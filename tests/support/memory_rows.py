@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from app.engine.events import STEP_ENDS, STEP_SKIPPED, STEP_STARTED
+from app.engine.events import STEP_ENDS, STEP_STARTED
 from app.runs.ports import SpentSoFar
 from app.runs.replay import spent_before
 from app.runs.run import TERMINAL, CallRecord, CancelRequest, EventRecord, Run, RunStatus
@@ -91,9 +91,8 @@ def last_seq_of(row: Row) -> int:
     return max(row.events, default=0)
 
 
-def skipped_in(row: Row) -> frozenset[str]:
-    events = row.events.values()
-    return frozenset(str(event.step_id) for event in events if event.type == STEP_SKIPPED)
+def stored_once(row: Row) -> frozenset[str]:
+    return frozenset(event.once_key for event in row.events.values() if event.once_key is not None)
 
 
 def has_begun(record: CallRecord) -> bool:

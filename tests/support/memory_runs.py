@@ -52,7 +52,7 @@ from tests.support.memory_rows import (
     journal_of,
     last_seq_of,
     run_of,
-    skipped_in,
+    stored_once,
     write_calls,
     write_events,
 )
@@ -157,7 +157,7 @@ class MemoryRuns(MemoryTraces):
                     started_at=run.started_at or self._now(),
                 ),
             )
-            return replace(run_of(row), last_seq=last_seq_of(row), skipped=skipped_in(row))
+            return replace(run_of(row), last_seq=last_seq_of(row), stored_once=stored_once(row))
 
     async def release(
         self,

@@ -43,9 +43,15 @@ class MemoryTraces:
                 or (each.node["parent_id"], each.node["name"]) == (node_id, "attempt")
             ]
 
-    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+    async def payloads(
+        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+    ) -> Sequence[CallRecord]:
         async with transaction():
-            noted = [each for each in journal_of(self.rows.get(key, Row())) if each.call_key]
+            noted = [
+                each
+                for each in journal_of(self.rows.get(key, Row()))
+                if each.call_key and (call_keys is None or each.call_key in call_keys)
+            ]
             sizes = accumulate(len(json.dumps([each.request, each.value])) for each in noted)
             return [each for each, size in zip(noted, sizes, strict=True) if size <= max_bytes]
 

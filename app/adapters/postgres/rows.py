@@ -44,7 +44,7 @@ _RUN_COLUMNS = (
     *("fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
 )
 _CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
-_EVENT_COLUMNS = tuple(EventRecord.__dataclass_fields__)
+_EVENT_COLUMNS = tuple(EventRecord.__dataclass_fields__.keys() - {"once_key"})
 """The fields whose columns have their names and hold them as they are."""
 
 _MAYBE_UNSTORABLE = re.compile(
@@ -237,7 +237,7 @@ def call_from_row(row: Row) -> CallRecord:
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
     """Return a row of ``events``, with the fence under which it is written."""
-    return {
+    row = {
         **key_to_json(key, fence),
         "seq": record.seq,
         "ts": record.ts.isoformat(),
@@ -246,6 +246,7 @@ def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any
         "node_id": record.node_id,
         "data": record.data,
     }
+    return row if record.once_key is None else {**row, "once_key": record.once_key}
 
 
 def event_from_row(row: Row) -> EventRecord:

@@ -167,12 +167,12 @@ it ended; a node that was stored before anything was noted of it gets its key la
 
 _EVENTS = """json_to_recordset(%s::json) AS n(
         tenant_id text, run_id text, fence integer, seq integer, ts timestamptz, type text,
-        step_id text, node_id text, data jsonb
+        step_id text, node_id text, data jsonb, once_key text
     )"""
 
 _WRITE_EVENTS = """
-    INSERT INTO events (tenant_id, run_id, seq, ts, type, step_id, node_id, data)
-    SELECT tenant_id, run_id, seq, ts, type, step_id, node_id, data
+    INSERT INTO events (tenant_id, run_id, seq, ts, type, step_id, node_id, data, once_key)
+    SELECT tenant_id, run_id, seq, ts, type, step_id, node_id, data, once_key
     FROM {events}
     ON CONFLICT (tenant_id, run_id, seq) DO NOTHING
 """
@@ -356,6 +356,7 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
         coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
     ) OVER (ORDER BY seq) AS bytes_so_far
     FROM calls WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
+    AND (%s::text[] IS NULL OR call_key = ANY(%s::text[]))
 ) call
 WHERE bytes_so_far <= %s ORDER BY seq
 """

@@ -57,7 +57,6 @@ from app.adapters.postgres.run_statements import (
     WRITE_EVENTS,
 )
 from app.adapters.postgres.tables import calls, events, of_run, runs, snapshots
-from app.engine.events import STEP_SKIPPED
 from app.runs.event_log import late_result
 from app.runs.ports import (
     Accepted,
@@ -207,8 +206,8 @@ class PostgresRuns:
             if run.fence == 1:
                 return run
             last_seq = await last_seq_of(connection, key)
-            skipped = await _skipped_in(connection, key)
-        return replace(run, last_seq=last_seq, skipped=skipped)
+            stored_once = await _stored_once(connection, key)
+        return replace(run, last_seq=last_seq, stored_once=stored_once)
 
     async def release(
         self,
@@ -283,9 +282,12 @@ class PostgresRuns:
         async with transaction(self.engines.work) as connection:
             return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
-    async def payloads(self, key: RunKey, *, max_bytes: int) -> Sequence[CallRecord]:
+    async def payloads(
+        self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
+    ) -> Sequence[CallRecord]:
         """Return the first calls of a run with what they asked and what they got."""
-        asked = (key.tenant, key.run_id, max_bytes)
+        wanted = None if call_keys is None else list(call_keys)
+        asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
         async with transaction(self.engines.work) as connection:
             rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
         return [call_from_row(row) for row in rows]
@@ -330,11 +332,10 @@ async def _write(
         await connection.exec_driver_sql(WRITE_EVENTS, (dump(rows),))
 
 
-async def _skipped_in(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
-    """Return the steps of a run for which a step.skipped event is stored."""
-    of_type = of_run(events, key) & (events.c.type == STEP_SKIPPED)
-    skipped = select(events.c.step_id).where(of_type)
-    return frozenset((await connection.execute(skipped)).scalars())
+async def _stored_once(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
+    """Return the keys of the events of a run that are stored once."""
+    keyed = of_run(events, key) & events.c.once_key.is_not(None)
+    return frozenset((await connection.execute(select(events.c.once_key).where(keyed))).scalars())
 
 
 def _place_in(place: Any) -> ColumnElement[Any]:

@@ -81,6 +81,7 @@ events = Table(
     Column("type", Text, nullable=False),
     *_columns(Text, "step_id node_id"),
     Column("data", JSONB, nullable=False),
+    Column("once_key", Text),
 )
 
 workers = Table(

@@ -31,7 +31,7 @@ _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    """Return the OpenAPI document; written once, because that takes milliseconds."""
+    """Return the OpenAPI document, written once; a server makes it before it listens."""
     root = request.scope.get("root_path", "").rstrip("/")
     written: dict[str, bytes] = request.app.state.openapi_documents
     if root not in written:

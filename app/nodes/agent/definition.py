@@ -7,7 +7,7 @@ inputs that the definition declares, and a value that is put in is never read as
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -17,10 +17,11 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from app.control.budget import MAX_LIMIT, Budget
 from app.kernel.problems import listed, quoted
+from app.llm.ports import Role
 from app.nodes.nesting import Place
 from app.nodes.node_type import Fault
 from app.nodes.reading import HandleName, StepData, TextField, read_by, refusal
@@ -93,17 +94,17 @@ class LimitsSpec(StepData):
     """What one execution of the agent may use, inside the limits of its run."""
 
     max_turns: Annotated[int, Field(ge=0, le=MAX_LIMIT)] | None = DEFAULT_MAX_TURNS
-    """Turns: calls of the model with what follows from each. Null: as many as the run may have."""
+    """Its own turns: calls of the model with what follows from each. Null: as many as the run may
+    have."""
     timeout_ms: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
     """How long it may work; what is in flight then is cut off."""
     budget: Budget | None = None
 
     @property
     def whole(self) -> Budget:
-        """All of them as one budget."""
+        """The budget and the time; turns of agents that it calls count in the budget alone."""
         seconds = None if self.timeout_ms is None else self.timeout_ms / 1000
-        own = Budget(max_turns=self.max_turns, max_seconds=seconds)
-        return own if self.budget is None else own.merged_with(self.budget)
+        return Budget(max_seconds=seconds).merged_with(self.budget or Budget())
 
 
 class AgentReference(StepData):
@@ -313,11 +314,14 @@ class AgentDefinition(StepData):
 
     def rendered(
         self, values: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS
-    ) -> list[tuple[str, str]]:
+    ) -> list[tuple[Role, str]]:
         """Return role and text of the messages of the prompt; raises as templates do."""
         prompt = self.prompt
-        system = [] if prompt.system is None else [("system", prompt.system.render(values, limits))]
-        return [*system, *((m.role, m.content.render(values, limits)) for m in prompt.messages)]
+        texts: list[tuple[Role, str]] = []
+        if prompt.system is not None:
+            texts.append(("system", prompt.system.render(values, limits)))
+        texts += ((one.role, one.content.render(values, limits)) for one in prompt.messages)
+        return texts
 
     def faults(
         self, *, tools: Container[str], servers: Container[str] = (), complete: bool = True
@@ -352,8 +356,7 @@ def _value(spec: InputSpec, given: Any) -> Any:
 def _refused(faults: Sequence[_Fault]) -> ValidationError:
     """Return an error that has several places; the validation library keeps them."""
     details: list[InitErrorDetails] = [
-        {"type": cast(PydanticCustomError, refusal(message)), "loc": place, "input": None}
-        for place, message in faults
+        {"type": refusal(message), "loc": place, "input": None} for place, message in faults
     ]
     return ValidationError.from_exception_data("agent", details)
 

@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from app.control.budget import MAX_LIMIT
 from app.engine.context import Outputs
 from app.nodes.node_type import RunFacts
 from app.nodes.reading import StepData, TextField, refusal
 from app.nodes.templates import TextTemplate
 from app.nodes.toolset import ToolName
 
-MAX_LIMIT = 2**63 - 1
 Choice = TypeVar("Choice", bound=StrEnum)
 
 

@@ -134,22 +134,13 @@ def number_in(text: str) -> Decimal | None:
 
 def numbers_among(value: object) -> Iterator[Decimal]:
     """Yield the numbers in a JSON value, including those in texts, but not those in keys."""
-    match value:
-        case bool() | None:
-            return
-        case int() | float():
-            words = [str(value)]
-        case str():
-            words = [word.rstrip(".,:") for word in _SEPARATORS.split(value)]
-        case Mapping():
-            words = []
-            for inner in value.values():
-                yield from numbers_among(inner)
-        case _:
-            words = []
-            for inner in value if isinstance(value, list | tuple) else ():
-                yield from numbers_among(inner)
-    yield from (number for word in words if (number := number_in(word)) is not None)
+    if isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from numbers_among(inner)
+    elif isinstance(value, int | float | str) and not isinstance(value, bool):
+        for word in _SEPARATORS.split(value) if isinstance(value, str) else [str(value)]:
+            if (number := number_in(word.rstrip(".,:"))) is not None:
+                yield number
 
 
 def _answer_in(basis: Sequence[Evidence]) -> str | None:

@@ -195,7 +195,8 @@ async def _wrap_up(work: CaseWork) -> None:
 
 def _is_grounded(answer: str, work: CaseWork) -> bool:
     """Return whether every number of an answer stands in the evidence or in the question."""
-    known = [work.case.question, *(json.dumps(dict(f.result)) for f in work.state.evidence)]
+    found = [dict(piece.result) for piece in work.state.evidence]
+    known = work.case.question, json.dumps(found, ensure_ascii=False)  # an escape has digits
     return _numbers(answer) <= {number for text in known for number in _numbers(text)}
 
 

@@ -13,13 +13,13 @@ never read as a place, and nothing is ever evaluated.
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.llm.forms import StatedSchema
 from app.nodes.case.evidence import Action, finding
-from app.tools.functions import Function, closed
+from app.tools.functions import Function, closed, texts_in
 from app.tools.ports import ToolResult
 
 MAX_ACTIONS = 3
@@ -87,10 +87,6 @@ class Plan:
     """One to three actions, executed in order."""
 
     actions: tuple[Action, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a planner writes it."""
-        return {"actions": [{"tool": act.tool, "args": dict(act.args)} for act in self.actions]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +197,7 @@ def _require_storable(values: Iterable[Any], depth: int) -> None:
 
 def require_earlier(args: Mapping[str, Any], number: int) -> None:
     """Raise UnfilledPlaceError unless all places of an action lead to earlier ones."""
-    for text in _texts(args):
+    for text in texts_in(args):
         places = [int(place[1]) for place in _PLACE.finditer(text)]
         if len(places) != len(_INTENDED.findall(text)):
             raise UnfilledPlaceError("write ${result.1}, or ${result.1.name} for a part of it")
@@ -211,7 +207,7 @@ def require_earlier(args: Mapping[str, Any], number: int) -> None:
 
 def results_used(args: Mapping[str, Any]) -> set[int]:
     """Return the numbers of the actions whose results stand in the places of these arguments."""
-    return {int(place[1]) for text in _texts(args) for place in _PLACE.finditer(text)}
+    return {int(place[1]) for text in texts_in(args) for place in _PLACE.finditer(text)}
 
 
 def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str, Any]:
@@ -291,11 +287,3 @@ def _nothing_at(place: re.Match[str]) -> UnfilledPlaceError:
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)

@@ -57,7 +57,6 @@ class ToolOffer:
     __slots__ = ("_functions", "_tools", "names", "offered", "schema", "system")
 
     def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
-        """Offer tools, in this order."""
         offered = tuple(specs)
         functions = [function for spec in offered for function in functions_of(spec)]
         self._tools = frozenset(spec.name for spec in offered)
@@ -128,7 +127,6 @@ def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, M
 
 
 def _shown(found: Evidence) -> Mapping[str, Any]:
-    """Return an action as it was planned, and its result."""
     planned = found.planned or found
     return {
         "tool": planned.tool,

@@ -121,8 +121,11 @@ def verify(
     if answer is not None:
         checks[Check.NO_ERROR] = not any(found.failed for found in answer.basis)
         checks[Check.REPEATED] = _recomputed(answer, evidence, recompute, same)
-        checks[Check.COMPUTED_OTHERWISE] = _all_agree(answer, evidence, agrees, same)
-        checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, same)
+        sources = _rests_on(answer, evidence, same)
+        ways = [agrees(found) for found in sources]
+        certain = None if None in ways or not ways else True
+        checks[Check.COMPUTED_OTHERWISE] = False if False in ways else certain
+        checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, sources)
         if case.gold_answer is None:
             strange = misused(case.question, evidence)
             checks[Check.QUESTION_USED] = None if strange is None else not strange
@@ -151,23 +154,15 @@ def _rests_on(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[
     return []
 
 
-def _all_agree(
-    answer: Answer, evidence: Sequence[Evidence], agrees: Agrees, same: Same
+def _expected(
+    case: Case, answer: Answer, evidence: Sequence[Evidence], sources: Sequence[Evidence]
 ) -> bool | None:
-    """Return whether another way gives everything that an answer rests on; None if it is open."""
-    ways = [agrees(found) for found in _rests_on(answer, evidence, same)]
-    if False in ways:
-        return False
-    return True if ways and None not in ways else None
-
-
-def _expected(case: Case, answer: Answer, evidence: Sequence[Evidence], same: Same) -> bool | None:
     """Return True if the answer is what expected tools have found; None if that is open.
 
     In an answer that was written down, all numbers must be theirs.
     """
     expected = {*case.expected_tools} - {RESPOND}
-    tools = {found.tool for found in _rests_on(answer, evidence, same) if not found.used}
+    tools = {found.tool for found in sources if not found.used}
     if tools:
         return True if tools <= expected else None
     theirs = {

@@ -91,7 +91,6 @@ def _total_return(observed: Observations, options: Options) -> Finding:
 
 
 def _annualized_return(observed: Observations, options: Options) -> Finding:
-    """Return the compound annual growth rate."""
     values = observed.positive()
     if observed.days is None:
         years = (len(values) - 1) / options.periods_per_year

@@ -4,7 +4,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal
 from statistics import fmean, median
 from typing import Any
 
@@ -28,8 +28,10 @@ def agrees(expression: str, value: str) -> bool | None:
         said = Decimal(value)
         if isinstance(found, int) and said == said.to_integral_value():
             return Decimal(found) == said
+        if not math.isfinite(found):
+            return None
         return math.isclose(float(said), found, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
-    except (_UndecidedError, ArithmeticError, InvalidOperation, ValueError, TypeError):
+    except (_UndecidedError, ArithmeticError, ValueError, TypeError):
         return None
     except (SyntaxError, RecursionError, MemoryError):
         return None

@@ -139,13 +139,17 @@ def _weekday(asked: _Asked) -> str:
     return _WEEKDAYS[(_shifted(asked, 1) if "amount" in asked.args else asked.day()) % 7]
 
 
-def _distance(asked: _Asked) -> str:
-    """Return the whole units from the earlier day to the later one."""
-    ends = (
+def _ends(asked: _Asked) -> tuple[int, int]:
+    start, end = (
         asked.day(name) if name in asked.args else day_number(asked.today)
         for name in ("date", "end_date")
     )
-    start, end = sorted(ends)
+    return start, end
+
+
+def _distance(asked: _Asked) -> str:
+    """Return the whole units from the earlier day to the later one."""
+    start, end = sorted(_ends(asked))
     unit = asked.args.get("unit", "days")
     if unit in _STEPS:
         return str((end - start) // _STEPS[unit])
@@ -156,16 +160,13 @@ def _distance(asked: _Asked) -> str:
 
 
 def _until(asked: _Asked) -> str:
-    start, end = (
-        asked.day(name) if name in asked.args else day_number(asked.today)
-        for name in ("date", "end_date")
-    )
+    start, end = _ends(asked)
     distance = _distance(asked)
     return f"-{distance}" if end < start and distance != "0" else distance
 
 
 def _business_days(asked: _Asked) -> str:
-    start, end = sorted((asked.day(), asked.day("end_date")))
+    start, end = sorted(_ends(asked))
     if end - start > _MOST_STEPS:
         raise _UndecidedError
     return str(sum(number % 7 < 5 for number in range(start, end + 1)))

@@ -132,7 +132,6 @@ class _DateLabels(Formatter):
         return [_label(day, monthly) for day in days]
 
     def __call__(self, value: float, pos: int | None = None) -> str:
-        """Return the label of a single tick."""
         return self.format_ticks([value])[0]
 
 

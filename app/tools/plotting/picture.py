@@ -4,10 +4,11 @@ Everything that needs judgement (which prices, which words, which candles) is de
 that the drawing process only draws.
 """
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from typing import Any
 
 from app.tools.dates.calculation import MONTHS
 from app.tools.ports import ToolRefusedError
@@ -85,14 +86,9 @@ class Picture:
         if not self.days or any(len(line.values) != len(self.days) for line in self.series):
             raise ValueError("every series needs one value for each day")
 
-    def to_json(self) -> bytes:
-        """Return the picture as one line of JSON."""
-        return json.dumps(asdict(self), allow_nan=False).encode()
-
     @classmethod
-    def from_json(cls, line: bytes) -> "Picture":
-        """Read what ``to_json`` wrote."""
-        read = json.loads(line)
+    def read(cls, read: Mapping[str, Any]) -> "Picture":
+        """Return the picture of which ``asdict`` and JSON made this."""
         lines = tuple(Series(one["name"], tuple(one["values"])) for one in read["series"])
         kind, form, days = Kind(read["kind"]), Format(read["format"]), tuple(read["days"])
         return cls(**{**read, "kind": kind, "format": form, "days": days, "series": lines})

@@ -11,6 +11,7 @@ import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -73,8 +74,8 @@ class Renderer:
             ToolRefusedError: it is too large (``too_large``), took too long (``timeout``) or could
                 not be drawn (``not_drawn``).
         """
-        request = {"picture": picture.to_json().decode(), "max_bytes": max_bytes}
-        line = json.dumps(request).encode() + b"\n"
+        request = {"picture": asdict(picture), "max_bytes": max_bytes}
+        line = json.dumps(request, allow_nan=False).encode() + b"\n"
         self._move_to(asyncio.get_running_loop())
         try:
             async with asyncio.timeout(self._timeout), self._turn:
@@ -132,7 +133,6 @@ class Renderer:
             raise
 
     async def _running(self) -> Process:
-        """Return the process, started anew if there is none."""
         if self._process is not None:
             if self.pid is not None:
                 return self._process

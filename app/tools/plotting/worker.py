@@ -36,7 +36,7 @@ def main(idle_seconds: float) -> None:
 def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Return the header and the bytes of a picture; without one, the header has the problem."""
     try:
-        data = drawn(Picture.from_json(request["picture"].encode()), request["max_bytes"])
+        data = drawn(Picture.read(request["picture"]), request["max_bytes"])
     except CapExceededError:
         return {"problem": "too_large"}, b""
     except MemoryError:

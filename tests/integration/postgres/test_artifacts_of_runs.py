@@ -14,14 +14,13 @@ import pytest
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.engine.supervision import Supervisor
 from app.nodes.catalog import NodeCatalog
-from app.nodes.toolset import ToolNames, tool_type
+from app.nodes.toolset import tool_type
 from app.runs.artifacts import RunArtifacts
 from app.runs.executor import RunExecutor
 from app.runs.journal import LostRunError
 from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.runs.service import RunService
-from app.tools.arguments import ArgumentChecks
 from app.tools.ports import ToolContext
 from app.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.drawing_tool import SVG, DrawingTool
@@ -86,7 +85,7 @@ class Process:
     def __post_init__(self) -> None:
         registry = ToolRegistry([self.tool])
         dispatch = tool_dispatch(registry, ToolPolicy())
-        kind = tool_type(dispatch, ArgumentChecks(registry), ToolNames(["draw"]), timezone="UTC")
+        kind = tool_type(dispatch, timezone="UTC")
         self.files = PostgresArtifacts(self.stores.engines)
         self.executor = RunExecutor(
             worker_id=self.name,

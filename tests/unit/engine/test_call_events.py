@@ -108,3 +108,21 @@ def test_a_call_that_is_refused_tells_nothing() -> None:
         assert gateway.node()["status"] == "halt"
 
     play(story)
+
+
+def test_a_call_whose_result_cannot_be_stored_ends_once() -> None:
+    """As a failure: nobody hears before that it was completed."""
+
+    async def story() -> None:
+        gateway, heard = opened()
+        gateway.journal.refuses = large = ["too", "large"]
+
+        async def answers() -> Reply:
+            return Reply(large, REAL)
+
+        with pytest.raises(ValueError, match="Only JSON"):
+            await gateway.perform(answers)
+
+        assert [event.type for event in heard] == ["call.started", "call.error"]
+
+    play(story)

@@ -15,7 +15,7 @@ from app.nodes.nesting import GraphReference
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import map_type, subgraph_type
-from app.nodes.toolset import ToolNames, toolset_type
+from app.nodes.toolset import toolset_type
 from tests.unit.nodes.world import World, flow, function, graph, link, step
 
 ASK = {"prompt": "Say ${default}."}
@@ -339,7 +339,7 @@ def test_the_types_describe_themselves_as_json() -> None:
     described = {kind["name"]: kind for kind in json.loads(json.dumps(world().catalog.describe()))}
 
     assert list(described) == sorted(
-        ["case", "function", "llm", "map", "router", "subgraph", "tool", "toolset"]
+        ["agent", "case", "function", "llm", "map", "router", "subgraph", "tool", "toolset"]
     )
     assert described["llm"]["data"]["required"] == ["prompt"]
     assert described["tool"]["outputs"] == {"flow": ["default", "error"], "link": []}
@@ -352,7 +352,7 @@ def test_the_types_describe_themselves_as_json() -> None:
 def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
     """All behaviour of a type is in its node: execute, and for links materialize."""
     types = [case_type(CaseNode.__new__(CaseNode)), llm_type(), map_type(), router_type()]
-    types += [subgraph_type(), function_type([twice]), toolset_type(ToolNames(()))]
+    types += [subgraph_type(), function_type([twice]), toolset_type(())]
 
     for kind in types:
         linkable = kind.handles.link_outputs != frozenset()

@@ -87,6 +87,7 @@ async def test_an_answer_with_a_schema_is_json() -> None:
         ("Berlin", "is not JSON alone"),
         ('```json\n{"city": "Berlin"\n```', "is not JSON alone"),
         ('{"city": NaN}', "is not JSON alone"),
+        ('{"city": 1e999}', "is not JSON alone"),
         ('{"city": "\\u0000"}', "holds a character that is none"),
         ('{"city": "\\ud800"}', "holds a character that is none"),
         ("[" * 90 + "]" * 90, "nested too deeply"),

@@ -31,6 +31,10 @@ def doubling(rounds: int, prefix: str = "#/$defs/") -> dict[str, Any]:
         (doubling(30), "at most 5,000 subschemas"),
         (doubling(30, "#/%24defs/"), "at most 5,000 subschemas"),
         ({"properties": {"default": doubling(30)}, **doubling(30)}, "5,000 subschemas"),
+        (
+            {"$defs": {"a": {"x": [1] * 10_000}}, "anyOf": [{"$ref": "#/$defs/a"}] * 1500},
+            "5,000 subschemas",
+        ),
         ({"$ref": "other#/x"}, "same schema"),
         ({"properties": {"a": {"$id": "x:y"}}}, r"\$id"),
         ({"$dynamicRef": "#x"}, r"\$dynamicRef"),
@@ -76,3 +80,14 @@ def test_a_reply_is_not_checked_where_that_would_take_too_long() -> None:
     with pytest.raises(UnfitReplyError, match="too long, or too deep"):
         ReplySchema(twice).read(json.dumps(deep))
     assert ReplySchema(twice).read('{"x": {"x": 1}}') == {"x": {"x": 1}}
+
+
+def test_of_a_long_reply_only_the_first_fault_is_found() -> None:
+    """The library makes all faults at once, which would hold the process for seconds."""
+    schema = ReplySchema({"items": {"type": "string"}})
+    reply = json.dumps([1] * 100_000)
+
+    with pytest.raises(UnfitReplyError, match=r"type at 0\.$"):
+        schema.read(reply)
+    with pytest.raises(UnfitReplyError, match="and 97 more"):
+        schema.read(json.dumps([1] * 100))

@@ -16,6 +16,8 @@ from app.engine.events import Event
 from app.engine.report import GraphOutcome
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.pricing import no_list_price
+from app.nodes.agent.execution import Agents
+from app.nodes.agent.node import agent_type
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
@@ -25,8 +27,7 @@ from app.nodes.node_type import RunFacts
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import map_type, subgraph_type
-from app.nodes.toolset import ToolNames, tool_type, toolset_type
-from app.tools.arguments import ArgumentChecks
+from app.nodes.toolset import tool_type, toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
@@ -115,10 +116,9 @@ class World:
             no_list_price,
             retry_policy(max_retries=0),
         )
-        self.catalog = self._catalog(registry)
+        self.catalog = self._catalog()
 
-    def _catalog(self, registry: ToolRegistry) -> NodeCatalog:
-        known = ToolNames(spec.name for spec in self.tools.usable())
+    def _catalog(self) -> NodeCatalog:
         case = CaseNode(
             models=self.gateway,
             tools=self.tools,
@@ -127,15 +127,18 @@ class World:
             defaults=case_defaults(timezone="UTC"),
             clock=lambda: datetime.now(UTC),
         )
+        known = [spec.name for spec in self.tools.usable()]
+        agents = Agents(self.tools, timezone="Europe/Berlin", wrap_up_reserve=1)
         return NodeCatalog(
             (
+                agent_type(agents, known),
                 case_type(case),
                 function_type(self.functions),
-                llm_type(),
+                llm_type(agents),
                 map_type(),
                 router_type(),
                 subgraph_type(),
-                tool_type(self.tools, ArgumentChecks(registry), known, timezone="Europe/Berlin"),
+                tool_type(self.tools, timezone="Europe/Berlin"),
                 toolset_type(known),
             )
         )

@@ -56,11 +56,12 @@ def test_what_is_confirmed_is_forgotten() -> None:
     assert log.unconfirmed() == ()
 
 
-def test_a_step_is_reported_as_skipped_once_over_all_owners() -> None:
-    """The next owner finds the same path dead."""
-    log = EventLog(last_seq=3, skipped={"a"})
+@pytest.mark.req("003/resume")
+def test_an_event_with_a_key_is_stored_once_over_all_owners() -> None:
+    """The next owner finds the same path dead, or replays the same turn."""
+    log = EventLog(last_seq=3, stored_once={"a|step.skipped"})
     for step in ("a", "b"):
-        log.add(Event(type=STEP_SKIPPED, step_id=step))
+        log.add(Event(type=STEP_SKIPPED, step_id=step, once=f"{step}|{STEP_SKIPPED}"))
 
     assert [(event.seq, event.step_id) for event in log.unconfirmed()] == [(4, "b")]
 

@@ -141,3 +141,12 @@ def test_an_unfit_schema_is_refused_when_it_is_compiled(schema: dict[str, Any]) 
     """A schema that accepts anything, is broken, or would fetch another document."""
     with pytest.raises(UnfitSchemaError, match="sample"):
         ArgumentChecks(ToolRegistry([Sample(schema)]))
+
+
+def test_of_long_arguments_only_the_first_problem_is_named() -> None:
+    """A list of a hundred thousand wrong values would take a second to describe."""
+    of = checks(values={"type": "array", "items": {"type": "number"}})
+
+    assert of.problem("sample", {"values": ["a"] * 100_000}) == (
+        "'values[0]' must be of type number: change it."
+    )

@@ -113,6 +113,23 @@ def test_an_object_of_any_properties_stays_open() -> None:
     assert closed(anything) == anything
 
 
+def test_an_argument_may_have_a_schema_that_is_only_true() -> None:
+    """It takes anything, as an empty schema does."""
+    properties = {"what": True, "others": {"type": "array", "items": True}}
+    spec = ToolSpec(
+        name="acme.any",
+        description="Any",
+        parameters={"type": "object", "additionalProperties": False, "properties": properties},
+    )
+    (function,) = functions_of(spec)
+
+    assert signatures([function]) == "acme.any(what?: any, others?: [any]) - Any"
+    assert jsonschema_rs.Draft202012Validator(closed(spec.parameters)).is_valid(
+        {"what": 1, "others": ["x"]}
+    )
+    assert function.arguments({"what": None, "others": None}) == {"what": None}
+
+
 def test_a_signature_shows_names_types_and_choices_on_one_line() -> None:
     """A tool of somebody else's gets the same treatment; a long description is cut."""
     assert signatures(functions_of(PLUGIN)) == (

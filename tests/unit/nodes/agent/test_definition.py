@@ -50,7 +50,7 @@ def test_a_definition_says_everything_about_an_agent() -> None:
     """Names, prompt, model, limits, tools, inputs, output and conversation are typed."""
     agent = AgentDefinition.model_validate(WHOLE)
 
-    assert agent.limits.whole.max_turns == 2
+    assert (agent.limits.max_turns, agent.limits.whole.max_turns) == (3, 2)
     assert agent.limits.whole.max_seconds == 1.5
     assert agent.limits.whole.max_tokens == 9
     assert [one.name for one in agent.sub_agents()] == ["helper"]

@@ -25,13 +25,6 @@ def test_one_to_three_actions_are_a_plan(count: int) -> None:
     assert parsed == Plan((Action("calculator", {"expression": "1 + 1"}),) * count)
 
 
-def test_a_plan_is_written_as_it_is_read() -> None:
-    """So that a planner recognises its own."""
-    plan = Plan((Action("respond", {"answer": "yes"}),))
-
-    assert parse_plan(json.dumps(plan.to_dict())) == plan
-
-
 def test_a_planner_may_say_that_it_cannot() -> None:
     """With its reason."""
     assert parse_plan('{"cannot": "no tool for that"}') == Cannot("no tool for that")

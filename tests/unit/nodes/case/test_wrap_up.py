@@ -39,6 +39,13 @@ class Rows:
         return {"rows": [{"day": "Monday", "units": 17.0}]}
 
 
+class Signs(Rows):
+    """A tool that finds a sign outside ASCII, the en dash, whose number is 2013 in hexadecimal."""
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        return {"rows": ["Monday \N{EN DASH} Friday"]}
+
+
 def looking(*replies: Any, **settings: Any) -> World:
     """A world in which there are rows to be found."""
     return world(list(replies), more_tools=[Rows()], **{"budget": CALLS, **settings})
@@ -105,6 +112,16 @@ async def test_a_number_that_no_tool_has_found_or_a_reply_that_is_no_answer_is_d
 
     assert "answer" not in result
     assert (len(result["evidence"]), result["finish_reason"]) == (1, "budget")
+
+
+async def test_the_number_of_a_sign_in_the_evidence_is_no_number_that_was_found() -> None:
+    """The evidence is searched as it reads, and not in the escapes of its JSON."""
+    reply = json.dumps({"answer": "It was in 2013."})
+
+    result = result_of(await world([LOOK, reply], more_tools=[Signs()], budget=CALLS).run())
+
+    assert "answer" not in result
+    assert "wrap_up_invented" in events(result)
 
 
 async def test_planning_leaves_the_reserve_alone_only_where_it_is_wanted() -> None:

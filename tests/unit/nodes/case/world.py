@@ -28,7 +28,7 @@ from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
 from app.nodes.templates import escaped
-from app.nodes.toolset import ToolNames, toolset_type
+from app.nodes.toolset import toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ONE_ATTEMPT
@@ -253,7 +253,7 @@ class World:
             services={RunFacts: self.facts},
         )
         graph = self._graph({"input": asked, **data})
-        catalog = NodeCatalog([case_type(self._node()), toolset_type(ToolNames(self._tools()))])
+        catalog = NodeCatalog([case_type(self._node()), toolset_type(self._tools())])
         prepared = catalog.prepare(graph, graph_id="g")
         return await GraphExecution(prepared, inputs or {}, context).run()
 

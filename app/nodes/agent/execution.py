@@ -1,0 +1,253 @@
+"""Executes agents: as steps, and as tools of other agents.
+
+An agent works in a budget scope of its own inside that of whoever has called it, below a node of
+its own in the trace, and under the stops of its run. As a tool it fails like one: what ends it
+alone, such as its own limit, is a result that the caller's model reads.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.control.budget import Dimension
+from app.control.ledger import Scope
+from app.control.stops import Stop, StopKind
+from app.control.usage import NOTHING
+from app.engine.context import FlowContext
+from app.engine.ports import CallOutcome, step_entry
+from app.engine.report import class_of
+from app.llm.ports import Message
+from app.nodes.agent.conversation import Conversation
+from app.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
+from app.nodes.agent.loop import AgentLoop, AgentState
+from app.nodes.agent.tools import INPUT, AgentTools, LinkedAgent
+from app.nodes.templates import compact
+from app.nodes.toolset import Toolset
+from app.observability.errors import message_of_error
+from app.tools.dispatch import ToolDispatch
+from app.tools.ports import ToolResult, failure
+
+_REASONS: Mapping[str, str] = {
+    StopKind.CANCELLED: "aborted",
+    StopKind.DEADLINE: "timeout",
+    StopKind.BUDGET: "budget",
+    StopKind.LOOP: "budget",
+}
+_OF_DIMENSIONS: Mapping[str, str] = {
+    Dimension.SECONDS: "timeout",
+    Dimension.TURNS: "max_turns",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTask:
+    """What an agent is to do."""
+
+    definition: AgentDefinition
+    inputs: Mapping[str, Any]
+    """The values of its variables, not checked yet."""
+    messages: Sequence[Message]
+    """What was said so far, and what it is asked."""
+    linked: Toolset | None = None
+    """What is linked to it."""
+    depth: int = 1
+    """How many agents stand in one another, this one included."""
+
+    def conversation(self, context: FlowContext) -> Conversation:
+        """Return the messages that it begins with.
+
+        Raises:
+            AgentInputError: an input is missing or does not fit, or nothing is asked.
+            MissingValueError: the prompt leads to a value that is not there.
+        """
+        definition = self.definition
+        prompt = definition.rendered(definition.values_of(self.inputs), context.limits)
+        messages = [*(Message(role=role, content=text) for role, text in prompt), *self.messages]
+        if not any(message.role == "user" for message in messages):
+            raise AgentInputError([("input", "The agent is asked nothing: give it an input.")])
+        return Conversation(messages)
+
+
+class Agents:
+    """Executes agents with the tools of a process."""
+
+    def __init__(self, dispatch: ToolDispatch, *, timezone: str, wrap_up_reserve: int) -> None:
+        """Offer agents the tools of ``dispatch``.
+
+        ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is how many calls
+        are kept for a last answer.
+        """
+        self._dispatch = dispatch
+        self._timezone = timezone
+        self._wrap_up_reserve = wrap_up_reserve
+
+    async def run(
+        self,
+        task: AgentTask,
+        context: FlowContext,
+        begun: Callable[[AgentState], object],
+    ) -> AgentState:
+        """Execute an agent in a scope of its own; ``begun`` gets its state when it begins.
+
+        Raises:
+            Exception: what made it fail; its state says so.
+            Stop: a limit or a cancel request ended it; its state says so.
+        """
+        definition = task.definition
+        conversation = task.conversation(context)
+        limits = definition.limits.whole
+        scope = context.scope.child(definition.name, limits)
+        if context.run.journal is not None:
+            scope.restore(context.run.journal.spent_below(context.path))
+        context = replace(context, scope=scope)
+        state = AgentState(conversation)
+        begun(state)
+        try:
+            async with asyncio.timeout(limits.max_seconds) as limit:
+                loop = AgentLoop(
+                    definition=definition,
+                    context=context,
+                    state=state,
+                    offer=await self._tools(task).offer(definition.tools, task.linked, context),
+                    wrap_up_reserve=self._wrap_up_reserve,
+                )
+                await loop.run()
+        except BaseException as ended:
+            late = isinstance(ended, TimeoutError) and limit.expired()
+            stop = scope.out_of_own_time() if late else None
+            state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+            if stop is not None:
+                raise stop from None
+            raise
+        state.terminate_reason = "goal"
+        return state
+
+    def _tools(self, task: AgentTask) -> AgentTools:
+        async def call(
+            agent: LinkedAgent, context: FlowContext, key: str, args: Mapping[str, Any]
+        ) -> ToolResult:
+            return await self._called(agent, context, key, args, depth=task.depth + 1)
+
+        return AgentTools(self._dispatch, call, timezone=self._timezone)
+
+    async def _called(
+        self,
+        agent: LinkedAgent,
+        context: FlowContext,
+        key: str,
+        args: Mapping[str, Any],
+        *,
+        depth: int,
+    ) -> ToolResult:
+        """Execute an agent that another one has called as a tool.
+
+        Raises:
+            Stop: something that ends its caller too.
+        """
+        asked = args.get(INPUT)
+        if not isinstance(asked, str) or not asked.strip():
+            return failure(
+                f"{INPUT!r} is missing: say what the agent is to do.", "invalid_arguments"
+            )
+        if depth > MAX_DEPTH:
+            return failure(f"At most {MAX_DEPTH} agents may call one another.", "too_deep")
+        definition = agent.definition
+        given = {name: value for name, value in args.items() if name in definition.inputs}
+        task = AgentTask(
+            definition=definition,
+            inputs={**agent.inputs, **given},
+            messages=(Message(role="user", content=asked),),
+            linked=agent.linked,
+            depth=depth,
+        )
+        return await _Called(self, task, context, key).result()
+
+
+class _Called:
+    """One call of an agent as a tool; an execution that begins again takes over its result."""
+
+    def __init__(self, agents: Agents, task: AgentTask, context: FlowContext, key: str) -> None:
+        self._agents = agents
+        self._task = task
+        self._context = context
+        self._path = context.path.call(key)
+        self._state: AgentState | None = None
+
+    async def result(self) -> ToolResult:
+        journal, trace = self._context.calls.journal, self._context.run.trace
+        recorded = journal.recorded(self._path.record_key)
+        if recorded is not None and recorded.outcome is CallOutcome.RESULT:
+            return dict(recorded.value)
+        node = trace.begin_node(
+            self._context.trace_parent,
+            "system",
+            self._path.text,
+            metadata={"agent": self._task.definition.name},
+            running=True,
+        )
+        journal.note(node, step_entry(self._path, NOTHING))
+        try:
+            result = await self._worked(node)
+        except BaseException as stop:
+            trace.mark_halt(node, str(self._context.token.stop or stop) or type(stop).__name__)
+            raise
+        journal.note(node, step_entry(self._path, NOTHING, CallOutcome.RESULT, result))
+        if "error" in result:
+            trace.mark_failure(node, str(result["code"]), str(result["error"]))
+        else:
+            trace.mark_success(node, 0)
+        return result
+
+    async def _worked(self, node: str) -> ToolResult:
+        context = replace(
+            self._context, path=self._path, trace_parent=node, keep=lambda outputs: None
+        )
+        try:
+            state = await self._agents.run(self._task, context, self._begun)
+        except Stop as stop:
+            if context.token.stop is not None or not _is_within(stop, context.scope):
+                raise
+            return self._failed(str(stop), str(self._state and self._state.terminate_reason))
+        except Exception as error:
+            return self._failed(message_of_error(error), class_of(error))
+        if state.output_valid is False:
+            return {"output": state.raw_content, "output_valid": False}
+        return {"output": state.output}
+
+    def _begun(self, state: AgentState) -> None:
+        self._state = state
+
+    def _failed(self, message: str, code: str) -> ToolResult:
+        so_far = self._state.raw_content if self._state else ""
+        return {**failure(message, code), **({"so_far": so_far} if so_far else {})}
+
+
+def text_of(asked: Any) -> str:
+    """Return what an agent is asked as the text of a message."""
+    return asked if isinstance(asked, str) else compact(asked)
+
+
+def causes(ended: BaseException) -> Iterator[BaseException]:
+    """Yield what stands in a group of exceptions, or the exception itself."""
+    if isinstance(ended, BaseExceptionGroup):
+        for inner in ended.exceptions:
+            yield from causes(inner)
+    else:
+        yield ended
+
+
+def _is_within(stop: Stop, caller: Scope) -> bool:
+    """Return whether a stop comes from a scope inside that of the caller alone."""
+    return (stop.cause.scope or "").startswith(f"{caller.name}/")
+
+
+def _terminate_reason(ended: BaseException, given: Stop | None) -> str:
+    stop = given or next((one for one in causes(ended) if isinstance(one, Stop)), None)
+    if stop is None:
+        return "aborted" if isinstance(ended, asyncio.CancelledError) else "error"
+    reason = _REASONS.get(stop.cause.kind, "error")
+    dimension = stop.cause.dimension
+    if stop.cause.kind is StopKind.BUDGET and dimension is not None:
+        return _OF_DIMENSIONS.get(dimension, reason)
+    return reason

@@ -1,0 +1,371 @@
+"""The loop of an agent: ask the model, make the calls it wants, until it answers.
+
+A turn is one call of the model with what follows from it. Every call has a key made of its turn and
+its place in it, so that an execution which begins again replays what was made and goes on from
+there. Nothing is decided about a turn that an earlier execution has begun: what is left of a budget
+then says nothing about what was left before.
+
+Before a turn that would use up the calls of the budget, and after the last one that is allowed, a
+model that is offered no tools is asked once for the best answer it has.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.control.budget import Dimension
+from app.control.ledger import Scope
+from app.control.stops import Stop, StopCause, StopKind
+from app.control.usage import BudgetExceededError
+from app.engine.call import CallFailedError
+from app.engine.context import FlowContext
+from app.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
+from app.engine.report import class_of
+from app.llm.gateway import Completion, ModelGateway, Tier
+from app.llm.ports import Message, ToolCall, ToolDefinition
+from app.nodes.agent.activity import TurnActivity
+from app.nodes.agent.conversation import Conversation, ConversationTooLongError, Cut, plain
+from app.nodes.agent.definition import AgentDefinition
+from app.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
+from app.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound
+from app.nodes.agent.tools import ToolOffer, arguments_of
+from app.nodes.node_type import RunFacts
+from app.observability.errors import message_of_error
+from app.tools.ports import ToolResult, failure
+
+_WRAP_UP = "wrap_up"
+_WRAP_UP_REQUEST = (
+    "You cannot go on: a limit is reached. Give the best final answer you can from what is known,"
+    " and say what is missing. No tools are left."
+)
+_SUMMARY_REQUEST = (
+    "Summarise this part of a conversation for the one who goes on with it: facts, results,"
+    " decisions and what is still open. Be brief and leave out nothing that may be needed."
+)
+_CALLS = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
+
+
+@dataclass(slots=True)
+class AgentState:
+    """How an agent stands; what of it can be shown if it is ended."""
+
+    conversation: Conversation
+    turns: int = 0
+    raw_content: str = ""
+    output: Any = None
+    output_valid: bool | None = None
+    terminate_reason: str | None = None
+    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+
+    @property
+    def success(self) -> bool:
+        """Whether it came to its end by itself."""
+        return self.terminate_reason == "goal"
+
+    def take(self, answer: Answer) -> None:
+        """Take an answer as what the agent came to."""
+        self.output, self.raw_content = answer.output, answer.raw
+        self.output_valid = answer.valid
+
+    def result(self, max_bytes: int) -> dict[str, Any]:
+        """Return everything that is to be said of it, with as many messages as fit."""
+        return {
+            "success": self.success,
+            "output": self.output,
+            "output_valid": self.output_valid,
+            "raw_content": self.raw_content,
+            "terminate_reason": self.terminate_reason,
+            "turn_count": self.turns,
+            **self.conversation.shown(max_bytes),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentLoop:
+    """One execution of one agent."""
+
+    definition: AgentDefinition
+    context: FlowContext
+    state: AgentState
+    offer: ToolOffer
+    wrap_up_reserve: int
+    _rounds: Rounds = field(default_factory=Rounds)
+    _output: Output = field(init=False)
+    _tools: tuple[ToolDefinition, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._output = Output(self.definition.output)
+        offered = self.offer.definitions
+        self._tools = (*offered, self._output.finish) if offered else ()
+
+    async def run(self) -> None:
+        """Work until there is an answer; it is in the state.
+
+        Raises:
+            CallFailedError: the model failed, its retries included.
+            OutputInvalidError: the answer does not follow its schema, which is strict.
+            ConversationTooLongError: the messages do not fit into the window.
+            Stop: a limit or a cancel request ended it.
+        """
+        answer = None
+        while answer is None:
+            number = self.state.turns + 1
+            if not self._begun_before(f"turn/{number}"):
+                await self._require_room(number)
+            self.state.turns = number
+            try:
+                answer = await self._turn(number)
+            except BudgetExceededError as refused:
+                if refused.cause.dimension is Dimension.TOOL_CALLS:
+                    await self._wrap_up()
+                raise
+        self.state.take(answer)
+        if answer.valid is False and self._output.strict:
+            raise OutputInvalidError(
+                f"The answer is not what the agent must give. {answer.problem}"
+            )
+
+    async def _turn(self, number: int) -> Answer | None:
+        """Make a turn; return the answer if it brought one."""
+        activity = TurnActivity(self.context, number)
+        activity.start()
+        try:
+            await self._fit(number, activity)
+            completion = await self._ask(f"turn/{number}", "turn", activity, self._tools)
+            if completion.tool_calls:
+                answer = await self._called(completion.tool_calls, number, activity)
+            else:
+                answer = self._output.of_text(completion.text)
+            if answer is not None and answer.problem is not None:
+                answer = await self._again(answer, completion, number, activity)
+        except Exception as error:
+            error_class = getattr(error, "error_class", None) or class_of(error)
+            activity.failed(error_class, message_of_error(error))
+            raise
+        finally:
+            activity.end()
+        return answer
+
+    # -- models --------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        key: str,
+        name: str,
+        activity: TurnActivity,
+        tools: Sequence[ToolDefinition],
+    ) -> Completion:
+        """Ask the model to go on; its message is added to the conversation."""
+        schema = None if tools else self._output.schema
+        stream = activity.stream() if self.definition.model.stream else None
+        completion = await self.context.service(ModelGateway).complete(
+            self.context,
+            key=key,
+            name=name,
+            messages=self.state.conversation.window,
+            tools=tools,
+            json_schema=schema,
+            on_delta=None if stream is None else stream.on_delta,
+            charge={Dimension.TURNS: 1} if name == "turn" else {},
+            **self._asked(),
+        )
+        activity.answered(completion, name)
+        self.state.conversation.add(completion.message)
+        self.state.raw_content = completion.text or self.state.raw_content
+        return completion
+
+    def _asked(self) -> dict[str, Any]:
+        """Return how every call of the model is made."""
+        model = self.definition.model
+        return {
+            "tier": Tier(model.tier),
+            "model": model.name,
+            "temperature": model.temperature,
+            "max_output_tokens": model.max_output_tokens,
+            "seed": self.context.service(RunFacts).seed,
+        }
+
+    async def _again(
+        self, answer: Answer, completion: Completion, number: int, activity: TurnActivity
+    ) -> Answer:
+        """Ask once more for an answer that follows the schema."""
+        if not completion.tool_calls:
+            complaint = self._output.complaint(answer.problem or "")
+            self.state.conversation.add(Message(role="user", content=complaint))
+        # Some protocols take calls of tools among the messages only if a tool is offered.
+        tools = (self._output.finish,) if self._tools else ()
+        second = await self._ask(f"turn/{number}/reprompt", "reprompt", activity, tools)
+        for call in second.tool_calls:
+            args = arguments_of(call) if call.name == FINISH else None
+            if args is not None:
+                return self._output.of_finish(args)
+        return self._output.of_text(second.text)
+
+    async def _fit(self, number: int, activity: TurnActivity) -> None:
+        """Leave out of a conversation what does not fit into the window, and say so."""
+        spec, conversation = self.definition.conversation, self.state.conversation
+        if spec.max_tokens is None:
+            return
+        cut = conversation.cut(spec.max_tokens, self._tools)
+        if cut is None:
+            return
+        if spec.policy == "refuse":
+            raise ConversationTooLongError(cut.tokens_before, spec.max_tokens)
+        summary = await self._summary(cut, number) if spec.policy == "summarise" else None
+        conversation.replace(cut, summary)
+        about = {
+            "messages": len(cut.left_out),
+            "tokens_before": cut.tokens_before,
+            "tokens_after": cut.tokens_after,
+        }
+        kind = CONVERSATION_TRIMMED if summary is None else CONVERSATION_SUMMARISED
+        activity.noted(kind, about)
+        shown = {f"{kind}.turn_{number}": about["messages"]}
+        self.context.run.trace.annotate(self.context.trace_parent, shown)
+
+    async def _summary(self, cut: Cut, number: int) -> Message:
+        said = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
+        completion = await self.context.service(ModelGateway).complete(
+            self.context,
+            key=f"turn/{number}/summary",
+            name="summary",
+            messages=(
+                Message(role="system", content=_SUMMARY_REQUEST),
+                Message(role="user", content=said),
+            ),
+            **self._asked(),
+        )
+        told = f"Summary of what was said before: {completion.text}"
+        return Message(role="user", content=told)
+
+    # -- limits --------------------------------------------------------------------------------
+
+    def _begun_before(self, key: str) -> bool:
+        """Return whether an earlier execution has begun a turn, in whatever form it asked."""
+        path, journal = self.context.path.call(key), self.context.calls.journal
+        forms = (path, path.call("json"), path.call("text"))
+        return any(journal.recorded(form.text) is not None for form in forms)
+
+    async def _require_room(self, number: int) -> None:
+        """Raise the stop that a further turn would meet, after a last answer without tools."""
+        most, scope = self.definition.limits.max_turns, self.context.scope
+        stop: Stop | None = None
+        if most is not None and number > most:
+            reason = f"Turn limit exceeded: {most} used, limit {most} (scope {scope.name})"
+            stop = _turn_limit(scope, most, reason)
+        else:
+            used_up = next(self._used_up(), None)
+            if used_up is not None:
+                stop = _tightest(scope, used_up).stop(used_up, 1)
+        if stop is not None:
+            await self._wrap_up()
+            raise stop
+
+    def _used_up(self) -> Iterator[Dimension]:
+        """Yield what leaves no room for a turn beside a last answer."""
+        scope = self.context.scope
+        for dimension in (Dimension.TURNS, _CALLS[Tier(self.definition.model.tier)]):
+            left = scope.remaining(dimension)
+            if left is not None and left <= self._kept_back(dimension):
+                yield dimension
+        left = scope.remaining(Dimension.API_CALLS)
+        if left is not None and left <= self._kept_back(Dimension.API_CALLS):
+            yield Dimension.API_CALLS
+
+    def _kept_back(self, dimension: Dimension) -> int:
+        """Return how many calls are kept for the last answer."""
+        if dimension is Dimension.TURNS or not self.state.turns:
+            return 0
+        limit = _tightest(self.context.scope, dimension).limits[dimension]
+        return self.wrap_up_reserve if limit >= 2 else 0
+
+    async def _wrap_up(self) -> None:
+        """Ask for the best answer there is; a failure leaves the agent as it was.
+
+        Raises:
+            Stop: a cancel request or the time ends it.
+        """
+        most = self.definition.limits.max_turns
+        if not self.wrap_up_reserve or not self.state.turns or (most is not None and most < 2):
+            return
+        conversation = self.state.conversation
+        request = Message(role="user", content=_WRAP_UP_REQUEST)
+        try:
+            completion = await self.context.service(ModelGateway).complete(
+                self.context,
+                key=_WRAP_UP,
+                name=_WRAP_UP,
+                messages=(*conversation.plain(), request),
+                json_schema=self._output.schema,
+                **self._asked(),
+            )
+        except CallFailedError:
+            return  # its node shows why
+        except BudgetExceededError as refused:
+            if refused.cause.dimension is Dimension.SECONDS:
+                raise
+            return
+        conversation.add(request, completion.message)
+        self.state.take(self._output.of_text(completion.text))
+
+    # -- tools ---------------------------------------------------------------------------------
+
+    async def _called(
+        self, calls: Sequence[ToolCall], number: int, activity: TurnActivity
+    ) -> Answer | None:
+        """Make the calls of a turn; return the answer if one of them says that this is the end."""
+        answers: list[Answer] = []
+
+        async def perform(index: int, call: ToolCall) -> ToolResult:
+            if call.name == FINISH:
+                return self._finish(call, answers)
+            return await self.offer.call(self.context, f"turn/{number}/tool/{index}", call)
+
+        made = ToolRound(calls, activity, perform)
+        try:
+            await made.run(alone=lambda name: name == FINISH or self.offer.is_alone(name))
+        finally:
+            self.state.conversation.add(*made.messages())
+        if not answers and self._rounds.same(made.signature()):
+            raise _loop(self.context, calls)
+        return answers[-1] if answers else None
+
+    def _finish(self, call: ToolCall, answers: list[Answer]) -> ToolResult:
+        args = arguments_of(call)
+        if args is None:
+            return failure("The arguments are no JSON object.", "invalid_arguments")
+        answer = self._output.of_finish(args)
+        answers.append(answer)
+        if answer.problem is None:
+            return {"finished": True}
+        return failure(self._output.complaint(answer.problem), "invalid_output")
+
+
+def _tightest(scope: Scope, dimension: Dimension) -> Scope:
+    """Return the scope whose limit leaves the least."""
+    scopes = [each for each in scope.lineage() if dimension in each.limits]
+    return min(scopes, key=lambda each: each.room(dimension) or 0)
+
+
+def _turn_limit(scope: Scope, most: int, reason: str) -> Stop:
+    cause = StopCause(
+        kind=StopKind.BUDGET,
+        dimension=Dimension.TURNS,
+        scope=scope.name,
+        limit=most,
+        used=most,
+        requested=1,
+        reason=reason,
+    )
+    return Stop(cause)
+
+
+def _loop(context: FlowContext, calls: Sequence[ToolCall]) -> Stop:
+    names = ", ".join(call.name for call in calls)[:200]
+    cause = StopCause(
+        kind=StopKind.LOOP,
+        scope=context.scope.name,
+        step_id=context.path.text,
+        reason=f"The same calls brought the same results {SAME_ROUNDS} times in a row: {names}.",
+    )
+    return Stop(cause)

@@ -1,0 +1,244 @@
+"""What an agent may call: tools of this process, tools of servers, and other agents.
+
+Everything is offered to models under names that every protocol takes. What a server offers is
+journaled, so that a run that is executed again asks its models the same, whatever became of the
+server meanwhile.
+"""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from app.control.usage import NOTHING
+from app.engine.context import FlowContext
+from app.engine.ports import CallOutcome, Entry
+from app.llm.ports import ToolCall, ToolDefinition
+from app.nodes.agent.definition import AgentDefinition, ToolUse
+from app.nodes.toolset import Toolset, tool_context
+from app.observability.redaction import redact_text
+from app.tools.dispatch import ToolDispatch
+from app.tools.ports import ToolResult, ToolSpec, failure
+
+MAX_NAME_CHARS = 64
+INPUT = "input"
+"""The argument of an agent that is called as a tool: what it is asked."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkedAgent:
+    """An agent that others may call as a tool."""
+
+    definition: AgentDefinition
+    linked: Toolset | None = None
+    """What is linked to it."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """The inputs that its step gives it."""
+
+    @property
+    def name(self) -> str:
+        """Its name as a tool."""
+        return self.definition.name
+
+
+Perform = Callable[[FlowContext, str, Mapping[str, Any]], Awaitable[ToolResult]]
+"""Makes a call: where it stands, its key inside the step, its arguments."""
+
+CallAgent = Callable[[LinkedAgent, FlowContext, str, Mapping[str, Any]], Awaitable[ToolResult]]
+"""Makes a call of an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """Something that a model may call."""
+
+    definition: ToolDefinition
+    parallel_safe: bool
+    perform: Perform
+
+
+class ToolOffer:
+    """All that a model may call, by the name that it is offered under."""
+
+    def __init__(self, tools: Iterable[OfferedTool]) -> None:
+        self._tools: dict[str, OfferedTool] = {}
+        for tool in tools:
+            name = self._free_name(tool.definition.name)
+            named = replace(tool, definition=replace(tool.definition, name=name))
+            self._tools[name] = named
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What models are shown."""
+        return tuple(tool.definition for tool in self._tools.values())
+
+    def is_alone(self, name: str) -> bool:
+        """Return whether calls of a tool must not be made side by side with others."""
+        tool = self._tools.get(name)
+        return tool is not None and not tool.parallel_safe
+
+    async def call(self, context: FlowContext, key: str, call: ToolCall) -> ToolResult:
+        """Make a call that a model has asked for; what is wrong with it is the result.
+
+        Raises:
+            Stop: a limit or a cancel request keeps it from being made, or ended it.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            named = redact_text(call.name, max_chars=60)
+            return failure(f"There is no tool {named!r}. The tools are: {known}.", "unknown_tool")
+        args = arguments_of(call)
+        if args is None:
+            problem = "The arguments are no JSON object. Call the tool again with one."
+            return failure(problem, "invalid_arguments")
+        return await tool.perform(context, key, args)
+
+    def _free_name(self, name: str) -> str:
+        safe = free = _UNSAFE.sub("_", name)[:MAX_NAME_CHARS]
+        number = 1
+        while free in self._tools:
+            number += 1
+            free = f"{safe[: MAX_NAME_CHARS - 4]}_{number}"
+        return free
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any] | None:
+    """Return the arguments of a call; None if they are no JSON object."""
+    if not call.arguments.strip():
+        return {}
+    try:
+        args = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return None
+    return args if isinstance(args, dict) else None
+
+
+class AgentTools:
+    """Finds what an agent may call."""
+
+    def __init__(self, dispatch: ToolDispatch, call_agent: CallAgent, *, timezone: str) -> None:
+        """Offer the tools of ``dispatch``, and agents that are called by ``call_agent``.
+
+        ``timezone`` is the zone of runs that ask for none.
+        """
+        self._dispatch = dispatch
+        self._call_agent = call_agent
+        self._timezone = timezone
+
+    async def offer(
+        self, uses: Iterable[ToolUse], linked: Toolset | None, context: FlowContext
+    ) -> ToolOffer:
+        """Return what a definition names, and behind it what is linked.
+
+        Raises:
+            LookupError: a tool does not exist, or may not be used.
+            ServerUnavailableError: a server cannot be asked what it offers.
+        """
+        known = {spec.name: spec for spec in self._dispatch.usable()}
+        found: dict[str, OfferedTool] = {}
+        for use in [*uses, *_uses_in(linked)]:
+            if use.definition is not None:
+                agent = LinkedAgent(use.definition)
+                found.setdefault(f"agent {agent.name}", self._agent(agent))
+                continue
+            for spec in await self._specs(use, known, context):
+                found.setdefault(spec.name, self._tool(spec))
+        for linked_agent in linked.agents if linked else ():
+            if isinstance(linked_agent, LinkedAgent):
+                found.setdefault(f"agent {linked_agent.name}", self._agent(linked_agent))
+        return ToolOffer(found.values())
+
+    async def _specs(
+        self, use: ToolUse, known: Mapping[str, ToolSpec], context: FlowContext
+    ) -> Iterable[ToolSpec]:
+        if use.toolset is not None:
+            return known.values()
+        if use.mcp is not None:
+            offered = await self._listed(use.mcp, context)
+            names = None if use.allow is None else {f"{use.mcp}.{name}" for name in use.allow}
+            return [spec for spec in offered if names is None or spec.name in names]
+        name = str(use.tool)
+        if name in known:
+            return [known[name]]
+        server, joint, _ = name.partition(".")
+        if joint and server in getattr(self._dispatch, "servers", ()):
+            of_server = await self._listed(server, context)
+            found = [spec for spec in of_server if spec.name == name]
+            if found:
+                return found
+        raise LookupError(f"There is no tool {name!r} that may be used.")
+
+    async def _listed(self, server: str, context: FlowContext) -> list[ToolSpec]:
+        """Return what a server offers, or offered when the run was first executed."""
+        key = context.path.call("tools", server).text
+        journal = context.calls.journal
+        recorded = journal.recorded(key)
+        if recorded is not None and recorded.outcome is CallOutcome.RESULT:
+            return [ToolSpec(**each) for each in recorded.value]
+        specs = list(await self._dispatch.tools_of(server))
+        trace = context.run.trace
+        node = trace.begin_node(context.trace_parent, "system", f"tools of {server}", running=True)
+        value = [_as_json(spec) for spec in specs]
+        entry = Entry(
+            call_key=key, request_hash="", charge=NOTHING, outcome=CallOutcome.RESULT, value=value
+        )
+        journal.note(node, entry)
+        trace.mark_success(node, 0)
+        return specs
+
+    def _tool(self, spec: ToolSpec) -> OfferedTool:
+        definition = ToolDefinition(
+            name=spec.name, description=spec.description, parameters=spec.parameters
+        )
+        return OfferedTool(definition, spec.parallel_safe, partial(self._run, spec.name))
+
+    async def _run(
+        self, name: str, context: FlowContext, key: str, args: Mapping[str, Any]
+    ) -> ToolResult:
+        where = tool_context(context, self._timezone)
+        return await self._dispatch.run(context, name=name, args=args, key=key, tool_context=where)
+
+    def _agent(self, agent: LinkedAgent) -> OfferedTool:
+        definition = agent.definition
+        shown = ToolDefinition(
+            name=definition.name,
+            description=definition.description or f"The agent {definition.name}.",
+            parameters=_parameters(definition, agent.inputs),
+        )
+        return OfferedTool(shown, True, partial(self._call_agent, agent))
+
+
+def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
+    if linked is not None:
+        yield from (ToolUse(tool=name) for name in linked.names)
+        yield from (ToolUse(mcp=one.server, allow=one.allowed) for one in linked.servers)
+
+
+def _parameters(agent: AgentDefinition, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of the arguments of an agent: what it is asked, and its inputs."""
+    asked = {"type": "string", "description": "What the agent is asked to do."}
+    inputs = {name: spec for name, spec in agent.inputs.items() if name not in given}
+    needed = (name for name, spec in inputs.items() if spec.required and not spec.has_default)
+    return {
+        "type": "object",
+        "properties": {
+            INPUT: asked,
+            **{name: spec.schema_of_value for name, spec in inputs.items()},
+        },
+        "required": list(dict.fromkeys((INPUT, *needed))),
+        "additionalProperties": False,
+    }
+
+
+def _as_json(spec: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": dict(spec.parameters),
+        "parallel_safe": spec.parallel_safe,
+    }

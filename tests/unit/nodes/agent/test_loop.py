@@ -1,0 +1,488 @@
+"""The loop of an agent: turns, tools, limits, output."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget
+from app.control.stops import StopKind
+from app.engine.call import CallFailedError
+from app.engine.report import GraphOutcome
+from app.kernel.facts import StepStatus
+from app.llm.ports import ModelReply, ModelRequest, ToolCall
+from app.nodes.agent.conversation import ConversationTooLongError
+from app.nodes.agent.definition import AgentInputError
+from app.nodes.agent.output import OutputInvalidError
+from tests.unit.nodes.agent.world import Gate, agent, asking, events, kinds, said, wants, world
+from tests.unit.nodes.case.world import provider_down
+from tests.unit.nodes.world import World, graph, link, settle_down, step
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+def result(outcome: GraphOutcome) -> dict[str, Any]:
+    found: dict[str, Any] = outcome.steps["a"].outputs["result"]
+    return found
+
+
+def calculate(expression: str, call_id: str = "c1") -> ToolCall:
+    return wants("calculator", call_id, expression=expression)
+
+
+@pytest.mark.req("003/FR2.5")
+async def test_an_agent_asks_calls_and_answers() -> None:
+    """The messages accumulate: what is asked, what is called, what it brought, the answer."""
+    here = world(said("Let me see.", calculate("6*7")), "It is 42.")
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="6 times 7?")
+
+    assert outcome.steps["a"].outputs["default"] == "It is 42."
+    found = result(outcome)
+    assert (found["success"], found["terminate_reason"], found["turn_count"]) == (True, "goal", 2)
+    assert [one["role"] for one in found["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert found["messages"][2]["tool_calls"][0]["name"] == "calculator"
+    assert '"42"' in found["messages"][3]["content"] or "42" in found["messages"][3]["content"]
+    assert [len(request.messages) for request in here.small.requests] == [2, 4]
+    assert [tool.name for tool in here.small.requests[0].tools] == ["calculator", "finish"]
+    assert here.scope.usage.to_dict()["turns"] == 2
+
+
+@pytest.mark.req("003/FR1.3")
+async def test_a_missing_variable_fails_the_step_before_anything_is_asked() -> None:
+    """The inputs come on their handle and are put in once."""
+    definition = agent(prompt={"system": "On ${topic}."}, inputs={"topic": {"type": "string"}})
+    here = world("Yes.")
+
+    assert isinstance(await here.failure(asking(definition), default="?"), AgentInputError)
+    await here.run(asking(definition), default="?", inputs={"topic": "${x}"})
+
+    assert here.small.requests[0].messages[0].content == "On ${x}."
+
+
+@pytest.mark.req("003/FR2.1")
+@pytest.mark.parametrize("where", ["limits", "budget"])
+async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
+    """Then a last answer is asked for without tools, and the agent halts."""
+    limits = {"max_turns": 2} if where == "limits" else {"budget": {"max_turns": 2}}
+    calls = [said("", calculate(f"{n}+1")) for n in range(2)]
+    here = world(*calls, "As far as I got: 2.")
+
+    outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
+
+    assert outcome.steps["a"].status is StepStatus.HALTED
+    assert outcome.stop is not None
+    assert (outcome.stop.cause.kind, outcome.stop.cause.dimension) == (StopKind.BUDGET, "turns")
+    assert (outcome.stop.cause.limit, outcome.stop.cause.used) == (2, 2)
+    found = result(outcome)
+    assert (found["terminate_reason"], found["turn_count"]) == ("max_turns", 2)
+    assert (found["success"], found["output"]) == (False, "As far as I got: 2.")
+    assert [bool(request.tools) for request in here.small.requests] == [True, True, False]
+    assert "tool" not in [m.role for m in here.small.requests[2].messages]
+
+
+@pytest.mark.req("003/FR2.1")
+async def test_an_answer_in_the_last_turn_is_a_success() -> None:
+    """It is no limit that was met."""
+    here = world(said("", calculate("1+1")), "2")
+
+    outcome = await here.run(
+        asking(agent(tools=["calculator"], limits={"max_turns": 2})), default="?"
+    )
+
+    assert result(outcome)["terminate_reason"] == "goal"
+    assert len(here.small.requests) == 2
+
+
+@pytest.mark.req("003/FR2.1")
+async def test_no_turns_means_no_calls() -> None:
+    """Zero allows nothing, not even a last answer."""
+    here = world()
+
+    outcome = await here.run(asking(agent(limits={"max_turns": 0})), default="?")
+
+    assert result(outcome)["terminate_reason"] == "max_turns"
+    assert here.small.requests == []
+
+
+async def test_the_last_call_of_the_budget_is_kept_for_an_answer() -> None:
+    """A limit of three calls lets two turns through."""
+    calls = [said("", calculate(f"{n}+1")) for n in range(2)]
+    here = world(*calls, "About 2.", budget=Budget(max_llm_calls_small=3))
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.dimension == "llm_calls_small"
+    found = result(outcome)
+    assert (found["terminate_reason"], found["output"]) == ("budget", "About 2.")
+    assert here.scope.usage.to_dict()["llm_calls_small"] == 3
+
+
+async def test_a_tool_that_a_limit_refuses_halts_the_agent_with_what_it_has() -> None:
+    """The calls beside it that were let through come to their ends."""
+    calls = said("", *(calculate(f"{n}+1", f"c{n}") for n in range(3)))
+    here = world(calls, "1 and 2.", budget=Budget(max_tool_calls=2))
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.dimension == "tool_calls"
+    roles = [one["role"] for one in result(outcome)["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "user", "assistant"]
+    assert kinds(here).count("tool_call_start") == kinds(here).count("tool_call_end") == 3
+    assert result(outcome)["output"] == "1 and 2."
+
+
+@pytest.mark.req("003/FR2.2")
+@pytest.mark.parametrize("inside", ["model", "tool"])
+async def test_the_time_of_an_agent_ends_what_is_in_flight(inside: str) -> None:
+    """The partial result stays."""
+    gate = Gate()
+    hang = asyncio.Event()
+
+    async def never(_: Any) -> Any:
+        await hang.wait()
+
+    first = said("So far.", wants("gate", n=1)) if inside == "tool" else never
+    here = world(first, more_tools=[gate])
+
+    outcome = await here.run(asking(agent(tools=["gate"], limits={"timeout_ms": 30})), default="?")
+
+    assert outcome.steps["a"].status is StepStatus.HALTED
+    assert outcome.stop is not None
+    assert outcome.stop.cause.dimension == "seconds"
+    assert result(outcome)["terminate_reason"] == "timeout"
+    assert gate.cancelled == ([1] if inside == "tool" else [])
+    assert result(outcome)["raw_content"] == ("So far." if inside == "tool" else "")
+
+
+@pytest.mark.req("003/FR2.3")
+async def test_an_abort_reaches_the_tools_in_flight() -> None:
+    """All of them, and nothing is asked afterwards."""
+    gate = Gate()
+    here = world(said("", wants("gate", n=1), wants("gate", n=2)), more_tools=[gate])
+    running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
+    await settle_down()
+    assert len(gate.began) == 2
+
+    here.token.cancel("Enough.")
+    running.cancel()
+    outcome = await running
+
+    assert sorted(gate.cancelled) == [1, 2]
+    assert result(outcome)["terminate_reason"] == "aborted"
+    assert kinds(here)[-3:] == ["tool_call_end", "tool_call_end", "turn_end"]
+
+
+@pytest.mark.req("003/FR2.4")
+@pytest.mark.req("003/NFR1.2")
+async def test_tools_that_allow_it_work_side_by_side_and_results_keep_the_order() -> None:
+    """Whichever ends first."""
+    gate = Gate()
+    here = world(
+        said("", *(wants("gate", f"c{n}", n=n) for n in (1, 2, 3))), "Done.", more_tools=[gate]
+    )
+    running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
+    await settle_down()
+    assert len(gate.began) == 3
+    for number in (3, 1, 2):
+        gate.let(number)
+        await settle_down()
+    outcome = await running
+
+    assert gate.ended == [3, 1, 2]
+    tools = [one for one in result(outcome)["messages"] if one["role"] == "tool"]
+    assert [one["tool_call_id"] for one in tools] == ["c1", "c2", "c3"]
+
+
+@pytest.mark.req("003/FR2.4")
+async def test_tools_that_do_not_allow_it_work_one_after_the_other() -> None:
+    """The second begins when the first has ended."""
+    gate = Gate(parallel_safe=False)
+    here = world(said("", wants("gate", n=1), wants("gate", n=2)), "Done.", more_tools=[gate])
+    running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
+    await settle_down()
+    assert gate.began == [1]
+    gate.let(1)
+    gate.let(2)
+    await running
+
+    assert gate.began == gate.ended == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (wants("nothing"), "unknown_tool"),
+        (ToolCall(id="c", name="calculator", arguments='{"expression": '), "invalid_arguments"),
+        (ToolCall(id="c", name="calculator", arguments="[1]"), "invalid_arguments"),
+        (wants("calculator", expression=7), "invalid_arguments"),
+        (wants("echo", say="fail"), "unsaid"),
+    ],
+)
+async def test_what_is_wrong_with_a_call_is_read_by_the_model(call: ToolCall, code: str) -> None:
+    """It is no failure of the agent."""
+    here = world(said("", call), "I see.")
+
+    outcome = await here.run(asking(agent(tools=["calculator", "echo"])), default="?")
+
+    assert outcome.steps["a"].outputs["default"] == "I see."
+    assert f'"code":"{code}"' in here.small.requests[1].messages[-1].content
+
+
+async def test_a_tool_that_the_agent_does_not_name_is_not_there() -> None:
+    """Whatever the process has."""
+    here = world(said("", wants("echo", say="hi")), "Ok.")
+
+    await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert "unknown_tool" in here.small.requests[1].messages[-1].content
+    assert here.echo.contexts == []
+
+
+async def test_the_same_calls_with_the_same_results_three_times_are_a_loop() -> None:
+    """Other results in between begin the count anew."""
+    same, other = said("", calculate("1+1")), said("", calculate("1+2"))
+    here = world(same, same, other, same, same, same, "never")
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.kind is StopKind.LOOP
+    assert outcome.steps["a"].status is StepStatus.HALTED
+    assert (result(outcome)["terminate_reason"], result(outcome)["turn_count"]) == ("budget", 6)
+
+
+@pytest.mark.req("003/FR2.6")
+async def test_an_agent_says_that_it_is_done_by_a_tool() -> None:
+    """What stands in the call is the answer."""
+    here = world(said("", calculate("1+1"), wants("finish", "c2", answer="Two.")))
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert outcome.steps["a"].outputs["default"] == "Two."
+    assert result(outcome)["success"] is True
+
+
+@pytest.mark.req("003/FR5.1")
+@pytest.mark.parametrize("tools", [[], ["calculator"]])
+async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> None:
+    """As text, or as the arguments of the tool that ends."""
+    line = said("", wants("finish", city="Bern")) if tools else 'Here: {"city": "Bern"}'
+    here = world(line)
+
+    outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
+
+    assert outcome.steps["a"].outputs["default"] == {"city": "Bern"}
+    assert result(outcome)["output_valid"] is True
+    assert bool(here.small.requests[0].json_schema) is not bool(tools)
+
+
+@pytest.mark.req("003/FR5.2")
+@pytest.mark.req("003/FR5.3")
+@pytest.mark.parametrize("tools", [[], ["calculator"]])
+async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) -> None:
+    """With what is wrong with it; then it leaves as it is, with a flag."""
+    bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
+    here = world(bad, '{"city": 7}')
+
+    outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
+
+    found = result(outcome)
+    assert outcome.steps["a"].outputs["default"] == '{"city": 7}'
+    assert (found["success"], found["output"], found["output_valid"]) == (True, None, False)
+    assert (found["raw_content"], found["turn_count"]) == ('{"city": 7}', 1)
+    assert "does not follow its JSON Schema" in here.small.requests[1].messages[-1].content
+
+
+@pytest.mark.req("003/FR5.2")
+async def test_a_strict_output_that_does_not_fit_fails_the_run() -> None:
+    """After the same second chance."""
+    here = world("no", "no again")
+
+    outcome = await here.run(asking(agent(output={"schema": CITY, "strict": True})), default="?")
+
+    assert isinstance(outcome.error, OutputInvalidError)
+    assert (result(outcome)["terminate_reason"], result(outcome)["output_valid"]) == (
+        "error",
+        False,
+    )
+
+
+@pytest.mark.req("003/NFR2.1")
+async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
+    """The error is an event, too."""
+    here = world(said("First.", calculate("1+1")), provider_down())
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert isinstance(outcome.error, CallFailedError)
+    found = result(outcome)
+    assert (found["terminate_reason"], found["raw_content"]) == ("error", "First.")
+    assert kinds(here)[-3:] == ["turn_start", "error", "turn_end"]
+
+
+@pytest.mark.req("003/long")
+@pytest.mark.parametrize("policy", ["trim", "summarise", "refuse"])
+async def test_a_conversation_that_is_too_long_is_cut_as_it_says(policy: str) -> None:
+    """What is asked stays, calls keep their results, and an event says what was left out."""
+    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+
+    async def answer(request: ModelRequest) -> ModelReply:
+        return turns.pop(0) if request.tools else said("Summary!")
+
+    here = world(*[answer] * 9)
+    conversation = {"max_tokens": 700, "policy": policy}
+
+    outcome = await here.run(
+        asking(agent(tools=["echo"], conversation=conversation, model={"stream": False})),
+        default="The task.",
+    )
+
+    if policy == "refuse":
+        assert isinstance(outcome.error, ConversationTooLongError)
+        return
+    cuts = [(kind, data) for kind, data in events(here) if kind.startswith("conversation.")]
+    assert cuts[0][0] == f"conversation.{'trimmed' if policy == 'trim' else 'summarised'}"
+    assert cuts[0][1]["tokens_after"] < 700 < cuts[0][1]["tokens_before"]
+    asked = [request for request in here.small.requests if request.tools]
+    for request in asked:
+        roles = [message.role for message in request.messages]
+        assert roles[:2] == ["system", "user"]
+        assert request.messages[1].content == "The task."
+        assert all(roles[at - 1] == "assistant" for at, r in enumerate(roles) if r == "tool")
+    assert max(len(request.messages) for request in asked) <= 7
+    assert result(outcome)["turn_count"] == 5
+    assert len(result(outcome)["messages"]) == 11
+    marks = [n["metadata"] for n in here.trace.snapshot()["nodes"].values() if n["name"] == "a"]
+    assert any(name.startswith("conversation.") for mark in marks for name in mark)
+
+
+@pytest.mark.req("003/sub")
+async def test_an_agent_calls_an_agent() -> None:
+    """In a scope of its own, below the call in the trace, with its own path in events."""
+    inner = agent(
+        name="adder",
+        description="Adds.",
+        prompt={"system": "Add ${what}."},
+        inputs={"what": {"type": "string"}},
+        tools=["calculator"],
+    )
+    here = world(
+        said("", wants("adder", input="Now.", what="numbers")),
+        said("", calculate("1+1")),
+        "Two.",
+        "It is two.",
+    )
+
+    outcome = await here.run(asking(agent(tools=[{"agent": inner}])), default="?")
+
+    assert outcome.steps["a"].outputs["default"] == "It is two."
+    offered = here.small.requests[0].tools[0]
+    assert (offered.name, offered.parameters["required"]) == ("adder", ["input", "what"])
+    assert here.small.requests[1].messages[0].content == "Add numbers."
+    assert kinds(here, "a/turn/1/tool/1") == [
+        "turn_start",
+        "usage",
+        "tool_call_start",
+        "tool_call_end",
+        "turn_end",
+        "turn_start",
+        "content_chunk",
+        "usage",
+        "turn_end",
+    ]
+    assert here.scope.usage.to_dict()["turns"] == 4
+    nodes = here.trace.snapshot()["nodes"].values()
+    below = {node["node_id"]: node["name"] for node in nodes}
+    tools = [node for node in nodes if node["kind"] == "tool"]
+    assert [below[str(node["parent_id"])] for node in tools] == ["a/turn/1/tool/1"]
+    assert here.small.requests[3].messages[-1].content == '{"output":"Two."}'
+
+
+@pytest.mark.req("003/sub")
+async def test_what_ends_an_inner_agent_alone_is_a_result_for_its_caller() -> None:
+    """Its own limit, or its failure."""
+    inner = agent(name="inner", tools=["calculator"], limits={"max_turns": 1})
+    here = world(
+        said("", wants("inner", "c1", input="Go.")),
+        said("Half.", calculate("1+1")),
+        said("", wants("inner", "c2", input="Go again.")),
+        provider_down(),
+        "It could not.",
+    )
+
+    outcome = await here.run(asking(agent(tools=[{"agent": inner}])), default="?")
+
+    assert outcome.steps["a"].outputs["default"] == "It could not."
+    assert '"code":"max_turns","so_far":"Half."' in here.small.requests[2].messages[-1].content
+    assert '"code":"CallFailedError"' in here.small.requests[4].messages[-1].content
+
+
+@pytest.mark.req("003/sub")
+async def test_the_limit_of_the_caller_ends_both() -> None:
+    """A limit around an agent is none of its own."""
+    inner = agent(name="inner", tools=["calculator"])
+    here = world(
+        said("", wants("inner", input="Go.")),
+        said("", calculate("1+1")),
+        "never",
+        budget=Budget(max_llm_calls_small=1),
+    )
+
+    outcome = await here.run(asking(agent(tools=[{"agent": inner}])), default="?")
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.scope == "run"
+    assert result(outcome)["terminate_reason"] == "budget"
+
+
+@pytest.mark.req("003/sub")
+@pytest.mark.req("004/links")
+async def test_agents_and_toolsets_are_linked_to_agents() -> None:
+    """Composition: a linked agent has its own links."""
+    here = world(
+        said("", wants("inner", input="Go.")),
+        said("", wants("echo", say="hi")),
+        "Said.",
+        "All said.",
+    )
+    parts = graph(
+        step("a", "agent", {"agent": agent()}),
+        step("b", "agent", {"agent": agent(name="inner")}),
+        step("t", "toolset", {"tools": ["echo"]}),
+        link("b", "a"),
+        link("t", "b"),
+    )
+
+    outcome = await here.run(parts, default="?")
+
+    assert outcome.steps["a"].outputs["default"] == "All said."
+    assert [tool.name for tool in here.small.requests[0].tools] == ["inner", "finish"]
+    assert [tool.name for tool in here.small.requests[1].tools] == ["echo", "finish"]
+    assert "b" not in outcome.steps
+
+
+async def test_a_step_that_asks_a_model_uses_linked_tools() -> None:
+    """In a few turns."""
+    here: World = world(said("", wants("echo", say="hi")), "It says hi.")
+    parts = graph(
+        step("ask", "llm", {"prompt": "Say ${default}."}),
+        step("t", "toolset", {"tools": ["echo"]}),
+        link("t", "ask"),
+    )
+
+    assert await here.value(parts, "ask", default="hi") == "It says hi."
+    assert [tool.name for tool in here.small.requests[0].tools] == ["echo", "finish"]

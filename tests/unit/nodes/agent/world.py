@@ -1,0 +1,126 @@
+"""A run with an agent in it: the engine is real, the models say their lines."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.llm.ports import Delta, ModelReply, ModelRequest, TokenUsage, ToolCall
+from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from tests.unit.nodes.world import World, graph, step
+
+Line = str | ModelReply | Exception | Callable[[ModelRequest], Awaitable[ModelReply]]
+
+
+def said(text: str = "", *calls: ToolCall, thinking: str = "") -> ModelReply:
+    """What a model answers."""
+    usage = TokenUsage(tokens_in=10, tokens_out=5)
+    return ModelReply(text=text, model="m", usage=usage, tool_calls=calls, thinking=thinking)
+
+
+def wants(name: str, /, call_id: str = "c1", **args: Any) -> ToolCall:
+    """A call of a tool."""
+    return ToolCall(id=call_id, name=name, arguments=json.dumps(args))
+
+
+@dataclass
+class Lines:
+    """A ModelProvider that says its lines, in parts if it is asked for a stream."""
+
+    lines: list[Line]
+    external: bool = False
+    name: str = "scripted"
+    requests: list[ModelRequest] = field(default_factory=list)
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        self.requests.append(request)
+        line = self.lines.pop(0)
+        if isinstance(line, Exception):
+            raise line
+        reply = said(line) if isinstance(line, str) else line
+        if not isinstance(reply, ModelReply):
+            reply = await reply(request)
+        if request.on_delta is not None:
+            for word in reply.thinking.split(" ") if reply.thinking else ():
+                request.on_delta(Delta("thinking", word))
+            for at in range(0, len(reply.text), 7):
+                request.on_delta(Delta("content", reply.text[at : at + 7]))
+                await asyncio.sleep(0)
+        return reply
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class Gate:
+    """A tool that waits until it is let go; it remembers what it was asked."""
+
+    def __init__(self, name: str = "gate", *, parallel_safe: bool = True) -> None:
+        self.spec = ToolSpec(
+            name=name,
+            description="Waits.",
+            parameters={
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"n": {"type": "integer"}},
+            },
+            parallel_safe=parallel_safe,
+        )
+        self.began: list[int] = []
+        self.ended: list[int] = []
+        self.cancelled: list[int] = []
+        self.gates: dict[int, asyncio.Event] = {}
+        self.open = False
+
+    def let(self, number: int) -> None:
+        self.gates.setdefault(number, asyncio.Event()).set()
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        number = args["n"]
+        self.began.append(number)
+        try:
+            if not self.open:
+                await self.gates.setdefault(number, asyncio.Event()).wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(number)
+            raise
+        self.ended.append(number)
+        return {"n": number}
+
+
+def agent(**more: Any) -> dict[str, Any]:
+    """A definition."""
+    return {"name": "helper", "prompt": {"system": "Help."}, **more}
+
+
+def asking(definition: Mapping[str, Any], *parts: Any, **data: Any) -> dict[str, Any]:
+    """A graph whose step ``a`` is an agent."""
+    return graph(step("a", "agent", {"agent": definition, **data}), *parts)
+
+
+def world(*lines: Line, **settings: Any) -> World:
+    return World(small=Lines(list(lines)), **settings)  # type: ignore[arg-type]
+
+
+def events(here: World, step_id: str | None = "a") -> list[tuple[str, Mapping[str, Any]]]:
+    """The events of the turns of a step."""
+    known = ("turn_", "thinking", "content_", "tool_", "usage", "error", "conversation.")
+    return [
+        (event.type, event.data)
+        for event in here.told
+        if event.type.startswith(known) and step_id in (None, event.step_id)
+    ]
+
+
+def kinds(here: World, step_id: str | None = "a") -> list[str]:
+    return [kind for kind, _ in events(here, step_id)]
+
+
+def text_of(found: Sequence[tuple[str, Mapping[str, Any]]], turn: int) -> str:
+    """What a client shows of a turn."""
+    text = ""
+    for kind, data in found:
+        if kind == "content_chunk" and data["turn_number"] == turn:
+            text = text[: data["offset"]] + data["content"]
+    return text
