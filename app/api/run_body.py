@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     GetPydanticSchema,
+    StringConstraints,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -17,6 +18,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 from starlette.datastructures import Headers
 
+from app.api.definition_body import AgentOrName, GraphOrName
 from app.api.field_types import (
     Body,
     CaseInput,
@@ -26,14 +28,15 @@ from app.api.field_types import (
     Reason,
     RunId,
     Seed,
+    StorableText,
     ToolName,
     ZoneName,
 )
-from app.api.graph_body import GraphOrName
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
 from app.api.violations import Violation
 from app.control.budget import Budget, json_name, json_number
+from app.nodes.agent.definition import MAX_MESSAGES
 from app.nodes.reading import OWN
 from app.runs.run import RunStatus
 
@@ -95,25 +98,26 @@ BudgetBody = Annotated[
 
 
 def _kind(value: Any) -> Any:
-    if value not in ("case", "graph"):
-        raise PydanticCustomError(OWN, "This must be one of: 'case' or 'graph'.")
+    if value not in ("case", "graph", "agent"):
+        raise PydanticCustomError(OWN, "This must be one of: 'case', 'graph' or 'agent'.")
     return value
 
 
-def _of_cases(value: Any) -> None:
-    if value is not None:
-        message = "This belongs to runs of kind case; leave it out of a graph run."
-        raise PydanticCustomError(OWN, message)
+def _of(kinds: str) -> BeforeValidator:
+    def refuse(value: Any) -> None:
+        if value is not None:
+            message = (
+                f"This belongs to runs of kind {kinds}: send that kind with it, or leave it out."
+            )
+            raise PydanticCustomError(OWN, "{message}", {"message": message})
+
+    return BeforeValidator(refuse)
 
 
-def _of_graph_runs(value: Any) -> None:
-    if value is not None:
-        message = "This belongs to graph runs: send the kind graph with it, or leave it out."
-        raise PydanticCustomError(OWN, message)
-
-
-OfCases = SkipJsonSchema[Annotated[None, BeforeValidator(_of_cases)]]
-OfGraphRuns = SkipJsonSchema[Annotated[None, BeforeValidator(_of_graph_runs)]]
+OfCases = SkipJsonSchema[Annotated[None, _of("case")]]
+OfGraphs = SkipJsonSchema[Annotated[None, _of("graph")]]
+OfAgents = SkipJsonSchema[Annotated[None, _of("agent")]]
+OfOthers = SkipJsonSchema[Annotated[None, _of("graph or agent")]]
 
 
 class RunFields(Body):
@@ -151,8 +155,10 @@ class CaseBody(RunFields):
     ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
     """What the run may spend; left out, the configured limits."""
-    graph: OfGraphRuns = None
-    inputs: OfGraphRuns = None
+    graph: OfGraphs = None
+    agent: OfAgents = None
+    messages: OfAgents = None
+    inputs: OfOthers = None
 
 
 class GraphRunBody(RunFields):
@@ -172,14 +178,55 @@ class GraphRunBody(RunFields):
     expected_tools: OfCases = None
     gold_answer: OfCases = None
     mode: OfCases = None
+    agent: OfAgents = None
+    messages: OfAgents = None
 
 
-def _by_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> CaseBody | GraphRunBody:
-    is_graph = isinstance(sent, dict) and sent.get("kind") == "graph"
-    return GraphRunBody.model_validate(sent) if is_graph else CaseBody.model_validate(sent)
+class ChatMessage(Body):
+    """Something that was said."""
+
+    role: Literal["user", "assistant"]
+    content: Annotated[StorableText, StringConstraints(min_length=1)]
 
 
-RunBody = Annotated[CaseBody | GraphRunBody, WrapValidator(_by_kind)]
+class AgentRunBody(RunFields):
+    """An agent to run."""
+
+    kind: Literal["agent"]
+    """What to run."""
+    agent: AgentOrName
+    """The agent itself, or the name of a registered one. The run keeps the agent that it was
+    accepted with, with all the agents among its tools."""
+    input: Any = None
+    """What the agent is asked: text, or any JSON, which it is shown as text. It comes after
+    ``messages``."""
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = (
+        None
+    )
+    """What was said before, the newest last."""
+    inputs: dict[str, Any] | None = None
+    """The values of the variables that the agent declares."""
+    budget: BudgetBody | None = None
+    """What the run may spend; left out, as much as the service allows any run."""
+    expected_tools: OfCases = None
+    gold_answer: OfCases = None
+    mode: OfCases = None
+    graph: OfGraphs = None
+
+
+_BODIES: dict[Any, type[CaseBody | GraphRunBody | AgentRunBody]] = {
+    "graph": GraphRunBody,
+    "agent": AgentRunBody,
+}
+
+
+def _by_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> CaseBody | GraphRunBody | AgentRunBody:
+    kind = sent.get("kind") if isinstance(sent, dict) else None
+    body = _BODIES.get(kind, CaseBody) if isinstance(kind, str) else CaseBody
+    return body.model_validate(sent)
+
+
+RunBody = Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_by_kind)]
 """A run to accept: its ``kind`` says which, a case if there is none."""
 
 

@@ -4,8 +4,8 @@ import hashlib
 from typing import Any
 
 from app.runs.expansion import canonical
-from app.runs.graphs import NewGraph
-from app.runs.run import GraphRef
+from app.runs.graphs import NewDefinition
+from app.runs.run import DefinitionRef
 
 TENANT = "default"
 
@@ -40,14 +40,14 @@ def new_graph(
     name: str,
     graph: dict[str, Any] | None = None,
     *,
-    uses: tuple[GraphRef, ...] = (),
+    uses: tuple[DefinitionRef, ...] = (),
     tenant: str = TENANT,
     description: str | None = None,
-) -> NewGraph:
+) -> NewDefinition:
     """Return a graph as the service hands it to the store."""
     graph = graph or flat("a")
     text = canonical(graph)
-    return NewGraph(
+    return NewDefinition(
         tenant=tenant,
         name=name,
         description=description,

@@ -20,6 +20,7 @@ from app.api.documentation import (
 from app.api.field_types import RunIdPath
 from app.api.run_body import (
     POST_HEADERS,
+    AgentRunBody,
     CancelBody,
     CancelQuery,
     CaseBody,
@@ -144,7 +145,7 @@ async def cancel_run(
     return CancelReceipt.of(receipt)
 
 
-async def _accepted(body: CaseBody | GraphRunBody, request: ApiRequest) -> Accepted:
+async def _accepted(body: CaseBody | GraphRunBody | AgentRunBody, request: ApiRequest) -> Accepted:
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
     if isinstance(body, CaseBody):
         request.require_small()
@@ -159,7 +160,7 @@ async def _accepted(body: CaseBody | GraphRunBody, request: ApiRequest) -> Accep
 
 
 async def _accepted_before(
-    body: GraphRunBody, request: ApiRequest, key: str | None
+    body: GraphRunBody | AgentRunBody, request: ApiRequest, key: str | None
 ) -> Accepted | None:
     """Return the run that this request made while its graph was still registered."""
     if body.run_id is None and key is None:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
 
 from app.api.admission import CaseAdmission
 from app.api.documentation import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
-from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
 from app.api.run_body import CaseBody, GraphRunBody
 from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import Toolbox

@@ -8,9 +8,9 @@ from app.api.admission import GraphAdmission
 from app.api.run_body import GraphRunBody
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
-from app.runs.definitions import GraphDefinitions
+from app.runs.definitions import Definitions
 from tests.support.limits import api_limits, graph_limits
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 
 ROUTE: dict[str, Any] = {
     "steps": [
@@ -29,7 +29,7 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
     sent: dict[str, Any],
 ) -> None:
     """The process that takes the run need not read it a second time."""
-    graphs = GraphDefinitions(MemoryGraphs(), NodeCatalog((router_type(),)), graph_limits())
+    graphs = Definitions(MemoryDefinitions(), NodeCatalog((router_type(),)), graph_limits())
     await graphs.register("t", "route", ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
 
