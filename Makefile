@@ -53,6 +53,7 @@ check: $(SYNC_STAMP)
 	$(BIN)/basedpyright --level error
 	$(BIN)/lint-imports
 	$(BIN)/deptry app
+	$(BIN)/deptry clients/python --config clients/python/pyproject.toml
 
 format: $(SYNC_STAMP)
 	$(BIN)/ruff format .
@@ -97,6 +98,6 @@ $(UV_STAMP): $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 	@touch $@
 
-$(SYNC_STAMP): pyproject.toml uv.lock $(UV_STAMP)
+$(SYNC_STAMP): pyproject.toml clients/python/pyproject.toml uv.lock $(UV_STAMP)
 	$(BIN)/uv sync --locked --quiet
 	@touch $@

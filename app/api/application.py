@@ -6,12 +6,15 @@ from contextlib import AbstractAsyncContextManager
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
+from starlette.routing import Route
 
 from app.api import problems
 from app.api.admission import CaseAdmission, GraphAdmission
 from app.api.api_request import ApiContext, BodiesUnderWay
 from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
+from app.api.mcp_endpoint import McpEndpoint
+from app.api.mcp_offers import case_tools
 from app.api.request_envelope import AllowedHosts, RequestEnvelope
 from app.api.routes import agents, artifacts, catalog, docs, events, graphs, health, runs, traces
 from app.api.services import ApiLimits, ApiServices, Readiness
@@ -46,7 +49,10 @@ def build_api(
         version=version,
         description=_DESCRIPTION,
         # routes of the application itself: those of an included router are looked for twice
-        routes=[route for part in parts for route in part.router.routes],
+        routes=[
+            *(route for part in parts for route in part.router.routes),
+            Route("/mcp", McpEndpoint(version, (case_tools,)), include_in_schema=False),
+        ],
         lifespan=lifespan,
         openapi_url=None,
         docs_url=None,

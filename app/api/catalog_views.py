@@ -7,6 +7,7 @@ from pydantic import BeforeValidator
 from app.api.field_types import View
 from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
+from app.tools.servers import ServerListing
 
 
 class ToolView(View):
@@ -27,10 +28,34 @@ class ToolView(View):
     """Per attempt."""
 
 
+class ToolServerView(View):
+    """A tool server and what it offers now; its tools are called ``<server>.<tool>``."""
+
+    name: str
+    available: bool
+    problem: str | None
+    """Why it cannot be used at present."""
+    tools: list[ToolView]
+    """By name; none while it cannot be used."""
+
+    @classmethod
+    def of(cls, listing: ServerListing) -> Self:
+        """Return the view of a server."""
+        return cls(
+            name=listing.server,
+            available=listing.problem is None,
+            problem=listing.problem,
+            tools=[ToolView.model_validate(spec) for spec in listing.tools],
+        )
+
+
 class ToolList(View):
     """The tools that agents may use, by name."""
 
     tools: list[ToolView]
+    """Those of the service itself."""
+    servers: list[ToolServerView]
+    """The MCP servers that are configured, asked now."""
 
 
 class ModelView(View):

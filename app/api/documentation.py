@@ -194,6 +194,13 @@ RUNS: dict[str, Example] = {
             "budget": {"max_steps": 100, "max_cost_usd": 0.5},
         },
     ),
+    "going on": Example(
+        summary="On from a node of an ended run, with a higher limit",
+        value={
+            "from": {"run_id": "case-2025-09-08.1", "until": "n000004"},
+            "budget": {"max_tool_calls": 8},
+        },
+    ),
 }
 
 _AGENT: dict[str, Any] = {

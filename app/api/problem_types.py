@@ -98,6 +98,12 @@ RUN_CONFLICT = ProblemType(
     detail="Choose another run_id, or repeat the request exactly as it was first sent. "
     "A run_id and an Idempotency-Key that are sent together must belong to the same run.",
 )
+RUN_NOT_ENDED = ProblemType(
+    slug="run-not-ended",
+    status=409,
+    title="The run to go on from has not ended",
+    detail="Wait for its end, or cancel it, and send the request again.",
+)
 GRAPH_IN_USE = ProblemType(
     slug="graph-in-use",
     status=409,
@@ -219,6 +225,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     METHOD_NOT_ALLOWED,
     REQUEST_TIMEOUT,
     RUN_CONFLICT,
+    RUN_NOT_ENDED,
     GRAPH_IN_USE,
     AGENT_IN_USE,
     BODY_TOO_LARGE,

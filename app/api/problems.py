@@ -28,6 +28,8 @@ from app.runs.errors import (
     QueueFullError,
     RunConflictError,
     RunNotFoundError,
+    SourceNotEndedError,
+    SourceNotFoundError,
     StoreUnavailableError,
     TooManyPendingCancelsError,
 )
@@ -37,6 +39,7 @@ MEDIA_TYPE = "application/problem+json"
 DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
     {
         RunNotFoundError: types.RUN_NOT_FOUND,
+        SourceNotEndedError: types.RUN_NOT_ENDED,
         RunConflictError: types.RUN_CONFLICT,
         IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
         InvalidRunError: types.INVALID_REQUEST,
@@ -113,13 +116,18 @@ def problem_response(request_id: str, error: ProblemError) -> Response:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    refused = _as_problem(error)
+    refused = as_problem(error)
     if refused.kind is types.METHOD_NOT_ALLOWED:
         refused.headers = {"Allow": _allowed_methods(request)}
     return problem_response(request.scope["request_id"], refused)
 
 
-def _as_problem(error: Exception) -> ProblemError:
+def as_problem(error: Exception) -> ProblemError:
+    """Return the refusal that an error means to a caller.
+
+    Raises:
+        StopIteration: it is none of those that ``handlers`` answers.
+    """
     match error:
         case ProblemError():
             return error
@@ -138,6 +146,12 @@ def _as_problem(error: Exception) -> ProblemError:
         case DefinitionNotFoundError():
             absent = {"graph": types.GRAPH_NOT_FOUND, "agent": types.AGENT_NOT_FOUND}
             return ProblemError(absent[error.ref.kind])
+        case SourceNotFoundError():
+            violation = Violation("from.run_id", "There is no run of this id.")
+            return ProblemError(types.RUN_NOT_FOUND, violations=[violation])
+        case SourceNotEndedError():
+            violation = Violation("from.run_id", "The run of this id has not ended.")
+            return ProblemError(types.RUN_NOT_ENDED, violations=[violation])
         case HTTPException():
             return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
     return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))

@@ -2,13 +2,17 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
     Field,
     GetPydanticSchema,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
     StringConstraints,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -120,6 +124,11 @@ OfAgents = SkipJsonSchema[Annotated[None, _of("agent")]]
 OfOthers = SkipJsonSchema[Annotated[None, _of("graph or agent")]]
 
 
+Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
+
+NodeId = Annotated[str, Field(pattern=r"^n[0-9]{6,12}$", examples=["n000004"])]
+
+
 class RunFields(Body):
     """What runs of every kind have."""
 
@@ -150,7 +159,7 @@ class CaseBody(RunFields):
     """Tools without which the answer does not count as verified; GET /tools lists them."""
     gold_answer: str | None = None
     """The right answer, for the verifier alone: no model ever sees it."""
-    mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] | None = None
+    mode: Mode | None = None
     """How much the small model does before the big one; left out, as configured. ``escalate`` means
     ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
@@ -189,6 +198,9 @@ class ChatMessage(Body):
     content: Annotated[StorableText, StringConstraints(min_length=1)]
 
 
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
 class AgentRunBody(RunFields):
     """An agent to run."""
 
@@ -200,9 +212,7 @@ class AgentRunBody(RunFields):
     input: Any = None
     """What the agent is asked: text, or any JSON, which it is shown as text. It comes after
     ``messages``."""
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = (
-        None
-    )
+    messages: Messages | None = None
     """What was said before, the newest last."""
     inputs: dict[str, Any] | None = None
     """The values of the variables that the agent declares."""
@@ -214,20 +224,87 @@ class AgentRunBody(RunFields):
     graph: OfGraphs = None
 
 
-_BODIES: dict[Any, type[CaseBody | GraphRunBody | AgentRunBody]] = {
-    "graph": GraphRunBody,
-    "agent": AgentRunBody,
-}
+class FromRun(Body):
+    """The run to go on from."""
+
+    run_id: RunId
+    """It must have ended."""
+    until: NodeId | None = None
+    """A node of its trace: what had ended when this one ended is taken over. Left out, all that
+    ended well is."""
 
 
-def _by_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> CaseBody | GraphRunBody | AgentRunBody:
+class GoingOnBody(RunFields):
+    """A run that goes on from an ended one: what that had done is taken over and costs nothing.
+
+    What is left out is as it was in the other run, except deadline and metadata. What is sent
+    applies to what comes after the part that is taken over.
+    """
+
+    _sent: dict[str, Any] = PrivateAttr()
+
+    from_: Annotated[FromRun, Field(alias="from")]
+    """Which run, and how much of it."""
+    kind: Annotated[Literal["case", "graph", "agent"], BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
+    """That of the other run."""
+    input: Any = None
+    """Another question, or another input of the graph or the agent."""
+    graph: GraphOrName | None = None
+    """Another graph, for example one in which a step was changed."""
+    agent: AgentOrName | None = None
+    """Another agent, for example one with another model."""
+    messages: Messages | None = None
+    """Another conversation, for example one with an edited message."""
+    inputs: dict[str, Any] | None = None
+    """Other values by input handle, or of the variables of the agent."""
+    expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
+    """As in a case."""
+    gold_answer: str | None = None
+    """As in a case."""
+    mode: Mode | None = None
+    """As in a case."""
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """What its caller has sent, as it was sent."""
+        return self._sent
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, sent: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        body = read(sent)
+        body._sent = sent
+        return body
+
+
+OwnBody = CaseBody | GraphRunBody | AgentRunBody
+
+_BODIES: Mapping[Any, type[OwnBody]] = MappingProxyType(
+    {"graph": GraphRunBody, "agent": AgentRunBody}
+)
+
+
+def body_of_kind(sent: Any) -> OwnBody:
+    """Return what was sent as a body of its kind, a case if it names none.
+
+    Raises:
+        ValidationError: it is none.
+    """
     kind = sent.get("kind") if isinstance(sent, dict) else None
     body = _BODIES.get(kind, CaseBody) if isinstance(kind, str) else CaseBody
     return body.model_validate(sent)
 
 
-RunBody = Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_by_kind)]
-"""A run to accept: its ``kind`` says which, a case if there is none."""
+def _of_its_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingOnBody:
+    if isinstance(sent, dict) and "from" in sent:
+        return GoingOnBody.model_validate(sent)
+    return body_of_kind(sent)
+
+
+RunBody = Annotated[
+    CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, WrapValidator(_of_its_kind)
+]
+"""A run to accept: its ``kind`` says which, a case if there is none; ``from`` goes on from one."""
 
 
 class CancelBody(Body):

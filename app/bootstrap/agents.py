@@ -34,24 +34,29 @@ from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import Tool
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.tools.servers import NoServers, ToolServers
 from app.trace.payloads import Payloads
 
 
-def build_tools(settings: Settings, tools: tuple[Tool, ...]) -> ToolDispatch:
-    """Return the tools that the configuration allows.
+def build_tools(
+    settings: Settings, tools: tuple[Tool, ...], servers: ToolServers | None = None
+) -> ToolDispatch:
+    """Return the tools that the configuration allows, with those of ``servers``.
 
     Raises:
         StartupError: it allows or denies a tool that does not exist.
     """
     allow, deny = settings.tools.allow, settings.tools.deny
     known = [tool.spec.name for tool in tools]
-    require_known("tool", "tools.allow", allow or (), known)
-    require_known("tool", "tools.deny", deny, known)
+    serves = NoServers().serves if servers is None else servers.serves
+    for name, listed in (("tools.allow", allow or ()), ("tools.deny", deny)):
+        require_known("tool", name, (each for each in listed if not serves(each)), known)
     return ToolDispatch(
         ToolRegistry(tools),
         ToolPolicy(allow=None if allow is None else frozenset(allow), deny=frozenset(deny)),
         payloads=payloads_of(settings),
         retry=retry_policy(settings.retry),
+        servers=servers,
     )
 
 
@@ -132,11 +137,10 @@ def build_catalog(
         defaults=defaults,
         clock=lambda: datetime.now(UTC),
     )
-    known = [spec.name for spec in tools.usable()]
     agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
     return NodeCatalog(
         (
-            agent_type(agents, known),
+            agent_type(agents, tools, tools.servers),
             case_type(case),
             function_type(functions),
             llm_type(agents),
@@ -144,7 +148,7 @@ def build_catalog(
             router_type(),
             subgraph_type(),
             tool_type(tools, timezone=defaults.timezone),
-            toolset_type(known),
+            toolset_type(tools),
         )
     )
 

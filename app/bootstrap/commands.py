@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from caseworker_client import AsyncCaseworkerClient
+
 from app.bootstrap.configuration import (
     StartupError,
     logged_settings,
@@ -17,7 +19,7 @@ from app.bootstrap.configuration import (
     url_of,
     warn_of_near_misses,
 )
-from app.client import CaseworkerClient
+from app.harness.runner import RETRY
 from app.observability.logs import configure_logging
 from app.settings.schema import Settings
 
@@ -103,7 +105,7 @@ def upgrade_database() -> None:
 
 
 def run_with_client(
-    use: Callable[[CaseworkerClient], Awaitable[T]],
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
     *,
     url: str | None,
     log: Path,
@@ -132,7 +134,9 @@ def run_with_client(
 
 
 def _use_in_process(
-    use: Callable[[CaseworkerClient], Awaitable[T]], record: Path | None, about: Mapping[str, Any]
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
+    record: Path | None,
+    about: Mapping[str, Any],
 ) -> T:
     loaded = read_settings()
     warn_of_near_misses(loaded)
@@ -158,8 +162,8 @@ def _named_if_away() -> Iterator[None]:
         raise StartupError(DATABASE_AWAY) from None
 
 
-async def _use_remote(use: Callable[[CaseworkerClient], Awaitable[T]], url: str) -> T:
-    async with CaseworkerClient(url) as client:
+async def _use_remote(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str) -> T:
+    async with AsyncCaseworkerClient(url, retry=RETRY) as client:
         return await use(client)
 
 

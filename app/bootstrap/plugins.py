@@ -6,7 +6,8 @@ required parameter gets a :class:`ModelEndpoint` (providers) or :class:`ToolReso
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from difflib import get_close_matches
 from functools import cache
@@ -17,10 +18,11 @@ from app.bootstrap.configuration import StartupError
 from app.llm.ports import ModelEndpoint, ModelProvider
 from app.nodes.function import FunctionNode
 from app.observability.errors import message_of_error
-from app.settings.cases import PriceSettings, ToolSettings
+from app.settings.cases import McpSettings, PriceSettings, ToolSettings
 from app.tools.plotting.renderer import Renderer
 from app.tools.ports import Tool, ToolSpec
 from app.tools.resources import ToolResources
+from app.tools.servers import NoServers, ToolServers
 from app.tools.stocks.packaged import PackagedPrices
 from app.tools.stocks.prices import PriceSource
 
@@ -86,6 +88,8 @@ class Toolbox:
         made = [(at, _tool(at, resources)) for at in (*_registered(TOOLS, points), *named)]
         unique = _unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
         self.tools: tuple[Tool, ...] = tuple(unique.values())
+        self.servers = _tool_servers(settings.mcp, os.environ)
+        self._held.push_async_callback(self.servers.aclose)
 
     async def aclose(self) -> None:
         """End what draws pictures, if it was ever begun, and let go of connections."""
@@ -105,6 +109,39 @@ class Toolbox:
         )
         self._held.push_async_callback(prices.aclose)
         return prices
+
+
+def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServers:
+    """Return the configured servers; without any the SDK is not imported.
+
+    Raises:
+        StartupError: a server needs a variable that the environment does not have.
+    """
+    if not settings.servers:
+        return NoServers()
+    from app.adapters.mcp.config import ServerConfig
+    from app.adapters.mcp.servers import McpServers
+
+    def valued(name: str, variable: str) -> str:
+        if variable not in environ:
+            key = f"tools.mcp.servers.{name}"
+            raise StartupError(f"{key} names the variable {variable}, which is not set: set it.")
+        return environ[variable]
+
+    return McpServers(
+        ServerConfig(
+            name=name,
+            command=() if each.command is None else (each.command, *each.args),
+            env={variable: valued(name, variable) for variable in each.env},
+            url=each.url or "",
+            headers={header: valued(name, named) for header, named in each.headers.items()},
+            allow=None if each.allow is None else frozenset(each.allow),
+            timeout_seconds=each.timeout_seconds,
+            start_timeout_seconds=each.start_timeout_seconds,
+            max_message_bytes=each.max_result_kb * 1024,
+        )
+        for name, each in settings.servers.items()
+    )
 
 
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:

@@ -85,7 +85,7 @@ class Process:
             self._engines, self._journal, self._dispatch, store_limits(settings)
         )
         self._toolbox = Toolbox(settings.tools)
-        self.tools = build_tools(settings, self._toolbox.tools)
+        self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         self.models = build_models(settings, recorder)
         self.definitions = PostgresDefinitions(self._engines)
         self._artifacts = PostgresArtifacts(self._engines)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import httpx
 import uvicorn
 import uvloop
+from caseworker_client import AsyncCaseworkerClient
 from fastapi import FastAPI
 
 from app.adapters.providers.recorded import Recorder
@@ -20,7 +21,7 @@ from app.api.http_protocol import ConnectionLimits, bounded_by
 from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.configuration import url_of
 from app.bootstrap.process import Process, collect_garbage_seldom
-from app.client import CaseworkerClient
+from app.harness.runner import RETRY
 from app.settings.schema import Settings
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> 
 
 
 def use_in_process(
-    use: Callable[[CaseworkerClient], Awaitable[T]],
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
     settings: Settings,
     url: str,
     recorder: Recorder | None = None,
@@ -94,7 +95,7 @@ def use_in_process(
     async def opened() -> T:
         process = Process(settings, url, executes=True, recorder=recorder)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
-        client = CaseworkerClient("http://localhost", transport=transport)
+        client = AsyncCaseworkerClient("http://localhost", retry=RETRY, transport=transport)
         async with process.opened(), client:
             return await use(client)
 

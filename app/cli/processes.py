@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import typer
+from caseworker_client import AsyncCaseworkerClient, CaseworkerError
 from rich.rule import Rule
 
 from app.bootstrap.commands import check_configuration, run_server, run_worker, upgrade_database
 from app.cli.output import out, show, startup_errors
-from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 
 cli = typer.Typer()
 config_cli = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
@@ -76,18 +76,18 @@ def db_upgrade() -> None:
 async def _show_demo(url: str) -> None:
     """Post an example case over HTTP; print its answer, its trace and where to look."""
     try:
-        async with CaseworkerClient(url) as client:
-            run = await client.post_run({"input": DEMO_QUESTION}, wait_seconds=DEMO_WAIT_SECONDS)
-            explained = await client.explain(run["run_id"])
-    except (ApiError, ServiceUnreachableError) as error:
+        async with AsyncCaseworkerClient(url) as client:
+            run = await client.run_case(DEMO_QUESTION, wait_seconds=DEMO_WAIT_SECONDS)
+            explained = await client.explain_run(run.run_id)
+    except CaseworkerError as error:
         show(f"The example case failed: {error}")
         return
-    result = run.get("result") or {}
+    result = run.result or {}
     out.print(Rule("An example case", align="left"))
     show(f"question  {DEMO_QUESTION}\nanswer    {result.get('answer')}")
     out.print(Rule("Its trace", align="left"))
     show(explained)
     out.print(Rule("Where to look", align="left"))
-    for path in ("/docs", f"/runs/{run['run_id']}", f"/runs/{run['run_id']}/trace", "/readyz"):
+    for path in ("/docs", f"/runs/{run.run_id}", f"/runs/{run.run_id}/trace", "/readyz"):
         show(f"{url}{path}")
     out.print("Ctrl+C ends the service.")

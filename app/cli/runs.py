@@ -1,16 +1,15 @@
 """Commands of a caller: run cases and graphs, look at runs, cancel them."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
+from caseworker_client import CaseworkerClient, CaseworkerError, Run
 
 from app.bootstrap.commands import service_url
 from app.cli.budget_options import with_budget
 from app.cli.output import fail, out, show, startup_errors
-from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 
 cli = typer.Typer()
 graph_cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
@@ -76,11 +75,11 @@ def validate_graph(file: GraphFile, url: Url = None) -> None:
     """Print everything that is wrong with a graph."""
     graph = _read(file.read(), "graph")
 
-    async def ask(client: CaseworkerClient) -> None:
-        found = await client.validate_graph(graph)
-        for problem in found["problems"]:
-            show(f"{problem['severity']}  {problem['place'] or 'graph'}: {problem['message']}")
-        if not found["valid"]:
+    def ask(client: CaseworkerClient) -> None:
+        found = client.validate_graph(graph)
+        for problem in found.problems:
+            show(f"{problem.severity}  {problem.place or 'graph'}: {problem.message}")
+        if not found.valid:
             raise typer.Exit(_EARLY)
         out.print("The graph is valid.")
 
@@ -96,12 +95,12 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
 
-    async def ask(client: CaseworkerClient) -> None:
-        page = await client.list_runs(status=status, limit=limit)
+    def ask(client: CaseworkerClient) -> None:
+        page = client.list_runs(status=status, limit=limit)
         if as_json:
-            out.print_json(data=page)
+            out.print_json(data=page.as_json())
             return
-        for run in page["runs"]:
+        for run in page.as_json()["runs"]:
             show(f"{run['created_at']}  {run['kind']:5}  {run['status']:9}  {run['run_id']}")
 
     _talk(url, ask)
@@ -116,13 +115,14 @@ def events(
 ) -> None:
     """Follow what happens in a run until it has ended."""
 
-    async def ask(client: CaseworkerClient) -> None:
-        async for event in client.events(run_id, after=after):
+    def ask(client: CaseworkerClient) -> None:
+        for event in client.stream_events(run_id, after=after):
+            sent = event.as_json()
             if as_json:
-                show(json.dumps(event))
+                show(json.dumps(sent))
                 continue
-            details = json.dumps(event["data"]) if event["data"] else ""
-            words = (f"{event['seq']:4}", event["ts"], event["type"], event["step_id"], details)
+            details = json.dumps(event.data) if event.data else ""
+            words = (f"{event.seq:4}", sent["ts"], event.type, event.step_id, details)
             show("  ".join(word for word in words if word))
 
     _talk(url, ask)
@@ -136,8 +136,8 @@ def cancel(
 ) -> None:
     """Cancel a run and print the receipt."""
 
-    async def ask(client: CaseworkerClient) -> None:
-        out.print_json(data=await client.cancel_run(run_id, reason=reason))
+    def ask(client: CaseworkerClient) -> None:
+        out.print_json(data=client.cancel_run(run_id, reason=reason).as_json())
 
     _talk(url, ask)
 
@@ -150,11 +150,11 @@ def trace(
 ) -> None:
     """Print what a run did, call by call."""
 
-    async def ask(client: CaseworkerClient) -> None:
+    def ask(client: CaseworkerClient) -> None:
         if as_json:
-            out.print_json(data=await client.trace(run_id))
+            out.print_json(data=client.get_trace(run_id).as_json())
         else:
-            show(await client.explain(run_id))
+            show(client.explain_run(run_id))
 
     _talk(url, ask)
 
@@ -171,25 +171,25 @@ def _post(
     named = {} if run_id is None else {"run_id": run_id}
     limits = {"budget": dict(budget)} if budget else {}
 
-    async def ask(client: CaseworkerClient) -> None:
-        posted = await client.post_run({**body, **named, **limits}, wait_seconds=wait)
+    def ask(client: CaseworkerClient) -> None:
+        posted = client.create_run({**body, **named, **limits}, wait_seconds=wait)
         if as_json:
-            out.print_json(data=posted)
+            out.print_json(data=posted.as_json())
         else:
             _show_end(posted)
-        if posted["status"] != "completed":
+        if posted.status != "completed":
             raise typer.Exit(_EARLY)
 
     _talk(url, ask)
 
 
-def _show_end(run: Mapping[str, Any]) -> None:
-    result, stop = run["result"] or {}, run["stop"] or {}
-    show(f"run     {run['run_id']}\nstatus  {run['status']}")
+def _show_end(run: Run) -> None:
+    result = run.result or {}
+    show(f"run     {run.run_id}\nstatus  {run.status}")
     if result.get("answer") is not None:
         show(f"answer  {result['answer']}")
-    elif stop.get("reason"):
-        show(f"reason  {stop['reason']}")
+    elif run.stop is not None and run.stop.reason:
+        show(f"reason  {run.stop.reason}")
     for step_id, outputs in result.get("outputs", {}).items():
         show(f"output  {step_id}: {json.dumps(outputs, ensure_ascii=False)}")
 
@@ -201,17 +201,13 @@ def _read(text: str, what: str) -> Any:
         fail(f"The {what} is not JSON: {error}")
 
 
-def _talk(url: str | None, ask: Callable[[CaseworkerClient], Awaitable[Any]]) -> None:
+def _talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
     with startup_errors():
         address = url or service_url()
-
-    async def talk() -> None:
-        async with CaseworkerClient(address) as client:
-            await ask(client)
-
     try:
-        asyncio.run(talk())
-    except (ApiError, ServiceUnreachableError) as error:
+        with CaseworkerClient(address) as client:
+            ask(client)
+    except CaseworkerError as error:
         fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

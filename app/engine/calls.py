@@ -88,7 +88,7 @@ class Calls:
             return _replay(before)
         self.token.check()
         self.detached.check(call.key)
-        once = call.once if before is None else NOTHING
+        once = call.once if before is None or before.taken_over else NOTHING
         made = _Performance(self, call, attempt, parent, scope, once)
         try:
             reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
@@ -117,7 +117,7 @@ class Calls:
         before = self.journal.recorded(call.key.text)
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             return None
-        if before.request_hash != call.request_hash:
+        if before.request_hash != call.request_hash and not before.taken_over:
             return None
         if before.outcome is CallOutcome.UNKNOWN and not call.repeatable:
             raise OutcomeUnknownError("An earlier try may have taken effect.")

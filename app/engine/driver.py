@@ -307,7 +307,7 @@ class GraphExecution:
         recorded = self._step_runner.recorded(step_id)
         if recorded is None or recorded.outcome is not CallOutcome.UNKNOWN:
             return False
-        return stop_in(recorded) is None
+        return not recorded.taken_over and stop_in(recorded) is None
 
     async def _drain(self, reason: str) -> asyncio.CancelledError | None:
         """Cancel the steps that still work, and wait for them; abandon what will not end.

@@ -41,6 +41,9 @@ BUDGET_WARNING: Final = "budget.warning"
 LATE_RESULT: Final = "late_result"
 """Abandoned work came to an end after all; its result was dropped."""
 
+STREAMED: Final = frozenset({THINKING, CONTENT_CHUNK})
+"""The parts of answers, which are shown while they are written."""
+
 LIFECYCLE: Final = frozenset(
     {STEP_STARTED, STEP_RESUMED, STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED, STEP_SKIPPED}
 )

@@ -33,6 +33,8 @@ class Recorded:
     request_hash: str
     value: Any = None
     """The JSON value of a result, or of a failure."""
+    taken_over: bool = False
+    """True of what another run has recorded: it counts whatever is asked now, and costs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,23 +143,32 @@ class StepRunner:
         charged: bool = False,
     ) -> FlowContext:
         """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
-        if recorded is None:
+        if recorded is None or recorded.taken_over:
+            kind = STEP_STARTED
             if not charged:
                 self._scope.charge(ONE_STEP)
             report.charge = ONE_STEP
-        elif recorded.value is not None:
+        else:
+            kind = STEP_RESUMED
             report.failed_before = recorded.value
         self.holder.path = path
-        report.node = node = self._trace.begin_step(self._parent, path.text, step.metadata)
+        node = None if recorded is None else self._node_that_goes_on(recorded)
+        if node is None:
+            node = self._trace.begin_step(self._parent, path.text, step.metadata)
+        report.node = node
         report.status, report.started_ns = RUNNING, self._readings[0]
         if self._journal is not None:
             entry = step_entry(path, report.charge, value=report.failed_before)
             self._journal.note(node, entry)
         if self._events is not None:
-            kind = STEP_STARTED if recorded is None else STEP_RESUMED
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.begun[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
+
+    def _node_that_goes_on(self, recorded: Recorded) -> str | None:
+        """Return the CallNode that another run has left open for this step, if it is not begun."""
+        goes_on = recorded.taken_over and self._trace.mark_running(recorded.node_id)
+        return recorded.node_id if goes_on else None
 
     async def _charge_in_line(self, refused: BudgetExceededError) -> None:
         """Charge a step once others have settled what they had reserved of the limit on steps."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
+from caseworker_client import AsyncCaseworkerClient, CaseworkerError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 from app.harness.dataset import Dataset, DatasetError, Mode, load_dataset
 from app.harness.evaluation import Evaluation, OutputFolder, Plan, evaluate, new_evaluation_id
 from app.harness.gates import Targets, read_metrics
@@ -38,7 +38,7 @@ class WithClient(Protocol):
 
     def __call__(
         self,
-        use: Callable[[CaseworkerClient], Awaitable[Evaluation]],
+        use: Callable[[AsyncCaseworkerClient], Awaitable[Evaluation]],
         *,
         url: str | None,
         log: Path,
@@ -217,7 +217,7 @@ def _evaluated(
                 record=record,
                 about=plan.conditions,
             )
-    except (ApiError, ServiceUnreachableError, DatasetError, OSError) as error:
+    except (CaseworkerError, DatasetError, OSError) as error:
         _refuse(str(error))
     except KeyboardInterrupt:
         sys.stderr.write(f"interrupted; what had ended until then stands in {plan.folder.path}\n")

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.client import CaseworkerClient
+from caseworker_client import AsyncCaseworkerClient
+
 from app.harness.dataset import Dataset
 from app.harness.gates import Miss, Targets, log_warnings, missed
 from app.harness.metrics import Metrics, metrics_of
@@ -133,7 +134,7 @@ def new_evaluation_id() -> str:
     return f"eval-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-async def evaluate(plan: Plan, service: CaseworkerClient, progress: Progress) -> Evaluation:
+async def evaluate(plan: Plan, service: AsyncCaseworkerClient, progress: Progress) -> Evaluation:
     """Run the cases, write the folder, and log a warning for every target that was missed.
 
     An evaluation that is interrupted writes what it has and judges nothing.
@@ -146,7 +147,7 @@ async def evaluate(plan: Plan, service: CaseworkerClient, progress: Progress) ->
         OSError: the folder cannot be written.
     """
     version = await service.service_version()
-    plan = plan.for_models(await service.models())
+    plan = plan.for_models(await service.list_models())
     plan.folder.prepare()
     record = _Record(plan, version, progress)
     runner = Runner(service, plan.run, evaluation_id=plan.evaluation_id)

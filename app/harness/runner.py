@@ -3,13 +3,18 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
+from caseworker_client import (
+    ApiError,
+    AsyncCaseworkerClient,
+    RetryPolicy,
+    Run,
+    ServiceUnreachableError,
+)
 
-from app.client import ApiError, CaseworkerClient, ServiceUnreachableError
 from app.harness.dataset import EvalCase, Mode
 from app.harness.results import Trial
 
@@ -17,7 +22,9 @@ _LONGEST_WAIT_SECONDS = 20
 _LAST_SECONDS = 10
 """How long an interrupted evaluation waits for the end of the runs that it has cancelled."""
 _REFUSALS = frozenset({400, 413, 422})
-_OVERLOAD = frozenset({429, 502, 503, 504})
+
+RETRY = RetryPolicy(attempts=6)
+"""For the client of an evaluation: one lost answer must not spoil a trial."""
 
 EvalProtocol = Literal["blind", "with_gold"]
 
@@ -46,14 +53,12 @@ class Runner:
 
     def __init__(
         self,
-        service: CaseworkerClient,
+        service: AsyncCaseworkerClient,
         options: RunOptions,
         *,
         evaluation_id: str,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Run cases under ids that begin with ``evaluation_id``, at most 25 characters."""
-        self._sleep = sleep
         self._service = service
         self._options = options
         self._evaluation_id = evaluation_id
@@ -120,37 +125,30 @@ class Runner:
         trial = Trial(case=case, repeat=repeat, run_id=run_id)
         try:
             run = await self._ended(self._body(case, repeat, run_id))
-            trial = replace(trial, seconds=time.monotonic() - began, run=run)
+            trial = replace(
+                trial, seconds=time.monotonic() - began, run=None if run is None else run.as_json()
+            )
             if run is not None:
-                return replace(trial, trace=await self._service.trace(run_id))
+                return replace(trial, trace=(await self._service.get_trace(run_id)).as_json())
             cause = f"it did not end within {self._options.timeout_seconds:g} seconds"
         except ApiError as error:
             cause = f"{error.status}: {error}"
-            if error.status in _REFUSALS and _is_about_input(error.problem):
+            if error.status in _REFUSALS and _is_about_input(error):
                 return replace(trial, seconds=time.monotonic() - began, refusal=cause)
         except ServiceUnreachableError as error:
             cause = str(error)
         return replace(trial, seconds=trial.seconds or time.monotonic() - began, error=cause)
 
-    async def _ended(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def _ended(self, body: Mapping[str, Any]) -> Run | None:
         """Return the finished run, or None, and cancel it, if it takes too long."""
         until = time.monotonic() + self._options.timeout_seconds
         while (left := until - time.monotonic()) > 0:
-            run = await self._posted(body, min(_LONGEST_WAIT_SECONDS, math.ceil(left)))
-            if run["finished_at"] is not None:
+            wait_seconds = min(_LONGEST_WAIT_SECONDS, math.ceil(left))
+            run = await self._service.create_run(body, wait_seconds=wait_seconds)
+            if run.ended:
                 return run
         await self._stop(body["run_id"], "The evaluation waited long enough.")
         return None
-
-    async def _posted(self, body: Mapping[str, Any], wait_seconds: int) -> dict[str, Any]:
-        again = AsyncRetrying(
-            sleep=self._sleep,
-            retry=retry_if_exception(_is_passing),
-            wait=wait_exponential(0.25, max=5),
-            stop=stop_after_attempt(6),
-            reraise=True,
-        )
-        return await again(self._service.post_run, body, wait_seconds=wait_seconds)
 
     async def _stop(self, run_id: str, reason: str) -> None:
         try:
@@ -183,13 +181,5 @@ def _is_cut_off(trial: Trial) -> bool:
     return trial.error is not None or (trial.run or {}).get("status") == "cancelled"
 
 
-def _is_about_input(problem: Mapping[str, Any]) -> bool:
-    errors = problem.get("errors") or []
-    return bool(errors) and all(error.get("field") == "input" for error in errors)
-
-
-def _is_passing(error: BaseException) -> bool:
-    """Tell whether a failure may be over in a moment."""
-    if isinstance(error, ApiError):
-        return error.status in _OVERLOAD
-    return isinstance(error, ServiceUnreachableError)
+def _is_about_input(refused: ApiError) -> bool:
+    return bool(refused.errors) and all(error.field == "input" for error in refused.errors)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -19,6 +20,7 @@ from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent
 from app.engine.context import FlowContext
 from app.engine.step_path import StepPath
 from app.llm.forms import StatedSchema, StructuredOutput, read_json, storable, storable_json
+from app.llm.message_log import MessageLog, StoredPrompt, message_json
 from app.llm.metering import Metering
 from app.llm.ports import (
     Delta,
@@ -121,7 +123,7 @@ class Completion:
         return (self.cost_usd or Decimal(0)) if self.estimated else Decimal(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Exchange:
     """One request to one model in one form."""
 
@@ -134,27 +136,60 @@ class Exchange:
     metadata: Mapping[str, Any]
     wants_json: bool = False
     """Whether the reply must be JSON, in whatever form it is asked for."""
+    log: MessageLog | None = None
+    """The conversation that it asks with, if the messages of the request are those of a log."""
 
-    @property
+    @cached_property
     def request_hash(self) -> str:
-        """Identifies the request; a recorded reply to another request is not replayed."""
+        """Identifies the request; a recorded reply to another request is not replayed.
+
+        It is the SHA-256 of a JSON document, whose messages a log has read already.
+        """
         request, schema = self.request, self.request.json_schema
         asked: dict[str, Any] = {
             "provider": self.model.provider.name,
             "model": self.model.model,
-            "messages": [
-                [message.role, message.content, *filter(None, (message.extras(),))]
-                for message in request.messages
-            ],
             "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
             "seed": request.seed,
-            "max_output_tokens": request.max_output_tokens,
         }
         if request.tools:
             asked["tools"] = [asdict(tool) for tool in request.tools]
         if request.temperature != self.model.temperature:
             asked["temperature"] = request.temperature
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
+        if self.log is None:
+            said = ", ".join(map(message_json, request.messages))
+            hasher = hashlib.sha256(f"{head}{said}".encode())
+        else:
+            hasher = self.log.hashed(head, len(request.messages))
+        hasher.update(f"], {json.dumps(asked, sort_keys=True)[1:]}".encode())
+        return hasher.hexdigest()
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        """What a trace shows of the request beside its messages."""
+        request, external = self.request, self.model.provider.external
+        return {
+            "max_output_tokens": request.max_output_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "json_schema": request.json_schema if external else None,  # others do not read it
+            "tools": [tool.name for tool in request.tools] or None,
+        }
+
+    def note_stored(self, value: Mapping[str, Any]) -> None:
+        """Note in the log that the prompt is stored, and with it the journaled answer."""
+        log, count = self.log, len(self.request.messages)
+        if log is None or (log.stored is not None and log.stored.messages > count):
+            return
+        key = self.key.text
+        log.stored = StoredPrompt(
+            call_key=key if log.stored is None else log.stored.call_key,
+            messages=count,
+            parameters=self.parameters,
+            reply_key=key,
+            reply=completion_of(self, value, wants_json=False).message,
+        )
 
 
 class Exchanges:
@@ -214,27 +249,26 @@ class Exchanges:
             parts = None if on_delta is None else _Parts(on_delta, number)
             return await _attempt(chosen, replace(request, origin=origin, on_delta=parts), metering)
 
+        before = context.calls.journal.recorded(exchange.key.text)
         value = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
-        return _completion(exchange, value)
+        if before is None or before.request_hash == call.request_hash:
+            exchange.note_stored(value)
+        return completion_of(exchange, value, wants_json=exchange.wants_json)
 
     def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
-        """Return what a trace keeps of a request."""
-        request, external = exchange.request, exchange.model.provider.external
-        parameters: dict[str, Any] = {
-            "max_output_tokens": request.max_output_tokens,
-            "temperature": request.temperature,
-            "seed": request.seed,
-            "json_schema": request.json_schema if external else None,  # others do not read it
-        }
-        if request.tools:
-            parameters["tools"] = [tool.name for tool in request.tools]
-        messages = [
-            {"role": message.role, "content": message.content, **message.extras()}
-            for message in request.messages
-        ]
-        return self._payloads.prompt(messages, parameters)
+        """Return what a trace keeps of a request: of a conversation, what it adds."""
+        stored = None if exchange.log is None else exchange.log.stored
+        if stored is None:
+            messages = [_shown_message(message) for message in exchange.request.messages]
+            return self._payloads.prompt(messages, exchange.parameters)
+        added = exchange.request.messages[stored.messages :]
+        messages = [stored.refers_to(message) or _shown_message(message) for message in added]
+        same = stored.parameters == exchange.parameters
+        shown = self._payloads.prompt(messages, {} if same else exchange.parameters)
+        after = {"call_key": stored.call_key, "messages": stored.messages}
+        return None if shown is None else {**shown, "after": after}
 
     def _metering(self, exchange: Exchange) -> Metering:
         chosen = exchange.model
@@ -244,7 +278,12 @@ class Exchanges:
                 return chosen.price.cost_usd(usage)
             return self._list_price(chosen.provider.name, chosen.model, usage)
 
-        return Metering(exchange.request, price, min_output_tokens=chosen.min_output_tokens)
+        return Metering(
+            exchange.request,
+            price,
+            min_output_tokens=chosen.min_output_tokens,
+            messages_bytes=None if exchange.log is None else exchange.log.size_bytes,
+        )
 
 
 _METERED = (Dimension.TOKENS, Dimension.COST_USD)
@@ -314,11 +353,15 @@ def _beside_text(reply: ModelReply) -> dict[str, Any]:
     return {name: storable_json(value) for name, value in beside.items() if value}
 
 
-def _completion(exchange: Exchange, value: Mapping[str, Any]) -> Completion:
-    """Return an answer as it was journaled."""
+def _shown_message(message: Message) -> dict[str, Any]:
+    return {"role": message.role, "content": message.content, **message.extras()}
+
+
+def completion_of(exchange: Exchange, value: Mapping[str, Any], *, wants_json: bool) -> Completion:
+    """Return an answer as it was journaled, or the JSON in it."""
     cost = value["cost_usd"]
     read = {
-        "text": read_json(value["text"]) if exchange.wants_json else value["text"],
+        "text": read_json(value["text"]) if wants_json else value["text"],
         "cost_usd": None if cost is None else Decimal(cost),
         "provider": exchange.model.provider.name,
         "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),

@@ -24,6 +24,7 @@ from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
 from app.llm.exchange import Completion, Exchange, Exchanges, OnDelta, Tier, TierModel
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
+from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from app.llm.pricing import ListPrice
 from app.trace.payloads import REDACTED, Payloads
@@ -50,6 +51,7 @@ class _LogicalCall:
     name: str
     key: StepPath
     messages: tuple[Message, ...]
+    log: MessageLog | None
     json_schema: Mapping[str, Any] | None
     tools: tuple[ToolDefinition, ...]
     seed: int | None
@@ -81,9 +83,11 @@ class _LogicalCall:
         metadata = {"tier": self.tier.value, "provider": chosen.provider.name}
         if self.json_schema is not None:
             metadata["structured_output"] = form.value
+        request = in_form(request, form)
         return Exchange(
             model=chosen,
-            request=in_form(request, form),
+            request=request,
+            log=self.log if request.messages is self.messages else None,
             name=self.name,
             key=self.key_of(number, form),
             metadata={**metadata, "fallback": number} if number else metadata,
@@ -149,6 +153,7 @@ class ModelGateway:
         a replayed call has no parts. ``temperature`` takes the place of the configured one.
         ``model`` names a model of the tier, or another one of its provider, that is asked first.
         ``charge`` is charged once with the call.
+        Of ``messages`` that are a ``MessageLog``, a call stores and hashes only what it adds.
 
         Raises:
             CallFailedError: no model of the tier has answered, retries included; it holds the last
@@ -161,6 +166,7 @@ class ModelGateway:
             name=name,
             key=context.path.call(key),
             messages=tuple(messages),
+            log=messages if isinstance(messages, MessageLog) else None,
             json_schema=json_schema,
             tools=tuple(tools),
             seed=seed,
@@ -223,7 +229,8 @@ class ModelGateway:
             before = asked.context.calls.journal.recorded(asked.key_of(number, forms[at]).text)
             if before is None or before.outcome is CallOutcome.NOT_MADE:
                 continue
-            if before.request_hash == asked.exchange(chosen, number, forms[at]).request_hash:
+            same = asked.exchange(chosen, number, forms[at]).request_hash
+            if before.taken_over or before.request_hash == same:
                 return forms[at:]
         best = self._learned.get(_endpoint(chosen))
         known = [form for form in forms if best is None or form.simplicity >= best.simplicity]

@@ -28,14 +28,22 @@ Price = Callable[[TokenUsage], Decimal]
 class Metering:
     """The request of one exchange, as large as its budget allows, and what it costs."""
 
-    def __init__(self, request: ModelRequest, price: Price, *, min_output_tokens: int) -> None:
+    def __init__(
+        self,
+        request: ModelRequest,
+        price: Price,
+        *,
+        min_output_tokens: int,
+        messages_bytes: int | None = None,
+    ) -> None:
         """Meter attempts at ``request``; no fewer than ``min_output_tokens`` are ever asked for.
 
-        Fewer only where the request itself asks for fewer.
+        Fewer only where the request itself asks for fewer. ``messages_bytes`` is the size of its
+        messages, where it is known.
         """
         self._request = request
         self._price = price
-        self._full = estimate_tokens(request)
+        self._full = estimate_tokens(request, messages_bytes=messages_bytes)
         self._least = min(min_output_tokens, self._full.tokens_out)
         self._allowed = self._full
         """The estimate of the next attempt, or of the one that is made."""

@@ -48,6 +48,9 @@ class Message:
     provider_state: Mapping[str, Any] | None = None
     """JSON that the provider of an assistant's message wants to see again with it, such as the
     signature of its thinking; others ignore it."""
+    result_of: str | None = field(default=None, compare=False)
+    """Of a ``tool`` message: the key of the journaled call whose result its content is, as compact
+    JSON and unabridged. It is not sent; what is stored of a prompt names the call instead."""
 
     def extras(self) -> dict[str, Any]:
         """Return what it carries beside role and content, as JSON; nothing if it is plain text."""

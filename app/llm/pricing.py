@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from app.llm.forms import StatedSchema
-from app.llm.ports import ModelReply, ModelRequest, TokenUsage
+from app.llm.ports import Message, ModelReply, ModelRequest, TokenUsage
 
 ListPrice = Callable[[str, str, TokenUsage], Decimal]
 """Returns the public price in US dollars of one attempt at a provider's model.
@@ -70,17 +70,24 @@ class TokenPrice:
         return (cost + usage.tokens_out * self.usd_per_million_out) / _MILLION
 
 
-def estimate_tokens(request: ModelRequest) -> TokenUsage:
+def message_bytes(message: Message) -> int:
+    """Return the UTF-8 bytes of a message."""
+    extras = message.extras()
+    return _bytes(message.content) + (_bytes(_json(extras)) if extras else 0)
+
+
+def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None) -> TokenUsage:
     """Estimate the tokens of an attempt from above, before it is made.
 
     Input: the UTF-8 bytes of the messages, the schema and the tools, three to a token, and eight
     tokens a message or tool for its frame. English comes to four characters a token and more, so
     it is overstated by a third; digits, JSON and code come to three; a Chinese character has three
     bytes and is about one token. Output: all that the request allows, or ``DEFAULT_OUTPUT_TOKENS``.
+    ``messages_bytes`` is the size of the messages, where it is known.
     """
-    texts = [message.content for message in request.messages]
-    texts += [_json(extras) for message in request.messages if (extras := message.extras())]
-    texts += [_json(asdict(tool)) for tool in request.tools]
+    if messages_bytes is None:
+        messages_bytes = sum(map(message_bytes, request.messages))
+    texts = [_json(asdict(tool)) for tool in request.tools]
     schema = request.json_schema
     if isinstance(schema, StatedSchema):
         texts.append(schema.text)
@@ -89,7 +96,7 @@ def estimate_tokens(request: ModelRequest) -> TokenUsage:
     frames = _TOKENS_PER_MESSAGE * (len(request.messages) + len(request.tools) + 1)
     limit = request.max_output_tokens
     return TokenUsage(
-        tokens_in=_tokens(*texts) + frames,
+        tokens_in=_tokens(messages_bytes + sum(map(_bytes, texts))) + frames,
         tokens_out=DEFAULT_OUTPUT_TOKENS if limit is None else limit,
     )
 
@@ -107,7 +114,7 @@ def estimate_lost(estimate: TokenUsage, seconds: float) -> TokenUsage:
 def estimate_unmetered(estimate: TokenUsage, reply: ModelReply) -> TokenUsage:
     """Estimate what an attempt has used that was answered without counts."""
     arguments = (call.arguments for call in reply.tool_calls)
-    written = _tokens(reply.text, reply.thinking, *arguments)
+    written = _tokens(sum(map(_bytes, (reply.text, reply.thinking, *arguments))))
     return replace(estimate, tokens_out=min(estimate.tokens_out, written))
 
 
@@ -115,6 +122,9 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _tokens(*texts: str) -> int:
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return -(-size // _BYTES_PER_TOKEN)
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _tokens(size_bytes: int) -> int:
+    return -(-size_bytes // _BYTES_PER_TOKEN)

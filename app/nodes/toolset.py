@@ -1,6 +1,6 @@
 """Steps that use tools: one that runs a tool, and one that names tools for others."""
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -123,7 +123,7 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
     return tools
 
 
-def toolset_type(known: Collection[str]) -> NodeType:
+def toolset_type(known: Container[str]) -> NodeType:
     """Return the type of steps that name tools for others; ``known`` are those that may be used."""
 
     def faults(data: ToolsetData) -> list[Fault]:
@@ -223,7 +223,7 @@ def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:
     """Return the type of steps that use a tool; ``timezone`` is that of runs that ask for none."""
 
     def faults(data: ToolData) -> list[Fault]:
-        if tools.tool(data.tool) is None:
+        if data.tool not in tools:
             return [("tool", _unknown(data.tool))]
         if data.args is None or not data.args.constant:
             return []

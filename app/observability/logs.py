@@ -18,7 +18,7 @@ LOG_FIELDS = frozenset(
         *("tier", "step_type", "tool", "args", "token_usage", "output_summary", "metric"),
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
-        *("model", "provider", "fallback"),
+        *("model", "provider", "fallback", "server", "agent", "turns", "terminate_reason"),
     }
 )
 """The fields that a log line may have; the value of any other is not shown."""
@@ -31,6 +31,9 @@ _VERBOSE = (
     *("procrastinate", "sqlalchemy"),
 )
 """Libraries that log prompts, rows, queue steps or imports: only their warnings are logged."""
+
+_SILENT = ("mcp",)
+"""Libraries whose problems are errors of our calls: their lines would quote what others sent."""
 
 _OWN_HANDLERS = ("uvicorn", "uvicorn.access", "uvicorn.error")
 """Loggers that bring handlers of their own."""
@@ -58,6 +61,8 @@ def configure_logging(
     root.setLevel(threshold)
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    for name in _SILENT:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     for name in _OWN_HANDLERS:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

@@ -11,6 +11,14 @@ class RunNotFoundError(LookupError):
     """There is no such run, or it belongs to somebody else."""
 
 
+class SourceNotFoundError(RunNotFoundError):
+    """There is no run to go on from, or it belongs to somebody else."""
+
+
+class SourceNotEndedError(Exception):
+    """The run to go on from has not ended."""
+
+
 class CallNotFoundError(LookupError):
     """The run has made no such call."""
 

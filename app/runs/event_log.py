@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, Event
+from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
 from app.runs.run import EventRecord, RunStatus
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
 
@@ -63,6 +63,11 @@ class EventLog:
     def __bool__(self) -> bool:
         """Tell whether there is an event that may not be stored yet."""
         return bool(self._fresh or self._numbered)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the last event is a part of an answer that was not sent to the store yet."""
+        return bool(self._fresh) and self._fresh[-1][0].type in STREAMED
 
     def add(self, event: Event) -> None:
         """Take an event.

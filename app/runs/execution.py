@@ -20,7 +20,7 @@ from app.runs.event_log import run_ended
 from app.runs.journal import RunJournal
 from app.runs.outcome import RunOutcome, close
 from app.runs.ports import JournalStore, LateResult
-from app.runs.replay import graph_of, reopened, spent_before
+from app.runs.replay import graph_of, reopened, spent_before, taken_over_by
 from app.runs.run import CallRecord, EventRecord, FinishRun, Run
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
@@ -42,6 +42,7 @@ class Execution:
         self.run = run
         self.token = token
         self.graph, self.root = graph_of(run, earlier)
+        self.taken_over = taken_over_by(run, earlier)
         self._ended = False
         self.journal = RunJournal(
             run=run,

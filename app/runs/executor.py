@@ -241,7 +241,7 @@ class RunExecutor:
     async def _run(self, active: _Active, permitted_at: float) -> None:
         run = active.run
         earlier: Sequence[CallRecord] = ()
-        if run.fence > 1:
+        if run.fence > 1 or run.request.source is not None:
             earlier = await when_there(partial(self._store.calls, run.key))
         begin = partial(
             Execution,
@@ -316,7 +316,8 @@ class RunExecutor:
         if self._is_exhausted(run):
             return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
         begun = RUN_RESUMED if run.last_seq else RUN_STARTED
-        execution.journal.emit(Event(type=begun, data={"attempt": run.attempts}))
+        about = {"attempt": run.attempts, **execution.taken_over}
+        execution.journal.emit(Event(type=begun, data=about))
         deadline = deadline_of(run.request.deadline, active.token)
         try:
             with seconds_of(execution.scope, active.token), deadline:

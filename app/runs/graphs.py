@@ -1,8 +1,9 @@
 """Registered graphs and agents: what they are, what they need of a store and a catalog of nodes.
 
-A definition is a graph or an agent under a name; the names of either kind are its own. Every change is a new version; versions never change, and
-their numbers are never used again. A definition may contain others, which it names in the data of
-its steps: ``{"name", "version"?}``, where no version means the newest one.
+A definition is a graph or an agent under a name; the names of either kind are its own. Every
+change is a new version; versions never change, and their numbers are never used again. A
+definition may contain others, which it names: ``{"name", "version"?}``, where no version means the
+newest one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -143,8 +144,8 @@ class DefinitionStore(Protocol):
         """Return those of some definitions that exist.
 
         Raises:
-            DefinitionsTooLargeError: they are larger than ``max_bytes`` together, each counted once;
-                none of them was read.
+            DefinitionsTooLargeError: they are larger than ``max_bytes`` together, each counted
+                once; none of them was read.
         """
         ...
 
@@ -161,7 +162,7 @@ class DefinitionStore(Protocol):
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the versions under the name of ``ref``, newest first; none if there is no such name."""
+        """Return the versions under the name of ``ref``, newest first; none if there is none."""
         ...
 
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:

@@ -22,7 +22,7 @@ import structlog
 from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.control.usage import Charge
 from app.engine.cancellation import CancellationToken
-from app.engine.events import Event
+from app.engine.events import STREAMED, Event
 from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
 from app.runs.event_log import EventLog
@@ -55,6 +55,8 @@ or a slow database, still later."""
 
 SOON_SECONDS = 0.05
 """How long a change waits for others before it is stored without a barrier."""
+AT_ONCE_SECONDS = 0.002
+"""How long a part of an answer does, which somebody may be reading."""
 
 
 ROW_BYTES = 500
@@ -168,14 +170,18 @@ class RunJournal:
         Raises:
             ValueError: its data is not JSON, or its type is none that a node may use.
         """
-        if not self._closed:
-            self._events.add(event)
-            self.touch()
+        if self._closed:
+            return
+        self._events.add(event)
+        if event.type in STREAMED and self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
 
-    def touch(self) -> None:
+    def touch(self, seconds: float = SOON_SECONDS) -> None:
         """Have the changes of the graph stored soon."""
         if self._soon is None and self._writing is None and not self._closed:
-            self._soon = asyncio.get_running_loop().call_later(SOON_SECONDS, self._write_soon)
+            self._soon = asyncio.get_running_loop().call_later(seconds, self._write_soon)
 
     async def barrier(self, *, external: bool) -> None:
         """Pass only with a fresh permission; store everything first if the call is external.
@@ -313,7 +319,7 @@ class RunJournal:
         self._writing = None
         more = self._unwritten or self._graph.revision > self._revision or self._events
         if more and not writing.cancelled() and writing.result():
-            self.touch()
+            self.touch(AT_ONCE_SECONDS if self._events.streams else SOON_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

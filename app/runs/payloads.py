@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
+from app.runs.conversations import beginning_of, whole_request
 from app.runs.errors import CallNotFoundError, RunNotFoundError
 from app.runs.ports import RunStore
 from app.runs.run import CallRecord, Run, RunKey
@@ -69,17 +70,32 @@ class PayloadReading:
         return CallPayload(
             run=run,
             record=record,
-            payload=self._shown(record, await self._inputs_of(run, record)),
+            payload=await self._whole(run, record),
             attempts=tuple(attempts),
             root=root,
         )
 
     async def of_run(self, key: RunKey) -> Mapping[str, Payload]:
-        """Return the payloads of a run's first calls by node, as many as may be shown together."""
+        """Return the payloads of a run's first calls by node, as many as may be shown together.
+
+        A call of a conversation shows the messages that it adds, and after how many they stand.
+        """
         if self._payloads.mode == "none":
             return {}
         records = await self._store.payloads(key, max_bytes=self._max_shown_bytes)
         return {record.node_id: self._shown(record) for record in records}
+
+    async def _whole(self, run: Run, record: CallRecord) -> Payload:
+        """Return the payload of one call or step, with what its row does not repeat."""
+        payload = self._shown(record, await self._inputs_of(run, record))
+        began = beginning_of(record.request) if record.node["kind"] == "llm" else None
+        if began is None or payload.request is None:
+            return payload
+        stored = await self._store.conversation(
+            run.key, began, until=record, max_bytes=self._max_shown_bytes
+        )
+        whole = whole_request(record, stored, self._payloads.shown)
+        return replace(payload, request=whole)
 
     async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
         """Return what a step was given; None of what is no step, and where it cannot be found."""

@@ -145,12 +145,16 @@ class RunStore(Protocol):
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker.
 
-        With a pending cancel it is finished as cancelled instead.
+        With a pending cancel it is finished as cancelled instead. If it goes on from another run,
+        it begins with what it takes over of that one's journal and files.
 
         Raises:
             RunConflictError: the id, or the pair of id and key, belongs to another request.
             IdempotencyMismatchError: the key was used with another body.
             QueueFullError: too many runs are queued.
+            SourceNotFoundError: there is no run to go on from.
+            SourceNotEndedError: the run to go on from has not ended.
+            InvalidRunError: the run to go on from has no such node.
             StoreUnavailableError: the database did not answer.
         """
         ...
@@ -245,6 +249,16 @@ class RunStore(Protocol):
 
         ``call_keys`` are those that are wanted; None: all. Left out are those with which requests
         and replies would come to more than ``max_bytes``.
+        """
+        ...
+
+    async def conversation(
+        self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
+    ) -> Sequence[CallRecord]:
+        """Return the calls of the conversation that a call began, and those that they name.
+
+        They come in their order, up to ``until``; the oldest are left out where they come to more
+        than ``max_bytes``.
         """
         ...
 

@@ -15,7 +15,7 @@ from app.engine.step_path import StepPath
 from app.runs.run import CallRecord, Run
 from app.trace.call_tree import WORKER_LOST
 from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import ESTIMATED, TERMINAL
+from app.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:
@@ -26,10 +26,35 @@ def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, s
         graph.mark_running(root)
         return graph, root
     graph = ExecutionGraph.restore(run.key.run_id, [dict(record.node) for record in earlier])
-    root = str(earlier[0].node_id)
+    root = earlier[0].node_id
+    waiting = _waiting_to_go_on(earlier)
     for record in reversed(earlier[1:]):  # children before their parents
-        _close_lost(graph, record)
+        if record.node_id not in waiting:
+            _close_lost(graph, record)
+    graph.mark_running(root)
     return graph, root
+
+
+def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
+    """Return the nodes that another run had left open and that nobody has begun here."""
+    waiting = {earlier[0].node_id}
+    for record in earlier[1:]:
+        node = record.node  # where its parent does not wait, that was begun here, and lost
+        untouched = node["status"] == "created" and node["parent_id"] in waiting
+        if untouched and CONTINUES in node["metadata"]:
+            waiting.add(record.node_id)
+    return frozenset(waiting)
+
+
+def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
+    """Return what the beginning of a run says of the run that it goes on from."""
+    source = run.request.source
+    if source is None:
+        return {}
+    kinds = [record.node["kind"] for record in earlier if TAKEN_OVER in record.node["metadata"]]
+    steps = kinds.count("system")
+    counted = {"steps": steps, "calls": len(kinds) - steps}
+    return {"from": {"run_id": source.run_id, "until": source.until, **counted}}
 
 
 def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
@@ -103,7 +128,14 @@ def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
             outcome=CallOutcome(record.outcome) if record.outcome else CallOutcome.UNKNOWN,
             request_hash=record.request_hash,
             value=record.value,
+            taken_over=_is_taken_over(record),
         )
         for record in earlier
         if record.call_key is not None and record.outcome != CallOutcome.NOT_MADE
     }
+
+
+def _is_taken_over(record: CallRecord) -> bool:
+    """Return whether a record is another run's; a step that goes on is charged, and then ours."""
+    about = record.node["metadata"]
+    return TAKEN_OVER in about or (CONTINUES in about and not record.charge)

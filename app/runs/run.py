@@ -70,6 +70,15 @@ class DefinitionRef:
     kind: DefinitionKind = DefinitionKind.GRAPH
 
 
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """The run that another one goes on from."""
+
+    run_id: str
+    until: str | None = None
+    """The last of its CallNodes that is taken over; None takes over all that had ended well."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What a caller asked for, defaults filled in; enough to execute the run again."""
@@ -96,6 +105,8 @@ class RunRequest:
     deadline: datetime | None = None
     seed: int | None = None
     timezone: str | None = None
+    source: RunSource | None = None
+    """None begins at the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

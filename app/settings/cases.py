@@ -1,5 +1,6 @@
 """Settings of what runs may spend, of the case agent, its models and its tools."""
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from decimal import Decimal
@@ -184,6 +185,48 @@ class PriceSettings(ProviderSettings):
     timeout_seconds: Seconds = key(15.0, "How long one answer may take.")
 
 
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("must be the name of an environment variable")
+    return name
+
+
+Variable = Annotated[Text, AfterValidator(_variable)]
+
+
+class McpServerSettings(Section):
+    """An MCP server: a program that is started here, or a URL that is called."""
+
+    command: Text | None = key(None, "Program to start; it is spoken to over its stdin and stdout.")
+    args: tuple[str, ...] = key((), "Its arguments.")
+    env: tuple[Variable, ...] = key((), "Environment variables that it gets, by name.")
+    url: Endpoint | None = key(None, "Address of a server that speaks streamable HTTP.")
+    headers: dict[Text, Variable] = key({}, "Headers: each names the variable with its value.")
+    allow: Names | None = key(None, "The server's names of tools that may be used; null is all.")
+    timeout_seconds: Seconds = key(30.0, "How long one call may take.")
+    start_timeout_seconds: Seconds = key(10.0, "How long it may take to start and list its tools.")
+    max_result_kb: Positive = key(8192, "Longest message that is read from it, in KiB.")
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("command: give either the command of a program or a url")
+        if self.headers and self.url is None:
+            raise ValueError("headers: belong to a url")
+        if (self.env or self.args) and self.command is None:
+            raise ValueError("args: belong to a command, as env does")
+        return self
+
+
+ServerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
+
+
+class McpSettings(Section):
+    """Tools of MCP servers; the operator alone says which servers there are."""
+
+    servers: dict[ServerName, McpServerSettings] = key({}, "Servers by name: see docs/mcp.md.")
+
+
 class ToolSettings(Section):
     """Which of the registered tools a run may use."""
 
@@ -191,6 +234,7 @@ class ToolSettings(Section):
     deny: Names = key((), "Names of tools that may not be used, even if `allow` names them.")
     plugins: Names = key((), "Tools to add, by dotted name such as my_package.tools:Weather.")
     prices: PriceSettings = PriceSettings()
+    mcp: McpSettings = McpSettings()
 
 
 class ModelSettings(ProviderSettings):

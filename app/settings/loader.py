@@ -25,8 +25,8 @@ from app.settings.values import Location, joined, keys_of, types_in, variable_of
 PREFIX = "CASEWORKER_"
 SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
 """What providers' own clients read; these settings do too, where nothing closer is set."""
-_NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL")
-"""What the command line reads: the file of the settings, and where the service is."""
+_NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
+"""What the command line reads: the file of the settings, where the service is, and its key."""
 _NEAR_MISS = ": not a setting;"
 _HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
 _FALLBACK_KEY = re.compile(r"MODELS_(?:SMALL|BIG)_FALLBACKS_[1-9]\d?_API_KEY")
@@ -161,7 +161,7 @@ class EnvironmentSource(InitSettingsSource):
         if tuple in types and not text.startswith("["):
             return [each.strip() for each in text.split(",") if each.strip()]
         with suppress(ValueError):
-            return json.loads(text) if any(t in (tuple, int, float) for t in types) else text
+            return json.loads(text) if any(t in (dict, tuple, int, float) for t in types) else text
         return text
 
     def _judge_names(self) -> Iterator[str]:
@@ -196,9 +196,11 @@ def _refuse_secrets(value: Any, path: Location, shown: str) -> None:
 def _field_at(path: Location) -> FieldInfo:
     """Return the field of the schema at a path, one without a type if there is none."""
     field = FieldInfo(annotation=Settings)
+    by_name = False  # the names in a dict are a caller's own
     for name in path:
-        if isinstance(name, str):
+        if isinstance(name, str) and not by_name:
             field = _keys_in(field).get(name, FieldInfo())
+        by_name = not by_name and dict in types_in(field.annotation)
     return field
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jsonschema_rs import Draft202012Validator, ValidationError
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
 from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
@@ -17,6 +17,7 @@ MAX_PROBLEMS = 3
 MAX_LISTED_CHARS = 5000
 """Of a longer value only the first error is found."""
 _MASK = "the value"
+_LINEAR = RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL in a JSON text, which no database text can hold."""
@@ -73,21 +74,29 @@ class ArgumentCheck:
     what must not reach a log.
     """
 
-    def __init__(self, spec: ToolSpec) -> None:
+    def __init__(self, spec: ToolSpec, *, foreign: bool = False) -> None:
         """Compile the schema.
+
+        A ``foreign`` one was written by somebody else: it may accept unknown arguments, and its
+        patterns must take linear time.
 
         Raises:
             UnfitSchemaError: the schema is unfit; the message names the tool.
         """
         schema = dict(spec.parameters)
-        if schema.get("type") != "object" or schema.get("additionalProperties") is not False:
+        strict = schema.get("additionalProperties") is False
+        if schema.get("type") != "object" or not (strict or foreign):
             raise UnfitSchemaError(
                 f"the schema of tool {spec.name!r} must be an object without additionalProperties"
             )
         self._known = ", ".join(sorted(schema.get("properties", ()))) or "no arguments"
         try:
             self._validator = Draft202012Validator(
-                schema, retriever=_refuse, mask=_MASK, validate_formats=True
+                schema,
+                retriever=_refuse,
+                mask=_MASK,
+                validate_formats=True,
+                pattern_options=_LINEAR if foreign else None,
             )
         except (ValidationError, ValueError) as error:
             raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
@@ -143,6 +152,9 @@ class ArgumentChecks:
         """
         self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._checks
+
     def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
         """Return what is wrong with ``args`` for the tool ``name``, or None.
 
@@ -193,6 +205,11 @@ def errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[V
     except ValidationError as error:
         return [error]
     return []
+
+
+def is_storable(value: Mapping[str, Any]) -> bool:
+    """Return whether a journal can hold an object: no NaN, NUL, lone surrogate or deep nest."""
+    return _stored(value) is not None
 
 
 def _stored(args: Mapping[str, Any]) -> str | None:

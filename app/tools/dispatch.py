@@ -3,10 +3,11 @@
 The allowlist is enforced here, where a tool is run, and not in a prompt.
 """
 
+import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from app.tools.arguments import ArgumentChecks
 from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolPolicy, ToolRegistry
+from app.tools.servers import NoServers, ServerListing, ServerUnavailableError, ToolServers
 from app.trace.payloads import Payloads
 
 log = structlog.get_logger(__name__)
@@ -49,12 +51,20 @@ class ToolDispatch:
     """Runs the tools that the policy allows."""
 
     def __init__(
-        self, registry: ToolRegistry, policy: ToolPolicy, *, payloads: Payloads, retry: RetryPolicy
+        self,
+        registry: ToolRegistry,
+        policy: ToolPolicy,
+        *,
+        payloads: Payloads,
+        retry: RetryPolicy,
+        servers: ToolServers | None = None,
     ) -> None:
         """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
 
         ``retry`` is for tools that name transient failures; all others get one attempt.
+        ``servers`` have tools of their own.
         """
+        self._servers: ToolServers = servers or NoServers()
         self._payloads = payloads
         self._retry = retry
         self._registry = registry
@@ -65,13 +75,49 @@ class ToolDispatch:
         """Return the tools that may be used, by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
 
+    def __contains__(self, name: object) -> bool:
+        """Tell whether a run may name a tool; whether a server has it shows at the call."""
+        if not isinstance(name, str) or not self._policy.allows(name):
+            return False
+        return self._registry.find(name) is not None or self._servers.serves(name)
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """The names of the configured tool servers, sorted."""
+        return self._servers.names
+
+    async def tools_of(self, server: str) -> Sequence[ToolSpec]:
+        """Return the tools of a server that may be used, by name.
+
+        Raises:
+            ServerUnavailableError: it cannot be asked now, or is not configured.
+        """
+        offered = await self._servers.tools(server)
+        return [spec for spec in offered if self._policy.allows(spec.name)]
+
+    async def listings(self) -> Sequence[ServerListing]:
+        """Return what all servers offer at present, by name; they are asked side by side."""
+
+        async def listing(server: str) -> ServerListing:
+            try:
+                return ServerListing(server, await self.tools_of(server))
+            except ServerUnavailableError as error:
+                return ServerListing(server, problem=str(error))
+
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(listing(name)) for name in self._servers.names]
+        return [task.result() for task in asked]
+
     def tool(self, name: str) -> Tool | None:
-        """Return the tool of that name; None if there is none, or it may not be used."""
+        """Return the tool of that name here; None if there is none, or it may not be used."""
         return self._registry.find(name) if self._policy.allows(name) else None
 
     def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the arguments of a tool that exists, or None."""
-        return self._checks.problem(name, args)
+        """Return what is wrong with the arguments of a tool that exists, or None.
+
+        The schema of a server's tool may change before a call is executed again: the call checks.
+        """
+        return self._checks.problem(name, args) if name in self._checks else None
 
     async def run(
         self,
@@ -87,7 +133,7 @@ class ToolDispatch:
         Raises:
             Stop: a limit or a cancel request keeps it from being run, or ended it.
         """
-        tool = self.tool(name)
+        tool = await self._find(name)
         if tool is None:
             return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
         problem = self.problem(name, args)
@@ -109,6 +155,11 @@ class ToolDispatch:
             timeout = failed.error_class == "TimeoutError"
             return failure(str(failed), "timeout" if timeout else failed.error_class)
         return result
+
+    async def _find(self, name: str) -> Tool | None:
+        if name in self and self._registry.find(name) is None:
+            return await self._servers.find(name)
+        return self.tool(name)
 
     def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
 from app.trace.call_tree import CUT_OFF, ROOT_ENDED
-from app.trace.node import ATTEMPT, Node, NodeStatus, estimated_of, number_of
+from app.trace.node import ATTEMPT, Node, NodeStatus, estimated_of, made_by, number_of
 from app.trace.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
@@ -114,7 +114,7 @@ def first_halted(snapshot: Snapshot) -> Node | None:
         again = latest[node["parent_id"], node["kind"], node["name"]]
         if node["parent_id"] in cut_off or _began_anew(node, again):
             cut_off.add(node["node_id"])
-        elif node["status"] == "halt":
+        elif node["status"] == "halt" and made_by(node) is None:
             halted.append(node)
     calls = [node for node in halted if node["parent_id"] is not None]
     return min(calls or halted, key=_halt_order, default=None)
@@ -245,7 +245,7 @@ def _sums(snapshot: Snapshot, group: Callable[[Node], Key]) -> list[tuple[Key, d
     """
     groups = defaultdict[Key, list[Node]](list)
     for node in snapshot["nodes"].values():
-        if node["model"] is not None:
+        if node["model"] is not None and made_by(node) is None:
             groups[group(node)].append(node)
     found = []
     for key, nodes in groups.items():

@@ -13,7 +13,7 @@ from app.trace.analysis import (
     is_attempt,
     status_of,
 )
-from app.trace.node import WAITED_MS, Node, estimated_of
+from app.trace.node import WAITED_MS, Node, estimated_of, made_by
 from app.trace.payloads import Payload
 from app.trace.plain_text import counted, cut, duration, money, plain
 from app.trace.snapshot import Snapshot
@@ -112,6 +112,8 @@ class CallRows:
         reason = node["stop_reason"] or node["error_class"]
         if reason and not self._knows(reason):
             yield self._tell(node)
+        if (run_id := made_by(node)) is not None and self._was_first(node, run_id):
+            yield f"taken over from run {plain(run_id)}"
         if waited := self._waited_ms(node):
             yield f"waited {duration(waited)} between its attempts"
         yield from _budget_notes(node)
@@ -122,6 +124,11 @@ class CallRows:
             yield f"asked: {asked}"
         if payload.reply is not None:
             yield f"got: {_excerpt(_said(payload.reply))}"
+
+    def _was_first(self, node: Node, run_id: str) -> bool:
+        """Return whether what is around a node that was taken over comes from elsewhere."""
+        parent = self._nodes.get(node["parent_id"] or "")
+        return parent is None or made_by(parent) != run_id
 
     def _waited_ms(self, node: Node) -> int:
         """Return how long a call or step paused before it was tried again."""
@@ -185,7 +192,9 @@ def _asked(request: Any) -> str:
     if not isinstance(request, Mapping):
         return ""
     if messages := request.get("messages"):
-        return _excerpt(str(messages[-1]["content"]))
+        last = messages[-1]
+        named = last.get("result_of") or last.get("reply_of")  # it is shown with that call
+        return _excerpt(str(last.get("content") or f"what {named} brought"))
     return _excerpt(_said(request.get("args", request)))
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from textwrap import wrap
-from typing import Final
+from typing import Any, Final
 
 from app.trace.analysis import (
     ModelCost,
@@ -17,7 +17,7 @@ from app.trace.analysis import (
     time_shares,
 )
 from app.trace.call_rows import CallRows, called, sort_of
-from app.trace.node import Node, estimated_of
+from app.trace.node import TAKEN_OVER, Node, estimated_of, made_by
 from app.trace.payloads import NOTHING_KEPT, Payload
 from app.trace.plain_text import counted, cut, duration, money, plain
 from app.trace.snapshot import Snapshot
@@ -75,7 +75,7 @@ def _headline(snapshot: Snapshot, root: Node, status: ShownStatus, queued_ms: in
     totals = snapshot["aggregates"]
     nodes = snapshot["nodes"].values()
     kinds = Counter(node["kind"] for node in nodes if _was_made(node))
-    retries = sum(node["retries_used"] for node in nodes)
+    retries = sum(node["retries_used"] for node in nodes if made_by(node) is None)
     began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
     lasted = duration(duration_ms(root, snapshot))
     yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[status]} {lasted}."
@@ -88,6 +88,20 @@ def _headline(snapshot: Snapshot, root: Node, status: ShownStatus, queued_ms: in
     )
     queued = f", after {duration(queued_ms)} in the queue" if queued_ms >= _FELT_MS else ""
     yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
+    yield from _taken_over(snapshot)
+
+
+def _taken_over(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what was not made, by the run that has made it, and what it had cost there."""
+    by_run: dict[str, list[Node]] = {}
+    for node in snapshot["nodes"].values():
+        if (run_id := made_by(node)) is not None:
+            by_run.setdefault(run_id, []).append(node)
+    for run_id, nodes in by_run.items():
+        calls = sum(node["kind"] != "system" for node in nodes)
+        cost = sum(_cost_there(node) for node in nodes)
+        what = f"{counted(calls, 'call')} and {counted(len(nodes) - calls, 'step')}"
+        yield f"Took over {what} from run {plain(run_id)}, which had cost {money(cost)}."
 
 
 def _wrapped(lines: Iterator[str]) -> Iterator[str]:
@@ -114,8 +128,16 @@ def _total_cost(snapshot: Snapshot) -> str:
     return f"{known} ({', '.join(parts)})" if parts else known
 
 
+def _cost_there(node: Node) -> float:
+    """Return what a call had cost in the run that has made it, as far as that is known."""
+    made: Any = node["metadata"][TAKEN_OVER]
+    return float((made.get("usage") or {}).get("cost_usd") or 0)
+
+
 def _was_made(node: Node) -> bool:
     """Return whether a call was made; one that was refused begins and ends at once."""
+    if made_by(node) is not None:
+        return False
     return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]
 
 

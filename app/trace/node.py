@@ -101,6 +101,19 @@ ESTIMATED: Final = "estimated"
 WAITED_MS: Final = "waited_ms"
 """Key of the metadata that says how long a call has waited for its budget before it began."""
 
+TAKEN_OVER: Final = "taken_over"
+"""Key of the metadata of what another run has made: its run and node there, when, and its usage. It
+took no time here, and cost nothing."""
+
+CONTINUES: Final = "continues"
+"""Key of the metadata of what had not ended in another run and goes on here: its run and node."""
+
+
+def made_by(node: Mapping[str, Any]) -> str | None:
+    """Return the run that has made a call or step which was taken over; None if it was made."""
+    made = (node.get("metadata") or {}).get(TAKEN_OVER)
+    return str(made.get("run_id")) if isinstance(made, dict) else None
+
 
 def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
     """Return which part of the tokens and of the cost in US dollars of a call was estimated."""

@@ -69,6 +69,9 @@ class Payloads:
             return {"messages": [dict(message) for message in messages], **given}
         left, shown, last = self.max_chars, [], len(messages) - 1
         for at, message in enumerate(messages):
+            if "content" not in message:
+                shown.append(dict(message))  # the name of a call that stores it
+                continue
             role, text = message["role"], message["content"]
             # Prompts only grow from call to call: what stands before the end is redacted once.
             known = role == "system" or at < last

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from app.client import CaseworkerClient
 from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, model_settings
 
 
@@ -43,7 +43,7 @@ async def service(
 
 
 @pytest.fixture
-async def client(service: ServiceProcess) -> AsyncIterator[CaseworkerClient]:
+async def client(service: ServiceProcess) -> AsyncIterator[JsonClient]:
     """A client of the service."""
     async with service.client() as opened:
         yield opened

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from app.client import CaseworkerClient
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 
 RACES = int(os.environ.get("CANCEL_RACES", "60"))
@@ -95,8 +95,8 @@ async def _race(
     number: int,
     delay: float,
     turns: asyncio.Semaphore,
-    poster: CaseworkerClient,
-    stopper: CaseworkerClient,
+    poster: JsonClient,
+    stopper: JsonClient,
 ) -> tuple[str, float]:
     """Post and cancel; return the run's number and when the receipt was there."""
     run_id = f"{number:04d}"

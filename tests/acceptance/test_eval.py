@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.client import CaseworkerClient
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
 from tests.support.processes import ChildProcess, run_caseworker
 from tests.support.service import QUICK, ServiceProcess, finished, model_settings
 
@@ -189,7 +189,7 @@ async def test_ctrl_c_cancels_the_runs_under_way_and_keeps_what_had_ended(
     over: str,
     tmp_path: Path,
     service: ServiceProcess,
-    client: CaseworkerClient,
+    client: JsonClient,
     provider: FakeProvider,
     module_database_url: str,
 ) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 import httpx
 import pytest
+from caseworker_client import ServiceUnreachableError
 
-from app.client import CaseworkerClient, ServiceUnreachableError
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.usage_oracle import differences, settings_of_prices
 
@@ -146,7 +147,7 @@ class Chaos:
         self.services[place] = new
         old.child.close()
 
-    async def ask(self, request: Callable[[CaseworkerClient], Awaitable[Any]]) -> Any:
+    async def ask(self, request: Callable[[JsonClient], Awaitable[Any]]) -> Any:
         """Ask a service; another one if it has just gone."""
         async with asyncio.timeout(90):
             while True:
@@ -227,8 +228,8 @@ async def test_the_usage_of_random_runs_is_what_the_provider_has_counted(
         await _all_runs(names, chaos, provider)
         problems = []
         for name in names:
-            run = await chaos.ask(partial(CaseworkerClient.get_run, run_id=name))
-            trace = await chaos.ask(partial(CaseworkerClient.trace, run_id=name))
+            run = await chaos.ask(partial(JsonClient.get_run, run_id=name))
+            trace = await chaos.ask(partial(JsonClient.trace, run_id=name))
             arrivals = await provider.arrivals(f"{name} ")
             found = differences(run, trace["snapshot"], arrivals)
             problems += [f"{name}: {problem}" for problem in found]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from app.client import CaseworkerClient
 from app.engine.events import (
     LIFECYCLE,
     STEP_CANCELLED,
@@ -22,6 +21,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_documents import edge
 from tests.support.graph_invariants import violations
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 
 BEGUN_WITHIN_SECONDS = 0.25
@@ -54,7 +54,7 @@ def told_of(database_url: str, run_id: str, path: str) -> list[str]:
     return [event.type for event in events if event.step_id == path and event.type in LIFECYCLE]
 
 
-async def answered(client: CaseworkerClient, run_id: str, count: int) -> None:
+async def answered(client: JsonClient, run_id: str, count: int) -> None:
     """Wait until so many answers of models are in the run's journal."""
     async with asyncio.timeout(20):
         while True:
@@ -167,7 +167,7 @@ async def test_an_attempt_that_was_over_is_not_made_again_after_a_kill(
 
 @pytest.mark.req("card/delete", "000/C3", "000/B3")
 async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """Four hang, four lanes ask one question after the other; what was answered is kept."""
     await provider.script("Hang", [Step(hang=True)], repeat_last=True)
@@ -217,7 +217,7 @@ async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
 @pytest.mark.parametrize("limited", ["max_api_calls", "max_llm_calls_small"])
 @pytest.mark.parametrize(("limit", "at_least"), [(0, 0), (5, 0), (10, 8)])
 async def test_eight_lanes_make_no_more_calls_than_are_allowed(
-    client: CaseworkerClient, provider: FakeProvider, limited: str, limit: int, at_least: int
+    client: JsonClient, provider: FakeProvider, limited: str, limit: int, at_least: int
 ) -> None:
     """The provider counts them; the first one too many halts the run, which keeps its answers."""
     await provider.script("Question", [Step(text="yes", delay_seconds=0.2)], repeat_last=True)
@@ -236,7 +236,7 @@ async def test_eight_lanes_make_no_more_calls_than_are_allowed(
 
 
 async def test_without_a_limit_all_of_the_lanes_are_used(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """Or the limits would have been easy to keep."""
     await provider.script("Question", [Step(text="yes", delay_seconds=0.3)], repeat_last=True)
@@ -252,7 +252,7 @@ async def test_without_a_limit_all_of_the_lanes_are_used(
 
 @pytest.mark.req("000/E1", "000/E2")
 async def test_a_step_that_gets_no_answer_in_time_is_skipped(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """The call is cut off, and what comes behind the step works with its fallback value."""
     await provider.script("Hang", [Step(hang=True)], repeat_last=True)
@@ -282,7 +282,7 @@ async def test_a_step_that_gets_no_answer_in_time_is_skipped(
 
 @pytest.mark.req("000/E2", "002/13.4")
 async def test_a_step_is_tried_again_when_a_busy_provider_wants_to_be_asked(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """The call gives up after three attempts; the step's policy waits as long as it was told."""
     busy = Step(status=429, headers={"retry-after": "1"})
@@ -303,7 +303,7 @@ async def test_a_step_is_tried_again_when_a_busy_provider_wants_to_be_asked(
 
 @pytest.mark.req("000/E2")
 async def test_a_busy_provider_fails_a_step_that_has_no_policy(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """So the test above shows what the policy does."""
     await provider.script("Busy", [Step(status=429)] * 3 + [Step(text="at last")])

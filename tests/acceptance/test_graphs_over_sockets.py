@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from caseworker_client import ApiError
 
-from app.client import ApiError, CaseworkerClient
 from tests.support.graph_documents import edge, named
+from tests.support.json_client import JsonClient
 
 
 def calculation(step_id: str, expression: str) -> dict[str, Any]:
@@ -23,7 +24,7 @@ DISCOUNT = {
 
 
 @pytest.mark.req("card/post", "card/executor")
-async def test_a_registered_graph_is_run_inside_another_one(client: CaseworkerClient) -> None:
+async def test_a_registered_graph_is_run_inside_another_one(client: JsonClient) -> None:
     """Its outputs are those of every step, and deleting it changes nothing about the run."""
     await client.register_graph("discount", DISCOUNT)
     whole = {
@@ -51,7 +52,7 @@ async def test_a_registered_graph_is_run_inside_another_one(client: CaseworkerCl
 
 
 @pytest.mark.req("000/B1")
-async def test_a_graph_run_has_the_limits_that_it_is_given(client: CaseworkerClient) -> None:
+async def test_a_graph_run_has_the_limits_that_it_is_given(client: JsonClient) -> None:
     """A limit of one step allows one, and its output stays."""
     run = await client.run_graph(
         DISCOUNT, inputs={"default": 1840}, budget={"max_steps": 1}, wait_seconds=20

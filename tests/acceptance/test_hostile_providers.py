@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.client import CaseworkerClient
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
 
 LLM = {"id": "first", "type": "llm", "data": {"prompt": "${default}"}}
 THEN = {"id": "second", "type": "llm", "data": {"prompt": "and ${default}"}}
@@ -40,7 +40,7 @@ def reply(content: str) -> str:
     return json.dumps(body).replace("CONTENT", content)
 
 
-async def ask(client: CaseworkerClient, question: str, *steps: Any) -> dict[str, Any]:
+async def ask(client: JsonClient, question: str, *steps: Any) -> dict[str, Any]:
     graph = {"steps": [LLM, *steps], "edges": [EDGE] if steps else []}
     return await client.run_graph(
         graph, inputs={"default": question}, wait_seconds=20, budget={"max_seconds": 20}
@@ -48,7 +48,7 @@ async def ask(client: CaseworkerClient, question: str, *steps: Any) -> dict[str,
 
 
 async def test_halves_of_characters_in_a_reply_hurt_nothing(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """They cannot be stored or sent on; the reply holds a replacement character instead."""
     await provider.script("halves", [Step(raw_body=reply(r"a\ud800\u0000 \udfff\ud83d\ude00b"))])
@@ -63,7 +63,7 @@ async def test_halves_of_characters_in_a_reply_hurt_nothing(
 
 @pytest.mark.parametrize("packed", [True, False], ids=["compressed", "plain"])
 async def test_a_reply_of_many_megabytes_is_refused_at_once(
-    client: CaseworkerClient, provider: FakeProvider, packed: bool
+    client: JsonClient, provider: FakeProvider, packed: bool
 ) -> None:
     """It is not unfolded, not kept and not asked for again."""
     await provider.script("huge", [Step(text="x" * 20_000_000, gzip=packed)], repeat_last=True)

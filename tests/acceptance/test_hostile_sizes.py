@@ -14,7 +14,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from app.client import CaseworkerClient
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished
 
 MEMORY_BYTES = 2 << 30
@@ -98,7 +98,7 @@ async def limited(module_database_url: str) -> AsyncIterator[ServiceProcess]:
 
 
 @pytest.fixture
-async def caller(limited: ServiceProcess) -> AsyncIterator[CaseworkerClient]:
+async def caller(limited: ServiceProcess) -> AsyncIterator[JsonClient]:
     """A client of the limited service."""
     async with limited.client() as client:
         yield client
@@ -131,7 +131,7 @@ async def watched(service: ServiceProcess) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
-    name: str, limited: ServiceProcess, caller: CaseworkerClient
+    name: str, limited: ServiceProcess, caller: JsonClient
 ) -> None:
     """It says which limit it met, can be read, and the process goes on serving."""
     graph, inputs, limit = HOSTILE[name]
@@ -149,7 +149,7 @@ async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
 
 
 async def test_a_map_in_a_map_in_a_map_is_halted_by_the_ceiling_of_steps(
-    limited: ServiceProcess, caller: CaseworkerClient
+    limited: ServiceProcess, caller: JsonClient
 ) -> None:
     """Nobody gave it a budget; the answer says which limits it got, and others are served."""
     graph = one_step(mapped(mapped(mapped(sending("index")))))

@@ -4,11 +4,12 @@ import asyncio
 import time
 
 import pytest
+from caseworker_client import ApiError
 
-from app.client import ApiError, CaseworkerClient
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
+from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
@@ -16,7 +17,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}
 
 @pytest.mark.req("card/post", "card/trace", "card/executor", "001/wiring")
 async def test_a_case_is_answered_and_its_trace_shows_every_call(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """Post, wait, read the answer, then the trace."""
     await provider.script("17%", [Step(plan=PLAN)])
@@ -39,7 +40,7 @@ async def test_a_case_is_answered_and_its_trace_shows_every_call(
 
 @pytest.mark.req("card/delete")
 async def test_a_run_cancelled_before_it_exists_never_calls_a_model(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """The wish waits for the run and wins."""
     receipt = await client.cancel_run("case-7", reason="changed our mind")
@@ -55,7 +56,7 @@ async def test_a_run_cancelled_before_it_exists_never_calls_a_model(
 
 @pytest.mark.req("card/delete", "000/C3")
 async def test_a_run_cancelled_while_its_model_thinks_ends_the_call_in_flight(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """The provider sees its client hang up, and nothing starts after the receipt."""
     await provider.script("slow", [Step(hang=True)])
@@ -80,7 +81,7 @@ async def test_a_run_cancelled_while_its_model_thinks_ends_the_call_in_flight(
 
 @pytest.mark.req("card/delete")
 async def test_cancelling_a_finished_run_changes_nothing_and_says_so(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """The run keeps its status, its answer and its trace."""
     question = {"run_id": "done", "input": "What is it?", "gold_answer": "42"}
@@ -106,7 +107,7 @@ async def test_cancelling_a_finished_run_changes_nothing_and_says_so(
 )
 @pytest.mark.req("002/13.2", "002/13.4", "001/aggregates")
 async def test_a_provider_that_fails_is_asked_again_inside_the_limits(
-    client: CaseworkerClient, provider: FakeProvider, steps: list[Step], retries: int
+    client: JsonClient, provider: FakeProvider, steps: list[Step], retries: int
 ) -> None:
     """The call succeeds in the end, and its attempts are its children in the trace."""
     await provider.script("17%", steps)
@@ -130,7 +131,7 @@ async def test_a_provider_that_fails_is_asked_again_inside_the_limits(
 
 @pytest.mark.req("002/13.5", "002/3.4")
 async def test_a_provider_that_stays_down_ends_the_run_with_a_reason(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """Both tiers give up, and the run says so instead of hanging."""
     await provider.answer_by_default(Step(status=503, headers={"retry-after": "0"}))
@@ -144,7 +145,7 @@ async def test_a_provider_that_stays_down_ends_the_run_with_a_reason(
 
 @pytest.mark.req("000/B1", "000/B3")
 async def test_a_limit_halts_the_run_before_the_call_that_would_pass_it(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """Zero means none: the model is never asked, and the trace shows the refused call."""
     run = await client.post_run(
@@ -161,9 +162,7 @@ async def test_a_limit_halts_the_run_before_the_call_that_would_pass_it(
 
 
 @pytest.mark.req("000/B1", "000/C3")
-async def test_time_interrupts_a_call_in_flight(
-    client: CaseworkerClient, provider: FakeProvider
-) -> None:
+async def test_time_interrupts_a_call_in_flight(client: JsonClient, provider: FakeProvider) -> None:
     """The provider sees its client hang up when the run's seconds are over."""
     await provider.script("slow", [Step(hang=True)])
 
@@ -178,7 +177,7 @@ async def test_time_interrupts_a_call_in_flight(
 
 @pytest.mark.req("card/s2s")
 async def test_the_same_id_or_key_never_makes_two_runs(
-    client: CaseworkerClient, provider: FakeProvider
+    client: JsonClient, provider: FakeProvider
 ) -> None:
     """Twenty posts at once under one key are one run and one model call."""
     body = {"input": "Only once, please?", "gold_answer": "42"}
@@ -198,7 +197,7 @@ async def test_the_same_id_or_key_never_makes_two_runs(
 
 @pytest.mark.req("card/s2s")
 async def test_a_secret_in_a_question_reaches_no_log(
-    client: CaseworkerClient, service: ServiceProcess, provider: FakeProvider
+    client: JsonClient, service: ServiceProcess, provider: FakeProvider
 ) -> None:
     """Neither the question nor what the provider wrote about it is logged."""
     canary = "sk-canary0123456789abcdef"

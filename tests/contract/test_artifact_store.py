@@ -1,6 +1,7 @@
 """What the store of files promises, asked of every implementation."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
@@ -8,12 +9,12 @@ import pytest
 
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.runs.artifacts import ArtifactStore, Kept, NewArtifact, StoredArtifact
-from app.runs.ports import JournalStore, RunStore
-from app.runs.run import CancelRequest, Run, RunKey, RunStatus
+from app.runs.ports import JournalStore, JournalWrite, RunStore
+from app.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus
 from tests.support.artifacts import LIMITS, new_artifact
 from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_runs import MemoryRuns
-from tests.support.stores import end_of, new_run, open_stores
+from tests.support.stores import end_of, graph_with_calls, new_run, open_stores, records_of
 
 KEY = RunKey("default", "case-1")
 BIG = bytes(range(256)) * 3000
@@ -225,3 +226,23 @@ async def test_tenants_and_runs_never_meet(stores: Stores) -> None:
         expected: list[bytes | None] = [None] * 3
         expected[number] = b"%d" % number
         assert seen == expected
+
+
+async def test_a_run_that_goes_on_has_files_of_its_own(stores: Stores) -> None:
+    """Those of the calls that it takes over; they stay when the other run and its files go."""
+    run = await stores.claimed()
+    graph = graph_with_calls("case-1")
+    records = records_of(graph, call_key="case/plot", outcome="result", value={})
+    await stores.journal.write(JournalWrite(key=KEY, fence=1, calls=records))
+    digest = hashlib.sha256(b"case/plot").hexdigest()
+    await stores.save(run, replace(new_artifact("plot-1.png", BIG), slot=f"{digest}-1"))
+    await stores.save(run, new_artifact("other.png", b""))
+    assert (await stores.journal.finish(end_of(run))).done
+
+    new = new_run("case-2")
+    new = replace(new, request=replace(new.request, source=RunSource("case-1")))
+    await stores.runs.accept(new, worker_id="w1")
+
+    assert await stores.names(new.key) == ["plot-1.png"]
+    stored = await stores.one("plot-1.png", new.key)
+    assert await stores.bytes_of(stored, new.key) == BIG

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from caseworker_client import ApiError
 
-from app.client import ApiError
 from tests.support.configured_cases import FAILING, RIGHT, WRONG, Configured, calculation, plan
 from tests.support.fake_provider.script import Step
 

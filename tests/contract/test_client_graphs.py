@@ -4,45 +4,45 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from app.client import ApiError, CaseworkerClient
 from tests.support.graph_documents import containing, flat, named
 from tests.support.memory_api import memory_api
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[CaseworkerClient]:
+async def client() -> AsyncIterator[AsyncCaseworkerClient]:
     transport = httpx.ASGITransport(memory_api())
-    async with CaseworkerClient("http://localhost", transport=transport) as client:
+    async with AsyncCaseworkerClient("http://localhost", transport=transport) as client:
         yield client
 
 
 async def test_definitions_are_registered_shown_listed_and_deleted(
-    client: CaseworkerClient,
+    client: AsyncCaseworkerClient,
 ) -> None:
     """Every call of the resource."""
     for step in ("a", "b"):
         await client.register_graph("g", flat(step), description="parts")
     await client.register_graph("h.1", containing(named("g", 1)))
 
-    assert (await client.get_graph("g"))["graph"] == flat("b")
-    assert (await client.get_graph("g", 1))["graph"] == flat("a")
+    assert (await client.get_graph("g")).graph == flat("b")
+    assert (await client.get_graph("g", 1)).graph == flat("a")
     first = await client.list_graphs(limit=1)
-    rest = await client.list_graphs(cursor=first["next_cursor"])
-    names = [graph["name"] for graph in (*first["graphs"], *rest["graphs"])]
+    rest = await client.list_graphs(cursor=first.next_cursor)
+    names = [graph.name for graph in (*first.graphs, *rest.graphs)]
     assert names == ["g", "h.1"]
     versions = await client.list_graph_versions("g", limit=1)
-    assert [graph["version"] for graph in versions["graphs"]] == [2]
-    assert versions["next_cursor"] is not None
+    assert [graph.version for graph in versions.graphs] == [2]
+    assert versions.next_cursor is not None
     await client.delete_graph("g", 2)
     with pytest.raises(ApiError, match=r"h\.1@1"):
         await client.delete_graph("g")
     await client.delete_graph("h.1")
     await client.delete_graph("g")
-    assert (await client.list_graphs())["graphs"] == []
+    assert (await client.list_graphs()).graphs == []
 
 
-async def test_a_graph_is_run_and_validated(client: CaseworkerClient) -> None:
+async def test_a_graph_is_run_and_validated(client: AsyncCaseworkerClient) -> None:
     """Given itself or by its name; an error names the place."""
     await client.register_graph("g", flat("a"))
 
@@ -50,14 +50,14 @@ async def test_a_graph_is_run_and_validated(client: CaseworkerClient) -> None:
     inline = await client.run_graph(flat("a"), idempotency_key="k")
     checked = await client.validate_graph({"steps": [5]})
 
-    assert (run["run_id"], run["graph"]) == ("r", {"name": "g", "version": 1})
-    assert (inline["kind"], inline["graph"]) == ("graph", None)
-    assert (checked["valid"], checked["problems"][0]["place"]) == (False, "steps.0")
+    assert (run.run_id, run.as_json()["graph"]) == ("r", {"name": "g", "version": 1})
+    assert (inline.kind, inline.as_json()["graph"]) == ("graph", None)
+    assert (checked.valid, checked.problems[0].place) == (False, "steps.0")
     with pytest.raises(ApiError, match=r"graph\.version"):
         await client.run_graph(named("g", 9))
 
 
-async def test_no_name_leads_to_another_resource(client: CaseworkerClient) -> None:
+async def test_no_name_leads_to_another_resource(client: AsyncCaseworkerClient) -> None:
     """It is one part of the path, whatever it holds."""
     with pytest.raises(ApiError) as refused:
         await client.get_graph("../runs")

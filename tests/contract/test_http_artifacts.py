@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from caseworker_client import ApiError, AsyncCaseworkerClient
 
 from app.api.api_request import Caller
-from app.client import ApiError, CaseworkerClient
 from app.runs.artifacts import PIECE_BYTES, StoredArtifact
 from app.runs.errors import StoreUnavailableError
 from app.runs.run import RunKey
@@ -285,12 +285,12 @@ async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
 async def test_the_client_lists_and_fetches_files(files: Files) -> None:
     """By what the result of a run says of them."""
     transport = httpx.ASGITransport(memory_api(files.runs, artifacts=files.store))
-    async with CaseworkerClient("http://localhost", transport=transport) as client:
-        listed = await client.artifacts("case-1")
+    async with AsyncCaseworkerClient("http://localhost", transport=transport) as client:
+        listed = await client.list_artifacts("case-1")
 
-        assert [each["name"] for each in listed] == ["plot-1.png", "b.svg"]
-        assert await client.artifact("case-1", "plot-1.png") == PNG
+        assert [each.name for each in listed] == ["plot-1.png", "b.svg"]
+        assert await client.get_artifact("case-1", "plot-1.png") == PNG
         with pytest.raises(ApiError, match="lists the files"):
-            await client.artifact("case-1", "none.png")
+            await client.get_artifact("case-1", "none.png")
         with pytest.raises(ApiError, match="Check the path"):
-            await client.artifact("case-1", "../../../tools")
+            await client.get_artifact("case-1", "../../../tools")

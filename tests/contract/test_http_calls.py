@@ -18,7 +18,8 @@ from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
 KEY = RunKey("default", "a")
-ASKED = {"messages": [{"role": "user", "content": "Why?"}], "max_output_tokens": 100}
+QUESTION = {"role": "user", "content": "Why?"}
+ASKED = {"messages": [QUESTION], "max_output_tokens": 100}
 SAID = {"text": "Because of alice@example.org.", "model": "nano", "finish_reason": "stop"}
 
 
@@ -230,3 +231,25 @@ async def test_the_payloads_of_a_trace_have_a_size(store: MemoryRuns) -> None:
     assert 1 <= len(trace["payloads"]) <= 5
     assert len(json.dumps(trace["payloads"])) < 1_000
     assert last["reply"] == {"text": "x" * 100}
+
+
+async def test_a_call_of_a_conversation_shows_its_whole_prompt(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """Its row holds what it adds; the trace of all calls shows just that."""
+    work = Work()
+    added = {"role": "user", "content": "And then?"}
+    request = {
+        "messages": [{"role": "assistant", "reply_of": "answer/ask"}, added],
+        "after": {"call_key": "answer/ask", "messages": 1},
+    }
+    again = work.graph.begin_node(work.step, "llm", "again", "nano", {}, running=True)
+    work.entries[again] = {"call_key": "answer/again", "request": request}
+    await work.ended().written(store, client)
+
+    shown = (await call(client, again))["request"]
+    traced = (await client.get("/runs/a/trace?payloads=true")).json()["payloads"]
+
+    answer = {"role": "assistant", "content": "Because of [email]."}
+    assert shown == {**ASKED, "messages": [QUESTION, answer, added]}
+    assert traced[again]["request"] == request

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.control.budget import Dimension
+from app.engine.ports import CallOutcome
 from app.runs.ports import (
     JournalWrite,
     LateResult,
@@ -120,6 +121,35 @@ class TestJournaling:
         assert len(await ports.runs.payloads(KEY, max_bytes=10_000)) == len(records)
         assert (len(wanted), others) == (len(records), [])
         assert [each.node_id for each in nobody] == ["n000001"]
+
+    async def test_the_calls_of_a_conversation_come_with_those_that_they_name(
+        self, ports: Ports
+    ) -> None:
+        """Up to one of them, in their order; the oldest are left out where it is too much."""
+        await ports.claimed()
+        root, *nodes = records_of(graph_with_calls("case-1", llm_calls=4))
+        after = {"call_key": "k0", "messages": 1}
+        named = [{"role": "tool", "result_of": "k1"}, {"role": "assistant", "reply_of": "k0"}]
+        asked: list[dict[str, Any] | None] = [
+            {"messages": [{"role": "user", "content": "x"}]},
+            None,
+            {"messages": named, "after": after},
+            {"messages": [], "after": {"call_key": "other", "messages": 9}},
+        ]
+        calls = [
+            replace(node, call_key=f"k{at}", outcome=CallOutcome.RESULT, value=at, request=request)
+            for at, (node, request) in enumerate(zip(nodes, asked, strict=False))
+        ]
+        await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=(root, *calls)))
+
+        async def found(until: int, max_bytes: int = 10_000) -> list[str | None]:
+            last = calls[until]
+            stored = await ports.runs.conversation(KEY, "k0", until=last, max_bytes=max_bytes)
+            return [each.call_key for each in stored]
+
+        assert await found(3) == ["k0", "k1", "k2"]
+        assert await found(1) == ["k0"]
+        assert await found(2, 160) == ["k1", "k2"]
 
     async def test_a_snapshot_is_stored_with_the_end(self, ports: Ports) -> None:
         """Not before: until then the graph is rebuilt from the journal."""

@@ -10,10 +10,10 @@ import httpx
 
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
-from app.client import CaseworkerClient
 from app.settings.loader import load_settings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
 from tests.support.planning import told
 from tests.support.service import model_settings
 
@@ -43,14 +43,14 @@ class Configured:
     folder: Path
 
     @asynccontextmanager
-    async def serving(self, **environment: str) -> AsyncIterator[CaseworkerClient]:
+    async def serving(self, **environment: str) -> AsyncIterator[JsonClient]:
         """Open a service with these variables in its environment; return a client of it."""
         environ = {**model_settings(self.provider.openai_url), **environment}
         process = Process(
             load_settings(environ, self.folder).settings, self.database_url, executes=True
         )
         transport = httpx.ASGITransport(build_app(process))
-        client = CaseworkerClient("http://localhost", transport=transport)
+        client = JsonClient("http://localhost", transport=transport)
         async with process.opened(), client:
             yield client
 

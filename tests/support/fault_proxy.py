@@ -72,6 +72,7 @@ class FaultProxy:
         self._refusing = False
         self._max_delay_seconds = 0.0
         self._cut_after_bytes: int | None = None
+        self._cut_each_within = 0
         self._to_lose: list[_LostAnswer] = []
         self._server: asyncio.Server | None = None
         self.counts = FaultCounts()
@@ -118,6 +119,14 @@ class FaultProxy:
         """Drop the connection over which this many more bytes of answers have been sent."""
         self._cut_after_bytes = server_bytes
 
+    def cut_each_within(self, server_bytes: int) -> None:
+        """Drop every new connection after a random number of bytes of answers, at most this."""
+        self._cut_each_within = server_bytes
+
+    def lead_to(self, upstream: Upstream) -> None:
+        """Connect new connections to another server."""
+        self._upstream = upstream
+
     def refuse(self, refusing: bool = True) -> None:
         """Hang up on new connections at once, like a server that is not there."""
         self._refusing = refusing
@@ -162,6 +171,8 @@ class FaultProxy:
         self, reader: asyncio.StreamReader, up_reader: asyncio.StreamReader, link: _Link
     ) -> None:
         self._links.add(link)
+        if self._cut_each_within:
+            self._cut_after_bytes = self._random.randint(1, self._cut_each_within)
         self.counts.accepted += 1
         try:
             async with asyncio.TaskGroup() as directions:

@@ -77,7 +77,7 @@ def memory_api(
         tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy()),
         readiness=readiness or FixedReadiness(),
-        graphs=graphs or MemoryDefinitions(),
+        definitions=graphs or MemoryDefinitions(),
         graph_checks=graph_checks or ShapeChecks(),
         node_types=NodeCatalog((router_type(), toolset_type(["calculator"]))),
     )

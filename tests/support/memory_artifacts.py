@@ -23,7 +23,7 @@ class MemoryArtifacts:
 
     def __init__(self, runs: MemoryRuns) -> None:
         self._runs = runs
-        self._files: dict[tuple[RunKey, str], _File] = {}
+        self._files: dict[tuple[RunKey, str], _File] = runs.files
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
         async with _transaction():

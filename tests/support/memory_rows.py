@@ -1,16 +1,30 @@
 """What the runs in memory are stored in, and how it is written."""
 
+import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from app.engine.events import STEP_ENDS, STEP_STARTED
+from app.runs.errors import SourceNotEndedError, SourceNotFoundError
+from app.runs.going_on import NodeLine, taken_over
 from app.runs.ports import SpentSoFar
 from app.runs.replay import spent_before
-from app.runs.run import TERMINAL, CallRecord, CancelRequest, EventRecord, Run, RunStatus
+from app.runs.run import (
+    TERMINAL,
+    CallRecord,
+    CancelRequest,
+    EventRecord,
+    NewRun,
+    Run,
+    RunKey,
+    RunStatus,
+)
 from app.trace.frozen_json import thawed
+from app.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, WAITED_MS
 
 RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
 OPEN_CALL = frozenset({"created", "running"})
@@ -85,6 +99,70 @@ def _contradict(one: EventRecord, other: EventRecord) -> bool:
     if one.type in STEP_ENDS and other.type in STEP_ENDS:
         return one.node_id is not None and one.node_id == other.node_id
     return one.type in RUN_ENDS and other.type in RUN_ENDS
+
+
+def begin_row(rows: Mapping[RunKey, Row], files: dict[tuple[RunKey, str], Any], new: NewRun) -> Row:
+    """Return the row of a new run, with what it takes over of another one, files included."""
+    row, wanted = rows.get(new.key, Row()), new.request.source
+    if wanted is None:
+        return row
+    old = replace(new.key, run_id=wanted.run_id)
+    source = rows.get(old)
+    if source is None or source.run is None:
+        raise SourceNotFoundError
+    if not source.run.finished:
+        raise SourceNotEndedError
+    take_over(source, row, new.key, wanted.until, time.time_ns() // 1_000_000)
+    ended = (record for record in row.calls.values() if record.outcome == "result")
+    digests = {hashlib.sha256(str(each.call_key).encode()).hexdigest() for each in ended}
+    for (key, slot), file in list(files.items()):
+        if key == old and slot.partition("-")[0] in digests:
+            files[new.key, slot] = file
+    return row
+
+
+def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int) -> None:
+    """Copy what a run takes over of another one, as the statement of the database does."""
+    old, run_id = journal_of(source), run_of(source).key.run_id
+    chosen = taken_over([_line_of(record) for record in old], until)
+    for record in old:
+        seq, node = int(record.node_id[1:]), as_json(record.node)
+        if seq not in {*chosen.known, *chosen.unknown, *chosen.open}:
+            continue
+        goes_on, known = seq in chosen.open, seq in chosen.known
+        where = {"run_id": run_id, "node_id": record.node_id}
+        usage = {name: node[name] for name in ("cost_usd", "tokens_in", "tokens_out")}
+        times = {name: node[name] for name in ("start_ts_ms", "end_ts_ms")}
+        made = node["metadata"].get(TAKEN_OVER, {**where, **times, "usage": usage})
+        dropped = (ESTIMATED, WAITED_MS, CONTINUES, TAKEN_OVER)
+        about = {name: it for name, it in node["metadata"].items() if name not in dropped}
+        about |= {CONTINUES: where} if goes_on else {TAKEN_OVER: made}
+        node |= {"start_ts_ms": at_ms, "end_ts_ms": at_ms, "cost_usd": 0}
+        node |= {"tokens_in": None, "tokens_out": None}
+        if goes_on:
+            node |= {"status": "created", "end_ts_ms": None, "retries_used": 0}
+            node |= {"stop_reason": None, "error_class": None}
+        node["metadata"] = about | ({"run_id": key.run_id} if seq == 1 else {})
+        row.calls[record.node_id] = CallRecord(
+            node=node,
+            call_key=record.call_key,
+            request_hash=record.request_hash,
+            outcome=record.outcome if known else None,
+            value=record.value if known else None,
+            request=None if goes_on else record.request,
+        )
+
+
+def _line_of(record: CallRecord) -> NodeLine:
+    node = record.node
+    same = ("node_id", "parent_id", "kind", "name", "status", "start_ts_ms", "end_ts_ms")
+    return NodeLine(
+        seq=int(record.node_id[1:]),
+        call_key=record.call_key,
+        outcome=record.outcome,
+        taken_over=TAKEN_OVER in node["metadata"],
+        **{name: node[name] for name in same},
+    )
 
 
 def last_seq_of(row: Row) -> int:

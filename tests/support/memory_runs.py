@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from app.runs.errors import (
     IdempotencyMismatchError,
@@ -48,6 +49,7 @@ from tests.support.memory_listing import cursor_after, fits, place, place_in, wi
 from tests.support.memory_rows import (
     Row,
     as_json,
+    begin_row,
     has_begun,
     journal_of,
     last_seq_of,
@@ -75,6 +77,8 @@ class MemoryRuns(MemoryTraces):
         """Start empty; ``now`` is the database's clock."""
         self.rows: dict[RunKey, Row] = {}
         self.workers: set[str] = set()
+        self.files: dict[tuple[RunKey, str], Any] = {}
+        """What ``MemoryArtifacts`` keeps beside the runs, by run and slot."""
         self._notifier = RunNotifier()
         self._now = now
         self._pending_cancel_ttl = timedelta(seconds=pending_cancel_ttl_seconds)
@@ -90,7 +94,8 @@ class MemoryRuns(MemoryTraces):
                 return Accepted(earlier, created=False)
             if worker_id is None and self._is_full():
                 raise QueueFullError
-            row = self.rows.setdefault(new.key, Row())
+            row = begin_row(self.rows, self.files, new)
+            self.rows[new.key] = row
             pending_cancel = row.pending_cancel if self._lives(row) else None
             row.pending_cancel = row.pending_cancel_expires_at = None
             self._put(

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from itertools import accumulate
 from typing import Any
 
+from app.runs.conversations import beginning_of
 from app.runs.ports import SpentSoFar
 from app.runs.run import CallRecord, RunKey
 from tests.support.memory_rows import Row, as_json, journal_of, spent_of
@@ -54,6 +55,26 @@ class MemoryTraces:
             ]
             sizes = accumulate(len(json.dumps([each.request, each.value])) for each in noted)
             return [each for each, size in zip(noted, sizes, strict=True) if size <= max_bytes]
+
+    async def conversation(
+        self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
+    ) -> Sequence[CallRecord]:
+        async with transaction():
+            before = [
+                each
+                for each in journal_of(self.rows.get(key, Row()))
+                if each.call_key and each.node_id <= until.node_id
+            ]
+        asked = [each for each in before if call_key in (each.call_key, beginning_of(each.request))]
+        named = {
+            message.get("reply_of") or message.get("result_of")
+            for each in asked
+            for message in (each.request or {}).get("messages", ())
+        }
+        found = [each for each in before if each in asked or each.call_key in named]
+        sizes = accumulate(len(json.dumps([each.request, each.value])) for each in found[::-1])
+        fits = sum(size <= max_bytes for size in sizes)
+        return found[len(found) - fits :]
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         async with transaction():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from app.client import CaseworkerClient
+from tests.support.json_client import JsonClient
 from tests.support.processes import ChildFailedError, ChildProcess
 
 QUICK = {
@@ -73,9 +73,9 @@ class ServiceProcess:
             await self._logged("process.open")
         return self
 
-    def client(self) -> CaseworkerClient:
+    def client(self) -> JsonClient:
         """Return a client of this process."""
-        return CaseworkerClient(self.url, timeout_seconds=30)
+        return JsonClient(self.url, timeout_seconds=30)
 
     async def _listening(self) -> str:
         until = time.monotonic() + 60
@@ -95,7 +95,7 @@ class ServiceProcess:
             raise ChildFailedError(self.child.stdout + self.child.stderr)
 
 
-async def finished(client: CaseworkerClient, run_id: str, *, seconds: float = 30) -> dict[str, Any]:
+async def finished(client: JsonClient, run_id: str, *, seconds: float = 30) -> dict[str, Any]:
     """Return a run once its status is terminal.
 
     Raises:

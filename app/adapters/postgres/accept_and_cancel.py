@@ -33,6 +33,7 @@ from app.adapters.postgres.run_statements import (
     REQUEST_CANCEL,
 )
 from app.adapters.postgres.tables import JOURNAL_COLUMNS, calls, events, of_run, runs
+from app.adapters.postgres.taking_over import take_over
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -73,6 +74,7 @@ async def accept_in(
         RunConflictError: the id, or the pair of id and key, belongs to another request.
         IdempotencyMismatchError: the key was used with another body.
         QueueFullError: too many runs are queued.
+        SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`take_over`.
     """
     if new.idempotency_key is not None:
         earlier = await _earlier_by_key(connection, new)
@@ -83,6 +85,8 @@ async def accept_in(
     if row is None:
         return Accepted(await _same_request(connection, new), created=False)
     run = run_from_row(row)
+    if new.request.source is not None:
+        await take_over(connection, new.key, new.request.source)
     if run.cancel_request is not None:
         await _cancel_queued(connection, run, run.cancel_request)
         run = await read_run(connection, new.key)

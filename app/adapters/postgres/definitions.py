@@ -34,7 +34,7 @@ MAX_SHOWN_USERS = 20
 MAX_VERSION = 2**31 - 1
 
 _HEAD = tuple(DefinitionVersion.__dataclass_fields__)
-_HEAD_COLUMNS = [graphs.c[name] for name in _HEAD]
+_HEAD_COLUMNS = [definitions.c[name] for name in _HEAD]
 
 _HEADS_OF = text(
     """

@@ -25,6 +25,7 @@ from app.runs.run import (
     RunKey,
     RunKind,
     RunRequest,
+    RunSource,
     RunStatus,
 )
 from app.trace.frozen_json import FrozenJson
@@ -107,6 +108,8 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
     stored = {name: getattr(request, name) for name in _REQUEST}
     stored["budget"] = {name: _plain(getattr(request.budget, name)) for name in _LIMITS}
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
+    if (source := request.source) is not None:
+        stored["source"] = {"run_id": source.run_id, "until": source.until}
     if request.kind is not RunKind.CASE:
         ref = request.definition_ref
         stored["graph_ref"] = None if ref is None else {"name": ref.name, "version": ref.version}
@@ -119,7 +122,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
-    deadline, ref = stored["deadline"], stored.get("graph_ref")
+    deadline, ref, source = stored["deadline"], stored.get("graph_ref"), stored.get("source")
     read = {
         "kind": RunKind(stored["kind"]),
         "expected_tools": tuple(stored["expected_tools"]),
@@ -128,6 +131,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(stored["kind"]))
         if ref
         else None,
+        "source": RunSource(**source) if source else None,
     }
     known = {name: stored[name] for name in stored if name != "graph_ref"}
     return RunRequest(**{**known, **read})

@@ -361,3 +361,25 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
 WHERE bytes_so_far <= %s ORDER BY seq
 """
 """Return the first calls of a run, with what they asked and what they got, up to so many bytes."""
+
+CONVERSATION = """
+WITH asked AS (
+    SELECT seq, request FROM calls
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
+        AND request IS NOT NULL
+        AND %(call_key)s IN (call_key, request -> 'after' ->> 'call_key')
+), named AS (
+    SELECT coalesce(message ->> 'reply_of', message ->> 'result_of') AS call_key
+    FROM asked, json_array_elements(request -> 'messages') AS message
+)
+SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
+    SELECT *, sum(
+        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
+    ) OVER (ORDER BY seq DESC) AS bytes_so_far
+    FROM calls WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
+        AND (seq IN (SELECT seq FROM asked) OR call_key IN (SELECT call_key FROM named))
+) call
+WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
+"""
+"""Return the calls of one conversation up to one of them, and the calls that their messages name,
+the last ones up to so many bytes."""

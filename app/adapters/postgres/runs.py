@@ -49,6 +49,7 @@ from app.adapters.postgres.rows import (
 from app.adapters.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
+    CONVERSATION,
     EVENTS,
     PAYLOADS,
     RELEASE,
@@ -114,7 +115,9 @@ class PostgresRuns:
             await other.wait()  # which of the two made the run is known when that one has ended
         elif worker_id is not None:
             with self._begun(new.key):
-                return await self._accept_claimed(new, worker_id)
+                if new.request.source is None:
+                    return await self._accept_claimed(new, worker_id)
+                return await self._accept_alone(new, worker_id)
         return await self._accept_alone(new, worker_id)
 
     async def _accept_claimed(self, new: NewRun, worker_id: str) -> Accepted:
@@ -290,6 +293,21 @@ class PostgresRuns:
         asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
         async with transaction(self.engines.work) as connection:
             rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
+        return [call_from_row(row) for row in rows]
+
+    async def conversation(
+        self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
+    ) -> Sequence[CallRecord]:
+        """Return the calls of the conversation that a call began, and those that they name."""
+        asked = {
+            "tenant": key.tenant,
+            "run_id": key.run_id,
+            "seq": int(until.node_id[1:]),
+            "call_key": call_key,
+            "max_bytes": max_bytes,
+        }
+        async with transaction(self.engines.work) as connection:
+            rows = (await connection.exec_driver_sql(CONVERSATION, asked)).mappings().all()
         return [call_from_row(row) for row in rows]
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:

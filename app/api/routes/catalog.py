@@ -11,6 +11,7 @@ from app.api.catalog_views import (
     NodeTypeView,
     TierView,
     ToolList,
+    ToolServerView,
     ToolView,
 )
 from app.api.documentation import answers, operation_id
@@ -21,9 +22,14 @@ router = APIRouter(tags=["catalog"], route_class=ApiRoute, generate_unique_id_fu
 
 @router.get("/tools", responses=answers(types.ANONYMOUS_REFUSED))
 async def list_tools(request: ApiRequest) -> ToolList:
-    """List the tools that agents may use."""
+    """List the tools that agents may use; MCP servers are started and asked.
+
+    A server that cannot be used says why, and takes at most its `start_timeout_seconds`.
+    """
+    tools = request.api.services.tools
     return ToolList(
-        tools=[ToolView.model_validate(spec) for spec in request.api.services.tools.usable()]
+        tools=[ToolView.model_validate(spec) for spec in tools.usable()],
+        servers=[ToolServerView.of(each) for each in await tools.listings()],
     )
 
 

@@ -18,7 +18,9 @@ from app.api.problem_types import ProblemType
 from app.nodes.nesting import DefinitionKind
 from app.runs.run import DefinitionRef
 
-_GONE = {204: {"description": "It is gone. Runs that were accepted with it are not touched."}}
+_GONE: Responses = {
+    204: {"description": "It is gone. Runs that were accepted with it are not touched."}
+}
 
 NamePath = Annotated[DefinitionName, Path(description="The name of a definition.")]
 VersionPath = Annotated[int, Path(description="One of its versions.", ge=1, le=MAX_VERSION)]

@@ -18,12 +18,14 @@ from app.api.documentation import (
     operation_id,
 )
 from app.api.field_types import RunIdPath
+from app.api.going_on import completed, going_on, source_of
 from app.api.run_body import (
     POST_HEADERS,
     AgentRunBody,
     CancelBody,
     CancelQuery,
     CaseBody,
+    GoingOnBody,
     GraphRunBody,
     RunBody,
     RunQuery,
@@ -44,6 +46,8 @@ _ACCEPTED: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
         *EVERY_BODY,
+        types.RUN_NOT_FOUND,
+        types.RUN_NOT_ENDED,
         types.RUN_CONFLICT,
         types.IDEMPOTENCY_MISMATCH,
         types.QUEUE_FULL,
@@ -75,7 +79,8 @@ async def post_run(
 ) -> Response:
     """Accept a run; it is durable once this is answered.
 
-    Repeating a request under the same `run_id` or `Idempotency-Key` returns the run it made.
+    Repeating a request under the same `run_id` or `Idempotency-Key` returns the run it made. With
+    `from` it goes on from an ended run, whose steps and calls it takes over.
     """
     wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
     accepted = await _accepted(body, request)
@@ -145,8 +150,12 @@ async def cancel_run(
     return CancelReceipt.of(receipt)
 
 
-async def _accepted(body: CaseBody | GraphRunBody | AgentRunBody, request: ApiRequest) -> Accepted:
+async def _accepted(
+    body: CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest
+) -> Accepted:
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
+    if isinstance(body, GoingOnBody):
+        return await _accepted_from(body, request, key)
     if isinstance(body, CaseBody):
         request.require_small()
         return await request.runs.accept(request.api.cases.new_run(body, tenant, key))
@@ -159,10 +168,27 @@ async def _accepted(body: CaseBody | GraphRunBody | AgentRunBody, request: ApiRe
         return earlier
 
 
+async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None) -> Accepted:
+    """Accept a run that goes on from another one, which may be gone when this is repeated."""
+    if body.graph is None:
+        request.require_small()
+    earlier = await _accepted_before(body, request, key)
+    if earlier is not None:
+        return earlier
+    api, tenant = request.api, request.caller.tenant
+    source = (await source_of(body, tenant, request.runs)).request
+    complete = completed(body, source)
+    if isinstance(complete, CaseBody):
+        new = api.cases.new_run(complete, tenant, key)
+    else:
+        new = await api.graph_runs.new_run(complete, tenant, key)
+    return await request.runs.accept(going_on(new, body, source, request.limits.budget_ceiling))
+
+
 async def _accepted_before(
-    body: GraphRunBody | AgentRunBody, request: ApiRequest, key: str | None
+    body: GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest, key: str | None
 ) -> Accepted | None:
-    """Return the run that this request made while its graph was still registered."""
+    """Return the run that this request made, whatever became of what it names."""
     if body.run_id is None and key is None:
         return None
     run_key = request.key(body.run_id or "")

@@ -101,13 +101,17 @@ class TurnActivity:
             self._stream.close()
         self._once(TURN_END, {})
 
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """Whether another process goes on with what is cut off here: it has not ended."""
+        return isinstance(self._context.token.stop, HandOver)
+
     def _once(self, kind: str, data: Mapping[str, Any], *which: object) -> None:
         self._emit(kind, data, "|".join(map(str, (kind, self._number, *which))))
 
     def _emit(self, kind: str, data: Mapping[str, Any], key: str | None = None) -> None:
-        """Emit, unless the run goes on elsewhere: whoever goes on with it emits the rest."""
         context = self._context
-        if context.run.events is None or isinstance(context.token.stop, HandOver):
+        if context.run.events is None:
             return
         path = context.path.text
         event = Event(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelRequest, ToolDefinition
 from app.llm.pricing import estimate_tokens
 from app.nodes.templates import compact
@@ -43,18 +44,18 @@ class Conversation:
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.messages: list[Message] = list(messages)
         """All of it."""
-        self._window = list(self.messages)
+        self._window = MessageLog(self.messages)
         self._sizes = [_tokens(message) for message in self._window]
 
     @property
     def window(self) -> Sequence[Message]:
-        """What is sent."""
+        """What is sent; a call stores of it what it adds."""
         return self._window
 
     def add(self, *messages: Message) -> None:
         """Go on."""
         self.messages += messages
-        self._window += messages
+        self._window.add(*messages)
         self._sizes += map(_tokens, messages)
 
     def cut(self, max_tokens: int, tools: Sequence[ToolDefinition]) -> Cut | None:
@@ -83,7 +84,7 @@ class Conversation:
         """Leave out what was cut; a summary of it stands in its place."""
         head = self._head()
         between = () if summary is None else (summary,)
-        self._window = [*cut.kept[:head], *between, *cut.kept[head:]]
+        self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])
         self._sizes = [_tokens(message) for message in self._window]
 
     def _head(self) -> int:

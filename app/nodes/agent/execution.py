@@ -6,9 +6,12 @@ alone, such as its own limit, is a result that the caller's model reads.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import structlog
 
 from app.control.budget import Dimension
 from app.control.ledger import Scope
@@ -27,6 +30,8 @@ from app.nodes.toolset import Toolset
 from app.observability.errors import message_of_error
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolResult, failure
+
+log = structlog.get_logger(__name__)
 
 _REASONS: Mapping[str, str] = {
     StopKind.CANCELLED: "aborted",
@@ -72,7 +77,13 @@ class AgentTask:
 class Agents:
     """Executes agents with the tools of a process."""
 
-    def __init__(self, dispatch: ToolDispatch, *, timezone: str, wrap_up_reserve: int) -> None:
+    def __init__(
+        self,
+        dispatch: ToolDispatch,
+        *,
+        timezone: str,
+        wrap_up_reserve: int,
+    ) -> None:
         """Offer agents the tools of ``dispatch``.
 
         ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is how many calls
@@ -103,6 +114,7 @@ class Agents:
         context = replace(context, scope=scope)
         state = AgentState(conversation)
         begun(state)
+        begun_at = time.monotonic()
         try:
             async with asyncio.timeout(limits.max_seconds) as limit:
                 loop = AgentLoop(
@@ -120,7 +132,18 @@ class Agents:
             if stop is not None:
                 raise stop from None
             raise
-        state.terminate_reason = "goal"
+        else:
+            state.terminate_reason = "goal"
+        finally:
+            log.info(
+                "agent.ended",
+                agent=definition.name,
+                step_id=context.path.text,
+                turns=state.turns,
+                terminate_reason=state.terminate_reason,
+                seconds=round(time.monotonic() - begun_at, 3),
+                token_usage=int(scope.usage.of(Dimension.TOKENS)),
+            )
         return state
 
     def _tools(self, task: AgentTask) -> AgentTools:

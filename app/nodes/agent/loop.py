@@ -141,9 +141,13 @@ class AgentLoop:
         except Exception as error:
             error_class = getattr(error, "error_class", None) or class_of(error)
             activity.failed(error_class, message_of_error(error))
-            raise
-        finally:
             activity.end()
+            raise
+        except BaseException:
+            if not activity.goes_on_elsewhere:
+                activity.end()
+            raise
+        activity.end()
         return answer
 
     # -- models --------------------------------------------------------------------------------
@@ -321,7 +325,12 @@ class AgentLoop:
                 return self._finish(call, answers)
             return await self.offer.call(self.context, f"turn/{number}/tool/{index}", call)
 
-        made = ToolRound(calls, activity, perform)
+        def stored_as(index: int, call: ToolCall) -> str | None:
+            journaled = self.offer.is_journaled(call.name)
+            key = self.context.path.call(f"turn/{number}/tool/{index}")
+            return key.text if journaled else None
+
+        made = ToolRound(calls, activity, perform, stored_as)
         try:
             await made.run(alone=lambda name: name == FINISH or self.offer.is_alone(name))
         finally:

@@ -41,8 +41,13 @@ class ToolRound:
         calls: Sequence[ToolCall],
         activity: TurnActivity,
         perform: Callable[[int, ToolCall], Awaitable[ToolResult]],
+        stored_as: Callable[[int, ToolCall], str | None],
     ) -> None:
-        """Make ``calls`` by ``perform``, which gets the place of each, from 1."""
+        """Make ``calls`` by ``perform``, which gets the place of each, from 1.
+
+        ``stored_as`` returns the key under which the journal keeps the result of one, if it does.
+        """
+        self._stored_as = stored_as
         self._calls = calls
         self._activity = activity
         self._perform = perform
@@ -81,8 +86,9 @@ class ToolRound:
         try:
             result = await self._perform(index, call)
         except BaseException as ended:
-            cut_off = failure(str(ended) or type(ended).__name__, CUT_OFF)
-            self._activity.tool_ended(index, call, cut_off)
+            if not self._activity.goes_on_elsewhere:
+                cut_off = failure(str(ended) or type(ended).__name__, CUT_OFF)
+                self._activity.tool_ended(index, call, cut_off)
             raise
         self._results[index] = result
         self._activity.tool_ended(index, call, result)
@@ -106,9 +112,14 @@ class ToolRound:
         for index, call in enumerate(self._calls, 1):
             result = self._results.get(index)
             if result is not None:
-                content = _as_text(result)
+                content = compact(result)
+                whole = len(content) <= MAX_RESULT_CHARS and "error" not in result
                 yield Message(
-                    role="tool", content=content, tool_call_id=call.id, tool_name=call.name
+                    role="tool",
+                    content=_cut(content),
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    result_of=self._stored_as(index, call) if whole else None,
                 )
 
     def signature(self) -> str:
@@ -120,8 +131,7 @@ class ToolRound:
         return json.dumps(made, sort_keys=True)
 
 
-def _as_text(result: ToolResult) -> str:
-    text = compact(result)
+def _cut(text: str) -> str:
     if len(text) <= MAX_RESULT_CHARS:
         return text
     return f"{text[:MAX_RESULT_CHARS]} [cut: {len(text) - MAX_RESULT_CHARS:,} characters more]"

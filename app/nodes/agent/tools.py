@@ -17,6 +17,7 @@ from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome, Entry
 from app.llm.ports import ToolCall, ToolDefinition
 from app.nodes.agent.definition import AgentDefinition, ToolUse
+from app.nodes.agent.output import FINISH
 from app.nodes.toolset import Toolset, tool_context
 from app.observability.redaction import redact_text
 from app.tools.dispatch import ToolDispatch
@@ -59,6 +60,8 @@ class OfferedTool:
     definition: ToolDefinition
     parallel_safe: bool
     perform: Perform
+    journaled: bool = True
+    """Whether the journal keeps the results of its calls under their keys."""
 
 
 class ToolOffer:
@@ -81,6 +84,11 @@ class ToolOffer:
         tool = self._tools.get(name)
         return tool is not None and not tool.parallel_safe
 
+    def is_journaled(self, name: str) -> bool:
+        """Return whether the journal keeps the results of a tool under the keys of its calls."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.journaled
+
     async def call(self, context: FlowContext, key: str, call: ToolCall) -> ToolResult:
         """Make a call that a model has asked for; what is wrong with it is the result.
 
@@ -101,7 +109,7 @@ class ToolOffer:
     def _free_name(self, name: str) -> str:
         safe = free = _UNSAFE.sub("_", name)[:MAX_NAME_CHARS]
         number = 1
-        while free in self._tools:
+        while free in self._tools or free == FINISH:
             number += 1
             free = f"{safe[: MAX_NAME_CHARS - 4]}_{number}"
         return free
@@ -121,7 +129,13 @@ def arguments_of(call: ToolCall) -> dict[str, Any] | None:
 class AgentTools:
     """Finds what an agent may call."""
 
-    def __init__(self, dispatch: ToolDispatch, call_agent: CallAgent, *, timezone: str) -> None:
+    def __init__(
+        self,
+        dispatch: ToolDispatch,
+        call_agent: CallAgent,
+        *,
+        timezone: str,
+    ) -> None:
         """Offer the tools of ``dispatch``, and agents that are called by ``call_agent``.
 
         ``timezone`` is the zone of runs that ask for none.
@@ -166,7 +180,7 @@ class AgentTools:
         if name in known:
             return [known[name]]
         server, joint, _ = name.partition(".")
-        if joint and server in getattr(self._dispatch, "servers", ()):
+        if joint and server in self._dispatch.servers:
             of_server = await self._listed(server, context)
             found = [spec for spec in of_server if spec.name == name]
             if found:
@@ -210,7 +224,7 @@ class AgentTools:
             description=definition.description or f"The agent {definition.name}.",
             parameters=_parameters(definition, agent.inputs),
         )
-        return OfferedTool(shown, True, partial(self._call_agent, agent))
+        return OfferedTool(shown, True, partial(self._call_agent, agent), journaled=False)
 
 
 def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:

@@ -1,6 +1,6 @@
 """What a caller writes with the client that openapi-python-client generates.
 
-A test generates the package ``caseworker_client``, checks this program with ``mypy --strict`` and
+A test generates the package ``generated_client``, checks this program with ``mypy --strict`` and
 executes it against a service.
 """
 
@@ -8,9 +8,9 @@ import json
 import sys
 from collections.abc import Iterator
 
-from caseworker_client import Client
-from caseworker_client.api.runs import cancel_run, get_events, get_run, get_trace, post_run
-from caseworker_client.models import (
+from generated_client import Client
+from generated_client.api.runs import cancel_run, get_events, get_run, get_trace, post_run
+from generated_client.models import (
     Budget,
     CancelBody,
     CancelReceipt,

@@ -173,7 +173,7 @@ def graph_run() -> NewRun:
     request = RunRequest(
         kind=RunKind.GRAPH,
         graph=GOOD,
-        graph_ref=DefinitionRef("g", 3),
+        definition_ref=DefinitionRef("g", 3),
         inputs={"default": [1, {"a": None}]},
     )
     return replace(new_run("r"), request=request)
@@ -203,7 +203,7 @@ async def test_a_page_of_runs_holds_no_graphs(stores: Stores, accepted: str) -> 
     [run] = (await stores.runs.find("default", RunFilter())).runs
 
     assert (run.request.graph, run.request.inputs) == (None, {})
-    assert run.request.graph_ref == DefinitionRef("g", 3)
+    assert run.request.definition_ref == DefinitionRef("g", 3)
 
 
 async def test_the_request_of_a_case_is_stored_as_before(stores: Stores, oracle: Oracle) -> None:

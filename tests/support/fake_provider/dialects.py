@@ -53,7 +53,7 @@ def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
         model=str(body.get("model")),
         texts=tuple(messages),
         stream=bool(body.get("stream")),
-        forced_tool=tools[0].get("name") if forced and tools else None,
+        forced_tool=tools[-1].get("name") if forced and tools else None,
     )
 
 
@@ -78,8 +78,13 @@ def reply(prompt: Prompt, step: Step) -> dict[str, Any]:
 
 
 def _chat_completion(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "finish_reason": step.finish_reason}
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if step.thinking is not None:
+        message["reasoning_content"] = step.thinking
+    if step.tool_calls:
+        message["tool_calls"] = [_chat_call(call) for call in step.tool_calls]
+    reason = "tool_calls" if step.tool_calls else step.finish_reason
+    choice = {"index": 0, "message": message, "finish_reason": reason}
     document: dict[str, Any] = {
         "id": "chatcmpl-fake",
         "object": "chat.completion",
@@ -107,8 +112,8 @@ def _message(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
         "type": "message",
         "role": "assistant",
         "model": prompt.model,
-        "content": [_block(prompt, text)],
-        "stop_reason": "tool_use" if prompt.forced_tool else "end_turn",
+        "content": list(_blocks(prompt, step, text)),
+        "stop_reason": "tool_use" if prompt.forced_tool or step.tool_calls else "end_turn",
         "stop_sequence": None,
     }
     if step.omit_usage:
@@ -124,11 +129,29 @@ def _message(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
     return {**document, "usage": usage}
 
 
-def _block(prompt: Prompt, text: str) -> dict[str, Any]:
-    if prompt.forced_tool is None:
-        return {"type": "text", "text": text}
-    called = {"type": "tool_use", "id": "toolu_fake", "name": prompt.forced_tool}
-    return {**called, "input": json.loads(text)}
+def _chat_call(call: dict[str, str]) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": call["arguments"]}
+    return {"id": call["id"], "type": "function", "function": function}
+
+
+def _blocks(prompt: Prompt, step: Step, text: str) -> Iterator[dict[str, Any]]:
+    if step.thinking is not None:
+        yield {"type": "thinking", "thinking": step.thinking, "signature": step.signature}
+    if prompt.forced_tool is not None and not step.tool_calls:
+        called = {"type": "tool_use", "id": "toolu_fake", "name": prompt.forced_tool}
+        yield {**called, "input": json.loads(text)}
+    elif text or not step.tool_calls:
+        yield {"type": "text", "text": text}
+    for call in step.tool_calls:
+        called = {"type": "tool_use", "id": call["id"], "name": call["name"]}
+        yield {**called, "input": _object(call["arguments"])}
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return {}
 
 
 def _tokens(prompt: Prompt, step: Step, text: str) -> tuple[int, int]:
@@ -139,7 +162,8 @@ def _tokens(prompt: Prompt, step: Step, text: str) -> tuple[int, int]:
 
 def charged(prompt: Prompt, step: Step) -> dict[str, int] | None:
     """What a complete answer counts; None if it counts nothing."""
-    if step.status != 200 or step.omit_usage or step.cut or step.raw_body is not None:
+    whole = not (step.omit_usage or step.cut or (prompt.stream and step.breaks_off))
+    if step.status != 200 or not whole or step.raw_body is not None:
         return None
     tokens_in, tokens_out = _tokens(prompt, step, step.reply_text(prompt.question))
     return {
@@ -149,37 +173,84 @@ def charged(prompt: Prompt, step: Step) -> dict[str, int] | None:
     }
 
 
+STREAM_ERROR = (
+    b"event: error\n"
+    b'data: {"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}\n\n'
+)
+"""What a stream says instead of its rest; both protocols know it."""
+
+
 def stream(prompt: Prompt, step: Step) -> Iterator[bytes]:
     """The same answer as server-sent events, a few characters at a time."""
-    document = reply(prompt, step)
-    text = step.reply_text(prompt.question)
-    pieces = [text[start : start + 8] for start in range(0, len(text), 8)]
     events = _chat_events if prompt.path == CHAT else _message_events
-    yield from events(document, pieces)
+    yield from events(reply(prompt, step), step)
 
 
-def _chat_events(document: dict[str, Any], pieces: list[str]) -> Iterator[bytes]:
+def _pieces(text: str, step: Step) -> Iterator[str]:
+    for start in range(0, len(text), step.chunk_chars):
+        yield text[start : start + step.chunk_chars]
+
+
+def _chat_events(document: dict[str, Any], step: Step) -> Iterator[bytes]:
     common = {**document, "object": "chat.completion.chunk", "usage": None}
-    for piece in pieces:
-        delta = {"role": "assistant", "content": piece}
-        yield _data({**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-    last = {"index": 0, "delta": {}, "finish_reason": document["choices"][0]["finish_reason"]}
-    yield _data({**common, "choices": [last]})
+    (choice,) = document["choices"]
+
+    def chunk(finish_reason: str | None = None, **delta: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return _data({**common, "choices": [choice]})
+
+    message = choice["message"]
+    for piece in _pieces(message.get("reasoning_content", ""), step):
+        yield chunk(role="assistant", reasoning_content=piece)
+    for piece in _pieces(message["content"], step):
+        yield chunk(role="assistant", content=piece)
+    for index, call in enumerate(message.get("tool_calls", ())):
+        function = {"name": call["function"]["name"], "arguments": ""}
+        yield chunk(tool_calls=[{**call, "index": index, "function": function}])
+        for piece in _pieces(call["function"]["arguments"], step):
+            yield chunk(tool_calls=[{"index": index, "function": {"arguments": piece}}])
+    yield chunk(choice["finish_reason"])
     if "usage" in document:
         yield _data({**common, "choices": [], "usage": document["usage"]})
     yield b"data: [DONE]\n\n"
 
 
-def _message_events(document: dict[str, Any], pieces: list[str]) -> Iterator[bytes]:
+def _message_events(document: dict[str, Any], step: Step) -> Iterator[bytes]:
     start = {**document, "content": [], "stop_reason": None}
+    if "usage" in document:
+        start["usage"] = {**document["usage"], "output_tokens": 1}
     yield _event("message_start", message=start)
-    yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-    for piece in pieces:
-        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
-    yield _event("content_block_stop", index=0)
+    written = {call["id"]: call["arguments"] for call in step.tool_calls}
+    for index, block in enumerate(document["content"]):
+        yield _event("content_block_start", index=index, content_block=_empty(block))
+        for delta in _block_deltas(block, written.get(block.get("id", "")), step):
+            yield _event("content_block_delta", index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
     delta = {"stop_reason": document["stop_reason"], "stop_sequence": None}
     yield _event("message_delta", delta=delta, usage=document.get("usage"))
     yield _event("message_stop")
+
+
+def _empty(block: dict[str, Any]) -> dict[str, Any]:
+    nothing: dict[str, Any] = {"text": "", "thinking": "", "signature": "", "input": {}}
+    return block | {name: empty for name, empty in nothing.items() if name in block}
+
+
+def _block_deltas(
+    block: dict[str, Any], arguments: str | None, step: Step
+) -> Iterator[dict[str, Any]]:
+    match block["type"]:
+        case "text":
+            for piece in _pieces(block["text"], step):
+                yield {"type": "text_delta", "text": piece}
+        case "thinking":
+            for piece in _pieces(block["thinking"], step):
+                yield {"type": "thinking_delta", "thinking": piece}
+            yield {"type": "signature_delta", "signature": block["signature"]}
+        case "tool_use":
+            text = json.dumps(block["input"]) if arguments is None else arguments
+            for piece in _pieces(text, step):
+                yield {"type": "input_json_delta", "partial_json": piece}
 
 
 def _event(kind: str, **fields: Any) -> bytes:

@@ -40,6 +40,20 @@ class Step:
     """Send the body byte by byte with this pause in between."""
     gzip: bool = False
     """Compress the body, whatever the client asked for."""
+    tool_calls: list[dict[str, str]] = field(default_factory=list)
+    """Calls that the reply asks for beside its text: ``id``, ``name``, ``arguments`` as text."""
+    thinking: str | None = None
+    signature: str = "signed-by-fake"
+    """Of the thinking, where the protocol has one."""
+    chunk_chars: int = 8
+    """How many characters an event of a stream brings, of texts and of arguments alike."""
+    chunk_seconds: float = 0
+    """How long the provider waits before each event of a stream but the first."""
+    after_events: int | None = None
+    """After how many events of a stream it does what ``then`` says."""
+    then: Literal["hold", "cut", "end", "fail"] = "hold"
+    """Wait until released, drop the connection, end the response as if it were whole, or send an
+    error in place of the rest."""
 
     def reply_text(self, question: str | None) -> str:
         """The text of the reply to a prompt that carries ``question``."""
@@ -47,7 +61,14 @@ class Step:
             return self.text
         if self.plan is not None:
             return json.dumps(self.plan)
+        if self.tool_calls:
+            return ""
         return json.dumps(DEFAULT_PLAN) if question is not None else "ok"
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether a stream does not come to its end."""
+        return self.after_events is not None and self.then != "hold"
 
 
 @dataclass(slots=True, kw_only=True)

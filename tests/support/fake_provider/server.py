@@ -77,7 +77,8 @@ class Server:
             await self._send(step, prompt, connection)
             arrival.refused = step.status != 200
             arrival.charged = dialects.charged(prompt, step)
-        self._log.end(arrival, "cut" if step.cut else "answered")
+        broken = step.cut or (prompt.stream and step.breaks_off)
+        self._log.end(arrival, "cut" if broken else "answered")
 
     async def _send(self, step: Step, prompt: dialects.Prompt, connection: Connection) -> None:
         streaming = prompt.stream and step.status == 200 and step.raw_body is None
@@ -88,10 +89,32 @@ class Server:
             connection.send_data(data[: len(data) // 2])
             connection.abort()
             return
+        if streaming and step.dribble_seconds is None:
+            await self._stream(parts, step, connection)
+            return
         for part in parts if step.dribble_seconds is None else _crumbs(parts):
             connection.send_data(part)
             if step.dribble_seconds is not None:
                 await asyncio.sleep(step.dribble_seconds)
+        connection.send_end()
+
+    async def _stream(self, events: list[bytes], step: Step, connection: Connection) -> None:
+        for number, event in enumerate(events):
+            if number and step.chunk_seconds:
+                await asyncio.sleep(step.chunk_seconds)
+            if number == step.after_events:
+                match step.then:
+                    case "hold":
+                        await self._released.wait()
+                    case "cut":
+                        connection.abort()
+                        return
+                    case "fail":
+                        connection.send_data(dialects.STREAM_ERROR)
+                        break
+                    case "end":
+                        break
+            connection.send_data(event)
         connection.send_end()
 
     async def _add_script(self, request: Request) -> dict[str, Any]:

@@ -86,4 +86,9 @@ class VirtualProvider:
             raise httpx2.RemoteProtocolError("The connection was cut.")
         if step.raw_body is not None:
             return httpx2.Response(step.status, headers=step.headers, content=step.raw_body)
+        if prompt.stream and step.status == 200:
+            headers = {"content-type": "text/event-stream", **step.headers}
+            events = list(dialects.stream(prompt, step))
+            sent = events[: step.after_events] if step.breaks_off else events
+            return httpx2.Response(200, headers=headers, content=b"".join(sent))
         return httpx2.Response(step.status, headers=step.headers, json=dialects.reply(prompt, step))

@@ -1,14 +1,17 @@
 """Runs, traces and a service as the API would show them."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx
+from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from app.client import CaseworkerClient
 from app.harness.dataset import EvalCase
 from app.harness.results import Result, Trial, result_of
+from app.harness.runner import RETRY
 
 Answering = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -88,35 +91,44 @@ def a_result(case: EvalCase | None = None, **fields: Any) -> Result:
     return result_of(a_trial(case, **fields))
 
 
-class RecordedService(CaseworkerClient):
-    """A service whose runs are made by ``answering``; it keeps what it was sent."""
+class RecordedService(AsyncCaseworkerClient):
+    """A client of a service whose runs are made by ``answering``; it keeps what it was sent."""
 
     def __init__(self, answering: Answering | None = None) -> None:
         """Send nothing anywhere."""
-        super().__init__("http://nowhere", transport=httpx.MockTransport(_unexpected))
         self._answering = answering or (lambda body: a_run(run_id=body["run_id"]))
         self.provider = "offline"
         self.posted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
+        super().__init__(
+            "http://nowhere",
+            retry=replace(RETRY, pause_factor=0),
+            transport=httpx.MockTransport(self._answer),
+        )
 
-    async def service_version(self) -> str:
-        return "9.9.9"
-
-    async def models(self) -> dict[str, Any]:
-        return {tier: {"provider": self.provider} for tier in ("small", "big")}
-
-    async def post_run(
-        self, body: Mapping[str, Any], *, wait_seconds: int = 0, idempotency_key: str | None = None
-    ) -> dict[str, Any]:
+    async def run_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the run of a body that was posted."""
         self.posted.append(dict(body))
         return self._answering(body)
 
-    async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
-        self.cancelled.append(run_id)
-        return {}
-
-    async def trace(self, run_id: str) -> dict[str, Any]:
-        return a_trace("calculator")
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        match request.method, request.url.path.strip("/").split("/"):
+            case "POST", ["runs"]:
+                try:
+                    return httpx.Response(202, json=await self.run_of(json.loads(request.content)))
+                except ApiError as refused:
+                    return httpx.Response(refused.status, json=refused.problem)
+            case "DELETE", ["runs", run_id]:
+                self.cancelled.append(run_id)
+                return httpx.Response(202, json={"run_id": run_id})
+            case "GET", ["runs", run_id, "trace"]:
+                return httpx.Response(200, json={"run_id": run_id, **a_trace("calculator")})
+            case "GET", ["models"]:
+                tiers = {tier: {"provider": self.provider} for tier in ("small", "big")}
+                return httpx.Response(200, json={"models": tiers})
+            case "GET", ["openapi.json"]:
+                return httpx.Response(200, json={"info": {"version": "9.9.9"}})
+        raise AssertionError(f"{request.url} was asked for")
 
 
 class HangingService(RecordedService):
@@ -132,11 +144,9 @@ class HangingService(RecordedService):
         self.waiting = asyncio.Event()
         """Set as soon as ``waits`` runs are waited for."""
 
-    async def post_run(
-        self, body: Mapping[str, Any], *, wait_seconds: int = 0, idempotency_key: str | None = None
-    ) -> dict[str, Any]:
+    async def run_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Keep the request, and wait for the end of the run unless it is a quick one."""
-        run = await super().post_run(body, wait_seconds=wait_seconds)
+        run = await super().run_of(body)
         if body["metadata"]["case"] in self._quick:
             return run
         ended = self._end_of(body["run_id"])
@@ -145,16 +155,11 @@ class HangingService(RecordedService):
         await ended.wait()
         return {**run, "status": "cancelled", "finish_reason": None}
 
-    async def cancel_run(self, run_id: str, *, reason: str | None = None) -> dict[str, Any]:
-        """Take the request to cancel a run."""
-        receipt = await super().cancel_run(run_id, reason=reason)
-        if self._cancels:
-            self._end_of(run_id).set()
-        return receipt
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        answer = await super()._answer(request)
+        if self._cancels and request.method == "DELETE":
+            self._end_of(self.cancelled[-1]).set()
+        return answer
 
     def _end_of(self, run_id: str) -> asyncio.Event:
         return self._ended.setdefault(run_id, asyncio.Event())
-
-
-def _unexpected(request: httpx.Request) -> httpx.Response:
-    raise AssertionError(f"{request.url} was asked for")

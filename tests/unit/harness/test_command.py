@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import pytest
 import typer
+from caseworker_client import AsyncCaseworkerClient, ServiceUnreachableError
 from typer.testing import CliRunner, Result
 
-from app.client import CaseworkerClient, ServiceUnreachableError
 from app.harness.command import evaluation_command
 from tests.unit.harness.recorded import HangingService, RecordedService, a_run
 
@@ -38,7 +38,7 @@ def dataset(tmp_path: Path) -> str:
 def called(service: RecordedService, *arguments: str) -> Result:
     """Call the command on a service; where it is asked to look does not matter."""
 
-    def with_client(use: Callable[[CaseworkerClient], Awaitable[T]], **_: Any) -> T:
+    def with_client(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], **_: Any) -> T:
         async def used() -> T:
             return await use(service)
 
@@ -189,15 +189,9 @@ def test_an_interruption_ends_with_130_and_says_where_the_rest_is(
     """The run under way is cancelled; no target is said to be missed."""
 
     class Interrupting(HangingService):
-        async def post_run(
-            self,
-            body: Mapping[str, Any],
-            *,
-            wait_seconds: int = 0,
-            idempotency_key: str | None = None,
-        ) -> dict[str, Any]:
+        async def run_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
             os.kill(os.getpid(), signal.SIGINT)
-            return await super().post_run(body, wait_seconds=wait_seconds)
+            return await super().run_of(body)
 
     service = Interrupting()
 

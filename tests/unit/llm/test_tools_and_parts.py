@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from app.llm.exchange import Exchange, OnDelta
 from app.llm.ports import (
     Delta,
@@ -99,6 +101,27 @@ def test_the_parts_of_a_reply_are_those_of_its_attempts() -> None:
 
     assert "".join(delta.text for _, delta in parts) == "here"
     assert {attempt for attempt, _ in parts} == {len(asked.provider.arrivals)}
+
+
+@pytest.mark.req("002/13.4")
+def test_a_stream_that_breaks_off_is_charged_and_begun_anew() -> None:
+    """Its parts were those of the first attempt; what it cost is an estimate."""
+    parts = list[tuple[int, Delta]]()
+
+    async def story(asking: Asking) -> None:
+        broken = Step(text="a text that is cut", after_events=2, then="end")
+        asking.provider.script("first", broken, Step(text="a text that is cut"))
+        await asking.ask(on_delta=_written(parts))
+
+    (call,) = told(story, PRICED).calls()
+
+    said = {
+        number: "".join(delta.text for attempt, delta in parts if attempt == number)
+        for number in (1, 2)
+    }
+    assert said == {1: "a text that is c", 2: "a text that is cut"}
+    estimated: Any = call["metadata"]["estimated"]
+    assert estimated["tokens_in"] > 0
 
 
 def test_a_provider_that_does_not_stream_gives_its_reply_as_one_part() -> None:

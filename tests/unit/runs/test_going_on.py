@@ -1,143 +1,125 @@
-"""Going on with a run whose worker was lost."""
+"""Which records of an ended run another one takes over."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.engine.call import OutcomeUnknownError
-from app.engine.context import FlowContext
-from app.runs.run import CallRecord, RunStatus
-from tests.support.limits import executor_limits
-from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import run_story, waits_deaf
-from tests.unit.runs.world import (
-    KEY,
-    Process,
-    answering,
-    call,
-    database,
-    new_run,
-)
+from app.runs.errors import InvalidRunError
+from app.runs.going_on import NodeLine, TakenOver, taken_over
 
 
-class Worked:
-    """A step of three calls; notes those that reach the outside."""
-
-    def __init__(self) -> None:
-        self.made: list[str] = []
-        self.hangs_at = "c"
-
-    async def __call__(self, context: FlowContext) -> list[Any]:
-        answers = []
-        for name in ("a", "b", "c"):
-            seconds = 1000.0 if name == self.hangs_at else 0.1
-            answers.append(await call(context, name, answering(name, self.made, seconds=seconds)))
-        return answers
-
-
-@pytest.mark.parametrize("losses", [1, 2])
-def test_a_run_goes_on_where_lost_executions_have_left_it(losses: int) -> None:
-    """However often its worker is lost: finished calls are not made again, and all is charged."""
-
-    async def story() -> None:
-        work, store = Worked(), database()
-        await Process(work, store).post(new_run(budget=Budget(max_llm_calls_small=3)))
-        for loss in range(losses):
-            await asyncio.sleep(5)
-            store.lose(f"p{loss + 1}")
-            if loss == losses - 1:
-                work.hangs_at = ""
-            process = Process(work, store, name=f"p{loss + 2}")
-            await process.take()
-        run = await process.end_of()
-
-        assert work.made == ["a", "b"] + ["c"] * (1 + losses)
-        assert (run.status, run.attempts) == (RunStatus.COMPLETED, 1 + losses)
-        assert run.result == {"value": ["a", "b", "c"]}
-        assert run.usage is not None
-        assert run.usage["llm_calls_small"] == 3
-        assert run.usage["api_calls"] == 3 + losses
-        assert run.usage["tokens"] == 3 * 55 + losses * 100
-        assert run.usage["steps"] == 1
-        nodes = store.rows[KEY].snapshots[-1]["nodes"].values()
-        lost = [node for node in nodes if node["stop_reason"] == "worker_lost"]
-        assert len(lost) == 2 * losses  # each time the step and the call
-
-    run_story(story)
+def line(seq: int, parent: int | None, begun: int, ended: int, **more: Any) -> NodeLine:
+    """A call that ended well, unless ``more`` says otherwise."""
+    return NodeLine(
+        **{
+            "seq": seq,
+            "node_id": f"n{seq:06}",
+            "parent_id": None if parent is None else f"n{parent:06}",
+            "kind": "llm",
+            "name": "ask",
+            "status": "success",
+            "call_key": f"key/{seq}",
+            "outcome": "result",
+            "start_ts_ms": begun,
+            "end_ts_ms": ended,
+            "taken_over": False,
+            **more,
+        }
+    )
 
 
-def test_a_tool_that_was_in_flight_is_repeated_only_if_it_may_be() -> None:
-    """Its caller gets an unknown outcome."""
-
-    async def story() -> None:
-        made: list[str] = []
-
-        async def works(context: FlowContext) -> str:
-            try:
-                await call(context, "pay", answering("pay", made, seconds=1000), repeatable=False)
-            except OutcomeUnknownError:
-                return "unknown"
-            return "paid"
-
-        store = database()
-        await Process(works, store).post()
-        await asyncio.sleep(5)
-        store.lose("p1")
-        second = Process(works, store, name="p2")
-        await second.take()
-        assert (await second.end_of()).result == {"value": "unknown"}
-        assert made == ["pay"]
-
-    run_story(story)
+ROOT = line(1, None, 0, 99, kind="system", call_key=None, outcome=None, status="fail")
+FAILED: dict[str, Any] = {"status": "fail", "outcome": "failure"}
+STEP: dict[str, Any] = {"kind": "system", "name": "step"}
+ATTEMPT: dict[str, Any] = {"kind": "system", "name": "attempt", "call_key": None, "outcome": None}
 
 
-def test_a_run_whose_workers_are_lost_too_often_fails() -> None:
-    """With what it has cost, and saying why."""
-
-    async def story() -> None:
-        store, limits = database(), executor_limits(max_attempts=2)
-        await Process(waits_deaf, store, limits=limits).post()
-        for loss in range(2):
-            await asyncio.sleep(5)
-            store.lose(f"p{loss + 1}")
-            process = Process(waits_deaf, store, name=f"p{loss + 2}", limits=limits)
-            await process.take()
-        run = await process.end_of()
-        assert (run.status, run.attempts) == (RunStatus.FAILED, 3)
-        assert run.stop is not None
-        assert (run.stop["kind"], run.stop["reason"]) == (
-            "worker_lost",
-            "Its worker was lost 2 times.",
-        )
-        assert run.usage is not None
-        assert run.usage["tokens"] == 200
-
-    run_story(story)
+def chosen(known: list[int], unknown: list[int], still_open: list[int]) -> TakenOver:
+    return TakenOver(known=known, unknown=unknown, open=still_open)
 
 
-def test_a_run_whose_journal_cannot_be_read_fails_and_is_not_begun_for_ever() -> None:
-    """Its usage is kept."""
+def test_a_failure_that_was_survived_is_on_the_way() -> None:
+    """The last one is where the run goes on; so is one beside which a call was under way."""
+    lines = [
+        ROOT,
+        line(2, 1, 0, 90, **STEP, **FAILED),
+        line(3, 2, 1, 5, **FAILED),
+        line(4, 2, 6, 9),
+        line(5, 2, 10, 15, **FAILED),
+        line(6, 2, 10, 20),
+    ]
 
-    class Torn(MemoryRuns):
-        async def calls(self, key: Any) -> Sequence[CallRecord]:
-            root, _, *rest = await super().calls(key)
-            return [root, *rest]
+    assert taken_over(lines, None) == chosen([3, 4, 6], [], [1, 2])
+    assert taken_over(lines, "n000003") == chosen([], [], [1, 2])
+    assert taken_over(lines, "n000004") == chosen([3, 4], [], [1, 2])
 
-    async def story() -> None:
-        work, store = Worked(), Torn()
-        await Process(work, store).post()
-        await asyncio.sleep(5)
-        store.lose("p1")
-        second = Process(work, store, name="p2")
-        await second.take()
-        run = await second.end_of()
-        assert run.status is RunStatus.FAILED
-        assert run.stop is not None
-        assert run.stop["reason"] == "The run's journal cannot be read."
-        assert run.usage is not None
-        assert run.usage["tokens"] == 2 * 55 + 100
 
-    run_story(story)
+def test_what_ended_well_is_whole() -> None:
+    """With its failures and attempts, which are not taken over where their step goes on."""
+    lines = [
+        ROOT,
+        line(2, 1, 0, 9, **STEP),
+        line(3, 2, 1, 5, **FAILED),
+        line(4, 2, 1, 5, **{**ATTEMPT, "status": "fail"}),
+        line(5, 1, 10, 90, **{**STEP, **FAILED}),
+        line(6, 5, 10, 12, **{**ATTEMPT, "status": "fail"}),
+        line(7, 5, 13, 15),
+        line(8, 7, 14, 15, **ATTEMPT),
+    ]
+
+    assert taken_over(lines, None) == chosen([2, 3, 4, 7, 8], [], [1, 5])
+    assert taken_over(lines, "n000008") == chosen([2, 3, 4, 7, 8], [], [1, 5])
+    assert taken_over(lines, "n000001") == taken_over(lines, None)
+
+
+def test_a_tool_that_may_have_taken_effect_stays_unknown() -> None:
+    """A model that was cut off is simply asked again, and so is a tool that never began."""
+    cut_off: dict[str, Any] = {"status": "halt", "outcome": None}
+    lines = [
+        ROOT,
+        line(2, 1, 0, 90, **STEP, **cut_off),
+        line(3, 2, 1, 5, kind="tool", **cut_off),
+        line(4, 2, 1, 5, **cut_off),
+        line(5, 2, 1, 5, kind="tool", status="halt", outcome="not_made"),
+    ]
+
+    assert taken_over(lines, None) == chosen([], [3], [1, 2])
+
+
+def test_of_a_step_that_was_begun_twice_the_last_node_goes_on() -> None:
+    """The first, which was lost with its worker, keeps what it had done."""
+    lost: dict[str, Any] = {**STEP, "status": "halt", "outcome": None, "call_key": "step:s"}
+    lines = [
+        ROOT,
+        line(2, 1, 0, 30, **lost),
+        line(3, 2, 1, 5),
+        line(4, 1, 31, 90, **{**lost, "status": "fail", "outcome": "failure"}),
+        line(5, 4, 32, 40),
+    ]
+
+    assert taken_over(lines, None) == chosen([3, 5], [2], [1, 4])
+    assert taken_over(lines, "n000003") == chosen([3], [], [1, 2])
+
+
+def test_what_ended_later_is_not_there_yet() -> None:
+    """Of two that ended in the same millisecond, the older ended first."""
+    lines = [
+        ROOT,
+        line(2, 1, 0, 90, **STEP),
+        line(3, 2, 1, 7),
+        line(4, 2, 1, 7),
+        line(5, 2, 1, 8),
+        line(6, 1, 0, 6, **STEP),
+    ]
+
+    assert taken_over(lines, "n000003") == chosen([3, 6], [], [1, 2])
+    assert taken_over(lines, "n000004") == chosen([3, 4, 6], [], [1, 2])
+
+
+def test_a_node_that_is_not_there_is_refused() -> None:
+    """By the field that names it; a run without a journal has none."""
+    for lines in ([ROOT], []):
+        with pytest.raises(InvalidRunError) as refused:
+            taken_over(lines, "n000009")
+        assert refused.value.field == "from.until"
+    assert taken_over([], None) == chosen([], [], [])

@@ -1,13 +1,13 @@
 """Anthropic's Messages, and every server that speaks the same protocol."""
 
 import logging
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 from anthropic import AsyncAnthropic
-from anthropic.types.beta import BetaMessage, BetaUsage
+from anthropic.types.beta import BetaMessage, BetaMessageDeltaUsage, BetaUsage
 from pydantic_ai.messages import ModelResponse
-from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.anthropic import AnthropicModel, AnthropicStreamedResponse
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.settings import ModelSettings
 
@@ -76,6 +76,38 @@ class _TolerantModel(AnthropicModel):
         if not _counts_tokens(response):
             response.usage = BetaUsage(input_tokens=0, output_tokens=0)
         return super()._process_response(response, *arguments, **options)
+
+    async def _process_streamed_response(
+        self, response: Any, *arguments: Any, **options: Any
+    ) -> AnthropicStreamedResponse:
+        events: Any = _TolerantEvents(response)
+        return await super()._process_streamed_response(events, *arguments, **options)
+
+
+class _TolerantEvents:
+    """The events of a stream, of which those that should count tokens do."""
+
+    def __init__(self, events: Any) -> None:
+        self._events = events
+        self.source = events.source
+
+    async def peek(self) -> Any:
+        return _with_counts(await self._events.peek())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _with_counts(await anext(self._events))
+
+
+def _with_counts(event: Any) -> Any:
+    kind = getattr(event, "type", None)
+    if kind == "message_start" and event.message is not None and not _counts_tokens(event.message):
+        event.message.usage = BetaUsage(input_tokens=0, output_tokens=0)
+    elif kind == "message_delta" and event.usage is None:
+        event.usage = BetaMessageDeltaUsage(output_tokens=0)
+    return event
 
 
 def _counts_tokens(response: BetaMessage) -> bool:

@@ -6,7 +6,8 @@ and cut. What else the libraries put into their messages, such as the prompt, is
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -15,16 +16,16 @@ import httpx2
 from genai_prices.data_snapshot import get_snapshot
 from pydantic_ai import exceptions
 from pydantic_ai import messages as ai
-from pydantic_ai.direct import model_request
-from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.usage import RequestUsage
 
+from app.adapters.providers.pydantic_ai.messages import Deltas, history, offered, reply_of
 from app.adapters.providers.pydantic_ai.transport import ReplyRefusedError, noting_delivery
-from app.llm.ports import Message, ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
+from app.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest
 from app.observability.redaction import redact_text
 
 Schema = Mapping[str, Any]
@@ -118,46 +119,85 @@ class PydanticAIProvider:
         seconds = request.timeout_seconds
         try:
             built = self._model(model)
+            parameters = self._parameters(built, request)
             async with asyncio.timeout(_DEFAULT_TIMEOUT_SECONDS if seconds is None else seconds):
-                response = await model_request(
-                    built,
-                    [_message(message) for message in request.messages],
-                    model_settings=_settings_of(request, built.profile),
-                    model_request_parameters=self._parameters(built, request),
-                    instrument=False,
-                )
-            return _reply_of(response, model)
+                response = await self._response(built, request, parameters)
+            replying = {tool.name for tool in parameters.output_tools}
+            return reply_of(response, model, self.name, replying)
+        except _BrokenStreamError as broken:
+            return _model_error(broken.error, self.name, within_reply=True)
         except Exception as error:
             structured = request.json_object or request.json_schema is not None
             return _model_error(error, self.name, structured=structured)
 
+    async def _response(
+        self, model: Model[Any], request: ModelRequest, parameters: ModelRequestParameters
+    ) -> ai.ModelResponse:
+        asked = model, history(request.messages, self.name)
+        settings = _settings_of(request, model.profile)
+        if (on_delta := request.on_delta) is None:
+            return await model_request(
+                *asked,
+                model_settings=settings,
+                model_request_parameters=parameters,
+                instrument=False,
+            )
+        deltas = Deltas({tool.name for tool in parameters.output_tools})
+        async with model_request_stream(
+            *asked, model_settings=settings, model_request_parameters=parameters, instrument=False
+        ) as stream:
+            async for event in _within_stream(stream):
+                if (delta := deltas.of(event)) is not None:
+                    on_delta(delta)
+            return stream.get()
+
     def _parameters(self, model: Model[Any], request: ModelRequest) -> ModelRequestParameters:
+        parameters = ModelRequestParameters()
         if request.json_schema is not None:
-            return self._structured_output(request.json_schema, model.profile)
-        return _json_mode() if request.json_object else ModelRequestParameters()
+            parameters = self._structured_output(request.json_schema, model.profile)
+        elif request.json_object:
+            parameters = _json_mode()
+        if not request.tools:
+            return parameters
+        tools = [
+            offered(tool, strict=None if _is_closed(tool.parameters) else False)
+            for tool in request.tools
+        ]
+        names, replying = {tool.name for tool in tools}, parameters.output_tools
+        while any(tool.name in names for tool in replying):
+            replying = [replace(tool, name=f"{tool.name}_") for tool in replying]
+        return replace(parameters, function_tools=tools, output_tools=replying)
+
+
+class _BrokenStreamError(Exception):
+    """A stream that has begun and does not end as it should."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+async def _within_stream(
+    stream: StreamedResponse,
+) -> AsyncIterator[ai.ModelResponseStreamEvent]:
+    """Pass the events of a stream on.
+
+    Raises:
+        _BrokenStreamError: it failed, or ended before the provider said why it does.
+    """
+    try:
+        async for event in stream:
+            yield event
+    except Exception as error:
+        raise _BrokenStreamError(error) from error
+    if stream.finish_reason is None:
+        raise _BrokenStreamError(EOFError())
 
 
 def _warm_up(build_model: Callable[[str], Model[Any]]) -> None:
     """Do at start-up what the libraries would otherwise do during the first call."""
     build_model("warm-up")  # loads what the SDK puts off until a model is used
     get_snapshot()  # token counts are read by the tables of genai-prices
-
-
-def _message(message: Message) -> ai.ModelMessage:
-    match message.role:
-        case "system":
-            return ai.ModelRequest(parts=[ai.SystemPromptPart(content=message.content)])
-        case "user":
-            return ai.ModelRequest(parts=[ai.UserPromptPart(content=message.content)])
-        case "assistant":
-            return ai.ModelResponse(parts=[ai.TextPart(content=message.content)])
-        case "tool":
-            called = ai.ToolReturnPart(
-                tool_name=message.tool_name or "",
-                content=message.content,
-                tool_call_id=message.tool_call_id or "",
-            )
-            return ai.ModelRequest(parts=[called])
 
 
 def _settings_of(request: ModelRequest, profile: ModelProfile) -> ModelSettings:
@@ -241,39 +281,20 @@ def _is_closed(schema: object) -> bool:
     return True
 
 
-def _reply_of(response: ai.ModelResponse, model: str) -> ModelReply:
-    """Translate the provider's answer; its text is empty when it declined to give one."""
-    calls = [part for part in response.parts if isinstance(part, ai.ToolCallPart)]
-    texts = [part.content for part in response.parts if isinstance(part, ai.TextPart)]
-    return ModelReply(
-        text=calls[0].args_as_json_str() if calls else "".join(texts),
-        model=response.model_name or model,
-        usage=_usage_of(response.usage),
-        finish_reason="stop" if calls else response.finish_reason,
-    )
-
-
-def _usage_of(usage: RequestUsage) -> TokenUsage | None:
-    """Return the counted tokens; None when there are none, or impossible ones."""
-    tokens_in, tokens_out = usage.input_tokens, usage.output_tokens
-    if usage.unmeasured_requests or min(tokens_in, tokens_out) < 0 or tokens_in + tokens_out == 0:
-        return None
-    reasoning = usage.output_reasoning_tokens or usage.details.get("reasoning_tokens", 0)
-    return TokenUsage(
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        tokens_cached=max(0, min(usage.cache_read_tokens, tokens_in)),
-        tokens_reasoning=max(0, min(reasoning, tokens_out)),
-    )
-
-
-def _model_error(error: Exception, provider: str, *, structured: bool = False) -> ModelError:
+def _model_error(
+    error: Exception, provider: str, *, structured: bool = False, within_reply: bool = False
+) -> ModelError:
     """Translate whatever an attempt raised; ``structured`` if it asked for JSON by a parameter.
+
+    A failure within a reply that has begun has no status: what was written so far was charged.
 
     A reply that cannot be read counts as retryable although its status was 200: like a 502 it is
     mostly a passing problem of a gateway. A reply that was refused for its size would be as long
     the next time, so that one is not.
     """
+    if within_reply and isinstance(error, EOFError | exceptions.ModelHTTPError):
+        said = _said_in(getattr(error, "body", None))
+        return ModelError(f"{provider}: the stream broke off{said}", retryable=True)
     if isinstance(error, exceptions.ModelHTTPError):
         return _of_status(error, provider, structured=structured)
     if any(isinstance(cause, ReplyRefusedError) for cause in _causes(error)):

@@ -1,0 +1,101 @@
+"""The events of a run as they come: read from a stream that is opened again where it was cut off.
+
+Each event has a number, ``seq``, 1 to n without a gap. A connection can break at any byte, and the
+service can be restarted or replaced at any moment; whoever opens the stream again behind the last
+number it has seen misses nothing, and what it has seen already it drops. So every event is handed
+over once, in order.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import quote
+
+from caseworker_client.flow import Emit, Feed, ReadChunk, Request, Sleep, ask, fetch
+from caseworker_client.models import Event, EventPage
+from caseworker_client.settings import Patience, Settings
+
+SILENCE_SECONDS: Final = 60.0
+"""How long a stream may say nothing, although the service keeps it open by comments."""
+LAST_SEQ: Final = 2**31 - 1
+"""No event has a greater number."""
+
+
+class SseParser:
+    """Finds the data of server-sent events in bytes, wherever these are cut.
+
+    An event that was cut off before its end is never found.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the data of each event that ends in this chunk."""
+        # "\\r\\n" may be cut in two: a "\\r" at the end waits for what follows it.
+        text = self._rest + chunk
+        held = len(text) - 1 if text.endswith(b"\r") else len(text)
+        *lines, rest = text[:held].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest = rest + text[held:]
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                data, self._data = b"\n".join(self._data), []
+                yield data
+
+
+def stream_events(settings: Settings, run_id: str, *, after: int = 0) -> Feed[Event]:
+    """Yield the events of a run behind number ``after``, once each, in order, until it has ended.
+
+    A stream that is cut off is opened again where it ended, after pauses that grow while nothing
+    comes. ``Event.ends`` says whether the run has ended with an event.
+
+    Raises:
+        ServiceUnreachableError: the service has been gone for ``RetryPolicy.reconnect_seconds``.
+        ApiError: it refused.
+    """
+    patience = Patience(settings.retry)
+    ended = False
+    while not ended:
+        seen = after
+        request = stream_request(run_id, after, timeout_seconds=SILENCE_SECONDS)
+        yield from ask(settings, request, patience, stream=True)
+        parser = SseParser()
+        while (chunk := (yield ReadChunk())) is not None:
+            for data in parser.feed(chunk):
+                event = Event.model_validate_json(data)
+                if event.seq > after:
+                    after, ended = event.seq, ended or event.ends
+                    yield Emit(event)
+        if after > seen:
+            patience.progressed()
+        elif not ended:  # nothing came: it may have ended before ``after``
+            page = yield from fetch(settings, _page_request(run_id, after), EventPage, patience)
+            if page.next_after is None and not page.events:
+                return
+        if not ended:
+            yield Sleep(patience.pause())
+
+
+def stream_request(run_id: str, after: int, *, timeout_seconds: float) -> Request:
+    """Return the request that opens a stream of the events behind a number."""
+    return Request(
+        method="GET",
+        path=_path(run_id),
+        headers={"Accept": "text/event-stream", "Last-Event-ID": str(after)},
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def _page_request(run_id: str, after: int) -> Request:
+    return Request(
+        method="GET",
+        path=_path(run_id),
+        params={"after": str(after), "limit": "1"},
+        headers={"Accept": "application/json"},
+    )
+
+
+def _path(run_id: str) -> str:
+    return f"/runs/{quote(run_id, safe='')}/events"

@@ -1,0 +1,237 @@
+"""What the service answers, with its field names.
+
+A model keeps members that it does not know, and values such as a status are plain texts: an older
+client goes on working with a newer service.
+"""
+
+from datetime import datetime
+from typing import Any, Final, Self
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field
+
+_ENDS: Final = frozenset({"run.completed", "run.failed", "run.halted", "run.cancelled"})
+
+
+class Answer(BaseModel):
+    """An object that the service has sent."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> Self:
+        """Return the object in the body of a response.
+
+        Raises:
+            ValueError: the body is something else.
+        """
+        return cls.model_validate_json(response.content)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what was sent, as JSON values: no member is added."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class Usage(Answer):
+    """What a run has spent, estimates included."""
+
+    tokens: int = 0
+    """Input plus output tokens."""
+    seconds: float = 0
+    steps: int = 0
+    api_calls: int = 0
+    """Attempts at a model provider."""
+    cost_usd: float | None = None
+    """None if the price of a call is not known."""
+    llm_calls_small: int = 0
+    llm_calls_big: int = 0
+    tool_calls: int = 0
+    turns: int = 0
+
+
+class Stop(Answer):
+    """Why a run ended before its natural end."""
+
+    kind: str
+    """``budget``, ``deadline``, ``cancelled``, ``loop``, ``error`` or ``worker_lost``."""
+    dimension: str | None = None
+    """Which limit: ``seconds``, ``tool_calls``…"""
+    scope: str | None = None
+    """Whose limit: ``run``, or the path of a step."""
+    limit: float | None = None
+    used: float | None = None
+    requested_by: str | None = None
+    reason: str | None = None
+    at: datetime | None = None
+
+
+class RunSummary(Answer):
+    """A run as lists show it."""
+
+    run_id: str
+    kind: str = "case"
+    """``case``, ``graph`` or ``agent``."""
+    status: str
+    """``queued``, ``running`` or ``waiting``; at the end ``completed``, ``failed``, ``halted`` (a
+    limit stopped it) or ``cancelled``."""
+    finish_reason: str | None = None
+    """How a case ended: ``success``, ``budget`` or ``big_fail``."""
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempts: int = 0
+    """How often a worker has begun it."""
+    limits: dict[str, float | None] = Field(default_factory=dict)
+    """What it may spend at most; None is unlimited."""
+    usage: Usage | None = None
+    stop: Stop | None = None
+    cancel: dict[str, Any] | None = None
+    """The request to cancel it."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    links: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.finished_at is not None
+
+
+class Run(RunSummary):
+    """A run and what came of it."""
+
+    result: dict[str, Any] | None = None
+    """Of a case with ``answer`` and ``verified``, of a graph with ``outputs`` and ``steps``, of an
+    agent with ``output`` and ``messages``. What there is of it stays if the run ends early."""
+
+
+class RunList(Answer):
+    """A page of runs, newest first."""
+
+    runs: list[RunSummary]
+    next_cursor: str | None = None
+    """None on the last page."""
+
+
+class Event(Answer):
+    """Something that happened in a run."""
+
+    run_id: str
+    seq: int
+    """1 to n in each run, without a gap."""
+    ts: datetime
+    type: str
+    step_id: str | None = None
+    node_id: str | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run has ended with it; only late results of abandoned calls may follow."""
+        return self.type in _ENDS
+
+
+class EventPage(Answer):
+    """Some events of a run, in order."""
+
+    events: list[Event]
+    next_after: int | None = None
+    """None behind the last event of a run."""
+
+
+class CancelReceipt(Answer):
+    """What came of a request to cancel a run."""
+
+    run_id: str
+    status: str | None = None
+    """None if there is no such run yet; a run that is created later is cancelled at once."""
+    already_finished: bool = False
+    requested_at: datetime | None = None
+    delivered_at: datetime | None = None
+    """When the worker that executes the run received it."""
+    settled_at: datetime | None = None
+    requested_by: str | None = None
+    reason: str | None = None
+    calls: list[dict[str, Any]] = Field(default_factory=list)
+    """The calls that had begun before."""
+
+
+class Trace(Answer):
+    """What a run did: the graph of its calls."""
+
+    run_id: str
+    snapshot: dict[str, Any]
+    """``nodes`` by their id, and aggregates."""
+
+
+class Call(Answer):
+    """One call of a run, with what it asked and what it got."""
+
+    run_id: str
+    node_id: str
+    kind: str
+    """``llm``, ``tool`` or ``system``."""
+    name: str
+    status: str
+    request: dict[str, Any] | None = None
+    reply: Any = None
+
+
+class Artifact(Answer):
+    """A file that a run has made, without its bytes."""
+
+    name: str
+    media_type: str
+    size_bytes: int
+    sha256: str
+    created_at: datetime
+    url: str
+
+
+class ArtifactList(Answer):
+    """All files that a run has made so far, oldest first."""
+
+    artifacts: list[Artifact]
+
+
+class Definition(Answer):
+    """A version of a registered graph or agent; lists leave ``graph`` and ``agent`` out."""
+
+    name: str
+    version: int
+    description: str | None = None
+    sha256: str | None = None
+    created_at: datetime | None = None
+    graph: dict[str, Any] | None = None
+    agent: dict[str, Any] | None = None
+    warnings: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class GraphList(Answer):
+    """A page of registered graphs."""
+
+    graphs: list[Definition]
+    next_cursor: str | None = None
+
+
+class AgentList(Answer):
+    """A page of registered agents."""
+
+    agents: list[Definition]
+    next_cursor: str | None = None
+
+
+class Problem(Answer):
+    """Something that is wrong with a graph."""
+
+    place: str
+    """Such as ``steps.2.type``; empty for the graph as a whole."""
+    message: str
+    severity: str
+    """An ``error`` keeps the graph from being run, a ``warning`` does not."""
+
+
+class Validation(Answer):
+    """Everything that is wrong with a graph."""
+
+    valid: bool
+    problems: list[Problem]

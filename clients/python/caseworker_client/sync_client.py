@@ -1,0 +1,189 @@
+"""The client that blocks."""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+
+import httpx
+
+from caseworker_client import catalog, events, runs
+from caseworker_client.catalog import AGENTS, GRAPHS
+from caseworker_client.flow import Emit, Feed, Flow, Send, Sleep, Step
+from caseworker_client.settings import RetryPolicy, Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Method(Generic[P, T]):
+    """An operation as a method that does it."""
+
+    def __init__(self, operation: Callable[Concatenate[Settings, P], Flow[T]]) -> None:
+        self._operation = operation
+        self.__doc__ = operation.__doc__
+
+    def __get__(self, client: "CaseworkerClient", _: object = None) -> Callable[P, T]:
+        operation = self._operation
+
+        @wraps(operation)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return client.do(operation(client.settings, *args, **kwargs))
+
+        return cast("Callable[P, T]", call)
+
+
+class _Iteration(Generic[P, T]):
+    """An operation as a method that iterates over what it hands over."""
+
+    def __init__(self, operation: Callable[Concatenate[Settings, P], Feed[T]]) -> None:
+        self._operation = operation
+        self.__doc__ = operation.__doc__
+
+    def __get__(
+        self, client: "CaseworkerClient", _: object = None
+    ) -> Callable[P, Generator[T, None, None]]:
+        operation = self._operation
+
+        @wraps(operation)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+            return client.iterate(operation(client.settings, *args, **kwargs))
+
+        return cast("Callable[P, Generator[T, None, None]]", call)
+
+
+class CaseworkerClient:
+    """A client of the service; one of its own for each thread that uses it at the same time.
+
+    Every method raises :class:`ApiError` if the service refuses, and
+    :class:`ServiceUnreachableError` if it does not answer.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout_seconds: float = 10.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Call the service at ``base_url``, else at ``CASEWORKER_URL``.
+
+        ``api_key`` is ``CASEWORKER_API_KEY`` unless it is given; ``timeout_seconds`` is for each
+        answer; ``transport`` is one of the caller's own.
+        """
+        self.settings: Final = Settings.of(base_url, api_key, timeout_seconds, retry)
+        self._http = httpx.Client(
+            base_url=self.settings.base_url,
+            headers=self.settings.headers,
+            timeout=timeout_seconds,
+            transport=transport,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    create_run = _Method(runs.create_run)
+    run_case = _Method(runs.run_case)
+    run_graph = _Method(runs.run_graph)
+    run_agent = _Method(runs.run_agent)
+    get_run = _Method(runs.get_run)
+    wait_for_run = _Method(runs.wait_for_run)
+    list_runs = _Method(runs.list_runs)
+    iterate_runs = _Iteration(runs.iterate_runs)
+    cancel_run = _Method(runs.cancel_run)
+    stream_events = _Iteration(events.stream_events)
+    get_trace = _Method(runs.get_trace)
+    explain_run = _Method(runs.explain_run)
+    get_call = _Method(runs.get_call)
+    list_artifacts = _Method(runs.list_artifacts)
+    get_artifact = _Method(runs.get_artifact)
+    register_graph = _Method(GRAPHS.register)
+    get_graph = _Method(GRAPHS.get)
+    list_graphs = _Method(GRAPHS.list)
+    list_graph_versions = _Method(GRAPHS.versions)
+    delete_graph = _Method(GRAPHS.delete)
+    validate_graph = _Method(catalog.validate_graph)
+    register_agent = _Method(AGENTS.register)
+    get_agent = _Method(AGENTS.get)
+    list_agents = _Method(AGENTS.list)
+    list_agent_versions = _Method(AGENTS.versions)
+    delete_agent = _Method(AGENTS.delete)
+    list_tools = _Method(catalog.list_tools)
+    list_models = _Method(catalog.list_models)
+    service_version = _Method(catalog.service_version)
+
+    def do(self, flow: Flow[T]) -> T:
+        """Do an operation and return what it comes to."""
+        wire, outcome = _Wire(self._http), None
+        try:
+            while True:
+                outcome = wire.take(flow.send(outcome))
+        except StopIteration as end:
+            return cast("T", end.value)
+        finally:
+            wire.close()
+
+    def iterate(self, feed: Feed[T]) -> Generator[T, None, None]:
+        """Do an operation and yield what it hands over."""
+        wire, outcome = _Wire(self._http), None
+        try:
+            while True:
+                try:
+                    step = feed.send(outcome)
+                except StopIteration:
+                    return
+                if isinstance(step, Emit):
+                    yield step.value
+                    outcome = None
+                else:
+                    outcome = wire.take(step)
+        finally:
+            wire.close()
+
+
+class _Wire:
+    """Does the steps of one operation, which has at most one stream open."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+        self._response: httpx.Response | None = None
+        self._chunks: Iterator[bytes] | None = None
+
+    def take(self, step: Step) -> Any:
+        """Do a step and return what came of it."""
+        if isinstance(step, Send):
+            return self._send(step)
+        if isinstance(step, Sleep):
+            return time.sleep(step.seconds)
+        try:
+            return None if self._chunks is None else next(self._chunks, None)
+        except httpx.TransportError:
+            return None
+
+    def close(self) -> None:
+        """Close the stream that is open."""
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+
+    def _send(self, step: Send) -> httpx.Response | httpx.TransportError:
+        self.close()
+        request = self._http.build_request(**step.request.arguments())
+        try:
+            response = self._http.send(request, stream=step.stream)
+            if step.stream:
+                self._response, self._chunks = response, response.iter_bytes()
+                if not response.is_success:
+                    response.read()
+        except httpx.TransportError as error:
+            return error
+        return response

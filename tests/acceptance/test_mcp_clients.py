@@ -1,0 +1,150 @@
+"""The service as an MCP server, used by the SDK's own client over a socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from mcp import Client
+
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.mcp_servers import until
+from tests.support.service import ServiceProcess, finished, model_settings
+
+GENERATIONS = ["auto", "legacy"]
+"""Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
+QUESTION = "What is 17% of 2340?"
+PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[ServiceProcess]:
+    """A service whose model answers one question and hangs at the other."""
+    settings = model_settings(running_provider.openai_url)
+    async with ServiceProcess(module_database_url, settings=settings) as running:
+        await running_provider.script("17%", [Step(plan=PLAN)], repeat_last=True)
+        await running_provider.script("slow", [Step(hang=True)], repeat_last=True)
+        yield running
+
+
+def client_of(service: ServiceProcess, generation: str) -> Client:
+    return Client(f"{service.url}/mcp", mode=generation)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+async def test_a_call_is_an_ordinary_run(service: ServiceProcess, generation: str) -> None:
+    """Its result is the run, structured; the run says that it came by MCP and can be got again."""
+    async with client_of(service, generation) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        result = await client.call_tool("run_case", {"input": QUESTION})
+        run: dict[str, Any] = result.structured_content
+        again = await client.call_tool("get_run", {"run_id": run["run_id"]})
+
+    assert set(tools) == {"run_case", "get_run"}
+    assert not result.is_error
+    assert (run["status"], run["result"]["answer"]) == ("completed", "397.8")
+    assert json.loads(result.content[0].text) == run  # type: ignore[union-attr]
+    assert run["metadata"] == {"via": "mcp", "tool": "run_case"}
+    assert again.structured_content == run
+    async with service.client() as api:
+        assert (await api.get_run(run["run_id"]))["status"] == "completed"
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+async def test_what_is_wrong_with_a_call_is_named(service: ServiceProcess, generation: str) -> None:
+    """A refused call is a failed one with the field at fault, and makes no run."""
+    async with client_of(service, generation) as client:
+        wrong = await client.call_tool("run_case", {"input": QUESTION, "mode": "guess"})
+        strange = await client.call_tool("run_case", {"input": QUESTION, "moods": 1})
+        unknown = await client.call_tool("get_run", {"run_id": "no-such-run"})
+        none = await client.call_tool("no_such_tool", {})
+
+    assert wrong.is_error
+    assert "mode: " in wrong.content[0].text  # type: ignore[union-attr]
+    assert "moods" in strange.content[0].text  # type: ignore[union-attr]
+    assert unknown.is_error
+    assert none.is_error
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+async def test_a_client_that_cancels_cancels_the_run(
+    service: ServiceProcess, generation: str
+) -> None:
+    """By closing its connection, or by the notification of the older protocol."""
+    async with service.client() as api, client_of(service, generation) as client:
+        before = {run["run_id"] for run in (await api.list_runs())["runs"]}
+        call = asyncio.create_task(client.call_tool("run_case", {"input": "slow"}))
+        begun: list[str] = []
+        while not begun:
+            runs = (await api.list_runs())["runs"]
+            begun = [run["run_id"] for run in runs if run["run_id"] not in before]
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        run = await finished(api, begun[0])
+
+    assert run["status"] == "cancelled"
+    assert run["cancel"]["requested_by"] == "mcp"
+    left = "The client left." if generation == "auto" else None
+    assert run["cancel"]["reason"] == left
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+async def test_a_long_run_goes_on_after_its_call(service: ServiceProcess, generation: str) -> None:
+    """The call returns the run as it stands; a client that asked for progress hears of it."""
+    heard: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+
+    async with service.client() as api, client_of(service, generation) as client:
+        args = {"input": "slow", "wait_seconds": 2.5}
+        result = await client.call_tool("run_case", args, progress_callback=hear)
+        run: dict[str, Any] = result.structured_content
+        later = await client.call_tool("get_run", {"run_id": run["run_id"], "wait_seconds": 0})
+        await api.cancel_run(run["run_id"])
+        ended = await client.call_tool("get_run", {"run_id": run["run_id"]})
+
+    assert (result.is_error, run["status"]) == (False, "running")
+    await until(lambda: "running" in heard)
+    assert later.structured_content["status"] == "running"
+    assert (ended.is_error, ended.structured_content["status"]) == (True, "cancelled")
+
+
+async def test_a_request_that_is_repeated_makes_one_run(service: ServiceProcess) -> None:
+    """The older protocol names a request by its session and its id."""
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-session-id": "a-session",
+        "mcp-protocol-version": "2025-06-18",
+    }
+    params = {"name": "run_case", "arguments": {"input": QUESTION}}
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        answers = [
+            await http.post(f"{service.url}/mcp", json=call, headers=headers) for _ in range(2)
+        ]
+
+    ids = {answer.text.split('"run_id":"')[1].split('"')[0] for answer in answers}
+    assert len(ids) == 1
+
+
+async def test_the_limits_of_the_api_hold(service: ServiceProcess) -> None:
+    """Other hosts, web pages, large bodies and other methods are refused before the protocol."""
+    url = f"{service.url}/mcp"
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with httpx.AsyncClient(trust_env=False) as http:
+        host = await http.post(url, json=call, headers={"host": "evil.example"})
+        page = await http.post(url, json=call, headers={"sec-fetch-site": "cross-site"})
+        large = await http.post(url, json={**call, "params": {"x": "y" * 300_000}})
+        method = await http.get(url)
+        batch = await http.post(url, json=[call])
+
+    codes = [each.status_code for each in (host, page, large, method, batch)]
+    assert codes == [421, 403, 413, 405, 400]

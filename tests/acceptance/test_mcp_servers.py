@@ -1,0 +1,175 @@
+"""Tools of MCP servers that others wrote, used by runs of a real service."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.graph_documents import edge
+from tests.support.json_client import JsonClient
+from tests.support.mcp_servers import NPM_SERVERS, ROOT, alive, everything, until
+from tests.support.npm_packages import installed_packages
+from tests.support.service import ServiceProcess, finished
+
+
+def step(step_id: str, tool: str, **args: Any) -> dict[str, Any]:
+    return {"id": step_id, "type": "tool", "data": {"tool": tool, "args": args}}
+
+
+def graph(*steps: dict[str, Any]) -> dict[str, Any]:
+    ids = [each["id"] for each in steps]
+    edges = [edge(a, b, channel="flow") for a, b in pairwise(ids)]
+    return {"steps": list(steps), "edges": edges}
+
+
+def hostile(log: Path) -> dict[str, Any]:
+    log.touch()
+    command = ["-m", "tests.support.hostile_mcp", str(log)]
+    return {"command": sys.executable, "args": command, "env": ["PYTHONPATH", "WITHOUT"]}
+
+
+def settings(servers: Mapping[str, Any], **more: str) -> dict[str, str]:
+    text = json.dumps(servers)
+    return {"TOOLS_MCP_SERVERS": text, "PYTHONPATH": str(ROOT), "WITHOUT": "-", **more}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with one commit."""
+    folder = tmp_path / "repository"
+    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    commit = ["git", *who, "-C", str(folder), "commit", "-q", "--allow-empty", "-m", "Begin well"]
+    subprocess.run(commit, check=True)
+    return folder
+
+
+@pytest.fixture
+async def client(database_url: str, tmp_path: Path, repository: Path) -> AsyncIterator[JsonClient]:
+    """A service with two servers from PyPI, one from npm over HTTP, and one that is not there."""
+    installed_packages(NPM_SERVERS)
+    async with everything(tmp_path) as url:
+        servers = {
+            "time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]},
+            "git": {
+                "command": sys.executable,
+                "args": ["-m", "mcp_server_git", "--repository", str(repository)],
+                "allow": ["git_log", "git_status"],
+            },
+            "everything": {"url": url},
+            "gone": {"command": "/no/such/program"},
+        }
+        async with (
+            ServiceProcess(database_url, settings=settings(servers)) as service,
+            service.client() as opened,
+        ):
+            yield opened
+
+
+async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
+    client: JsonClient, repository: Path
+) -> None:
+    """Texts, structured results and pictures arrive; a wrong argument is refused here."""
+    async with httpx.AsyncClient(trust_env=False) as plain:
+        listed = (await plain.get(f"{client.url}/tools")).json()["servers"]
+    by_name = {each["name"]: each for each in listed}
+    tools = {tool["name"]: tool for each in listed for tool in each["tools"]}
+
+    assert {name: each["available"] for name, each in by_name.items()} == {
+        "everything": True,
+        "git": True,
+        "gone": False,
+        "time": True,
+    }
+    assert "'gone' cannot be used" in by_name["gone"]["problem"]
+    assert [tool["name"] for tool in by_name["git"]["tools"]] == ["git.git_log", "git.git_status"]
+    assert tools["git.git_log"]["external"] is True
+
+    run = await client.run_graph(
+        graph(
+            step(
+                "berlin",
+                "time.convert_time",
+                source_timezone="UTC",
+                time="12:00",
+                target_timezone="Asia/Tokyo",
+            ),
+            step("log", "git.git_log", repo_path=str(repository)),
+            step("echo", "everything.echo", message="hello"),
+            step("weather", "everything.get-structured-content", location="New York"),
+            step("picture", "everything.get-tiny-image"),
+        ),
+        wait_seconds=25,
+    )
+    assert run["status"] == "completed", run
+    outputs = {name: each["default"] for name, each in run["result"]["outputs"].items()}
+    assert "T21:00:00+09:00" in json.dumps(outputs["berlin"])
+    assert "Begin well" in outputs["log"]["text"]
+    assert outputs["echo"] == {"text": "Echo: hello"}
+    assert outputs["weather"]["structured"]["temperature"] == 33
+    assert outputs["picture"]["artifacts"][0]["media_type"] == "image/png"
+
+    wrong = await client.run_graph(graph(step("sum", "everything.get-sum", a="x")), wait_seconds=25)
+    assert wrong["status"] == "failed"
+    assert "invalid_arguments" in json.dumps(wrong["stop"])
+
+    few = await client.run_graph(
+        graph(step("a", "everything.echo", message="1"), step("b", "time.get_current_time")),
+        budget={"max_tool_calls": 1},
+        wait_seconds=25,
+    )
+    assert (few["status"], few["stop"]["kind"]) == ("halted", "budget")
+
+
+async def test_a_cancelled_run_cancels_its_request_and_disturbs_no_other(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The server hears of it, and goes on in the same process."""
+    log = tmp_path / "log"
+    configured = settings({"h": hostile(log)})
+    async with (
+        ServiceProcess(database_url, settings=configured) as service,
+        service.client() as client,
+    ):
+        run = await client.run_graph(graph(step("hang", "h.hang")))
+        await until(lambda: "call hang" in log.read_text())
+        await client.cancel_run(run["run_id"])
+        await until(lambda: "cancelled" in log.read_text())
+        other = await client.run_graph(graph(step("e", "h.echo", text="on")), wait_seconds=20)
+        ended = await finished(client, run["run_id"])
+
+    assert ended["status"] == "cancelled"
+    assert other["result"]["outputs"]["e"]["default"] == {"text": "on"}
+    assert log.read_text().count("start") == 1
+
+
+async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Killing the service ends the server, too; the next process replays the finished call."""
+    log = tmp_path / "log"
+    server = {"h": hostile(log)}
+    service = ServiceProcess(database_url, settings=settings(server))
+    async with service, service.client() as client:
+        document = graph(step("kept", "h.echo", text="${default}"), step("open", "h.hang"))
+        run = await client.run_graph(document, inputs={"default": "once"})
+        await until(lambda: "call hang" in log.read_text())
+        service.child.kill()
+        await until(lambda: "stdin closed" in log.read_text())
+        first = int(log.read_text().split()[1])
+        await until(lambda: not alive(first))
+
+    again = ServiceProcess(database_url, settings=settings(server, WITHOUT="echo"))
+    async with again, again.client() as client:
+        ended = await finished(client, run["run_id"])
+
+    assert ended["result"]["outputs"]["kept"]["default"] == {"text": "once"}
+    assert log.read_text().count("call echo") == 1
+    assert log.read_text().count("call hang") == 1
+    assert "outcome_unknown" in json.dumps(ended["stop"])

@@ -1,0 +1,18 @@
+"""Clients of both kinds, a fake provider, and a service."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.acceptance.conftest import module_database_url, provider, running_provider, service
+from tests.clients.callers import Callers
+
+__all__ = ["callers", "module_database_url", "provider", "running_provider", "service"]
+
+
+@pytest.fixture(params=["sync", "async"])
+async def callers(request: pytest.FixtureRequest) -> AsyncIterator[Callers]:
+    """Opens clients, blocking ones and those that await."""
+    opened = Callers(request.param)
+    yield opened
+    await opened.close()

@@ -1,0 +1,276 @@
+"""Both clients against a real service: it is killed, replaced and cut off while they use it."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from caseworker_client import (
+    ApiError,
+    Event,
+    RetryPolicy,
+    ServiceUnreachableError,
+    WaitTimeoutError,
+)
+
+from tests.clients.callers import Callers
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.fault_proxy import FaultProxy, Upstream
+from tests.support.graph_documents import edge
+from tests.support.service import ServiceProcess, model_settings
+
+PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+QUESTION = "What is 6 times 7?"
+
+
+def address_of(service: ServiceProcess) -> Upstream:
+    url = httpx.URL(service.url)
+    assert url.port is not None
+    return url.host, url.port
+
+
+@asynccontextmanager
+async def proxied(service: ServiceProcess, seed: int = 0) -> AsyncIterator[tuple[FaultProxy, str]]:
+    """A proxy in front of a service, and its URL."""
+    async with FaultProxy(address_of(service), seed=seed) as proxy:
+        host, port = proxy.address
+        yield proxy, f"http://{host}:{port}"
+
+
+async def everything(events: AsyncGenerator[Event, None]) -> list[Event]:
+    return [event async for event in events]
+
+
+def require_whole(events: list[Event], end: str = "run.completed") -> None:
+    """Every event once, in order, the last one is the end."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [event.type for event in events if event.ends] == [end]
+
+
+@pytest.fixture
+async def answering(provider: FakeProvider) -> FakeProvider:
+    """The provider, which plans the calculation."""
+    await provider.script("6 times 7", [Step(plan=PLAN)], repeat_last=True)
+    return provider
+
+
+@pytest.mark.usefixtures("answering")
+async def test_a_case_is_asked_for_waited_for_and_looked_at(
+    callers: Callers, service: ServiceProcess
+) -> None:
+    """Its answer, its trace as JSON and as text, its calls with what they asked, its files."""
+    caller = callers.of(service.url)
+
+    run = await caller.do("run_case", QUESTION, wait_seconds=20, metadata={"kept": True})
+    trace = await caller.do("get_trace", run.run_id)
+    explained = await caller.do("explain_run", run.run_id)
+    nodes = trace.snapshot["nodes"]
+    [node_id] = [each for each, node in nodes.items() if node["kind"] == "tool"]
+    call = await caller.do("get_call", run.run_id, node_id)
+
+    assert (run.status, run.ended, run.result["answer"]) == ("completed", True, "42")
+    assert run.usage is not None
+    assert run.usage.tool_calls == 1
+    assert run.metadata == {"kept": True}
+    assert await caller.do("get_run", run.run_id) == run
+    assert await caller.do("wait_for_run", run.run_id) == run
+    assert "calculator" in explained
+    assert (call.name, call.request) == ("calculator", {"args": {"expression": "6 * 7"}})
+    assert await caller.do("list_artifacts", run.run_id) == []
+    assert (await caller.do("get_trace", run.run_id, payloads=True)).model_extra.keys() > set(
+        trace.model_extra
+    )
+    assert "calculator" in {tool["name"] for tool in await caller.do("list_tools")}
+    assert await caller.do("service_version") == "0.1.0"
+
+
+async def test_a_run_is_cancelled_before_it_exists_and_while_it_works(
+    callers: Callers, service: ServiceProcess, provider: FakeProvider
+) -> None:
+    """The receipt says what had begun; a wait says what it last saw."""
+    await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
+    caller = callers.of(service.url)
+    early, late = (f"{name}-{id(callers)}" for name in ("early", "late"))
+
+    receipt = await caller.do("cancel_run", early, reason="no")
+    never = await caller.do("run_case", QUESTION, run_id=early)
+    await caller.do("run_case", QUESTION, run_id=late)
+    await provider.wait_for_arrivals(1, "6 times 7")
+    with pytest.raises(WaitTimeoutError) as waited:
+        await caller.do("wait_for_run", late, timeout_seconds=0.3)
+    stopped = await caller.do("cancel_run", late, reason="enough")
+    run = await caller.do("wait_for_run", late, timeout_seconds=30)
+
+    assert (receipt.status, never.status) == (None, "cancelled")
+    assert (waited.value.run.run_id, waited.value.run.ended) == (late, False)
+    assert [call["kind"] for call in stopped.calls] == ["llm"]
+    assert (run.status, run.stop.reason, run.cancel["reason"]) == ("cancelled", "enough", "enough")
+    assert (await caller.do("cancel_run", late)).already_finished
+
+
+async def test_all_runs_are_listed_page_by_page(callers: Callers, service: ServiceProcess) -> None:
+    """Each once, the newest first."""
+    caller = callers.of(service.url)
+    posted = []
+    for _ in range(5):
+        run = await caller.do(
+            "run_graph", {"steps": [calculation("s")], "edges": []}, metadata={"of": "a list"}
+        )
+        posted.append(run.run_id)
+
+    first = await caller.do("list_runs", limit=2)
+    listed = [run.run_id async for run in caller.each("iterate_runs", page_size=2)]
+    cancelled = [run async for run in caller.each("iterate_runs", status="cancelled")]
+
+    assert listed[:5] == posted[::-1]
+    assert len(set(listed)) == len(listed)
+    assert [run.run_id for run in first.runs] == listed[:2]
+    assert {run.status for run in cancelled} <= {"cancelled"}
+
+
+async def test_graphs_are_registered_validated_and_deleted(
+    callers: Callers, service: ServiceProcess
+) -> None:
+    """A refusal names the field at fault."""
+    caller = callers.of(service.url)
+    name = f"g-{id(callers)}"
+    graph = {"steps": [calculation("s")], "edges": []}
+
+    registered = await caller.do("register_graph", name, graph, description="one step")
+    run = await caller.do("run_graph", {"name": name}, wait_seconds=20)
+    found = await caller.do("validate_graph", {"steps": [5], "edges": []})
+    with pytest.raises(ApiError) as refused:
+        await caller.do("run_graph", {"name": name, "version": 9})
+    await caller.do("delete_graph", name)
+    with pytest.raises(ApiError) as gone:
+        await caller.do("get_graph", name)
+
+    assert (registered.version, run.status) == (1, "completed")
+    assert (found.valid, found.problems[0].place) == (False, "steps.0")
+    assert refused.value.errors[0].field == "graph.version"
+    assert (gone.value.status, gone.value.type.rpartition(":")[2]) == (404, "graph-not-found")
+    assert gone.value.request_id
+
+
+@pytest.mark.usefixtures("answering")
+async def test_a_lost_answer_makes_no_second_run(callers: Callers, service: ServiceProcess) -> None:
+    """The request was carried out, and its answer never came."""
+    marked = {"test": f"lost-{id(callers)}"}
+    async with proxied(service) as (proxy, url):
+        caller = callers.of(url)
+        proxy.lose_answer(b"POST /runs", b"HTTP/1.1 202")
+        run = await caller.do("run_case", QUESTION, metadata=marked)
+        listed = [each async for each in caller.each("iterate_runs", page_size=200)]
+
+    assert proxy.counts.answers_dropped == 1
+    assert [each.run_id for each in listed if each.metadata == marked] == [run.run_id]
+
+
+def calculation(step_id: str) -> dict[str, object]:
+    arguments = {"expression": "6 * 7"}
+    return {"id": step_id, "type": "tool", "data": {"tool": "calculator", "args": arguments}}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_stream_that_is_cut_at_random_bytes_brings_every_event_once(
+    callers: Callers, service: ServiceProcess, seed: int
+) -> None:
+    """In order, also in the middle of an event, of a number, or of the headers."""
+    names = [f"s{number}" for number in range(40)]
+    graph = {
+        "steps": [calculation(name) for name in names],
+        "edges": [edge(one, other, channel="flow") for one, other in itertools.pairwise(names)],
+    }
+    direct = callers.of(service.url)
+    run = await direct.do("run_graph", graph)
+    async with proxied(service, seed) as (proxy, url):
+        caller = callers.of(url, retry=RetryPolicy(pause_factor=0.05))
+        proxy.cut_each_within(2500)
+        seen = await everything(caller.each("stream_events", run.run_id))
+    stored = await everything(direct.each("stream_events", run.run_id))
+
+    assert proxy.counts.cut >= 4
+    assert seen == stored
+    require_whole(seen)
+
+
+async def test_a_stream_and_a_wait_outlive_the_service(
+    callers: Callers, database_url: str, provider: FakeProvider
+) -> None:
+    """It is killed in the middle of a call, and started again elsewhere after a while."""
+    await provider.script("6 times 7", [Step(hang=True)])
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        proxied(service) as (proxy, url),
+    ):
+        following, waiting = callers.of(url), callers.of(url)
+        run = await following.do("run_case", QUESTION)
+        await provider.wait_for_arrivals(1, "6 times 7")
+        waited = asyncio.create_task(waiting.do("wait_for_run", run.run_id, timeout_seconds=60))
+        seen: list[Event] = []
+        async for event in following.each("stream_events", run.run_id):
+            seen.append(event)
+            if event.seq == 1:
+                service.child.kill()
+                await provider.script("6 times 7", [Step(plan=PLAN)], repeat_last=True)
+                await service.start()
+                proxy.lead_to(address_of(service))
+        ended = await waited
+
+    assert (ended.status, ended.attempts) == ("completed", 2)
+    require_whole(seen)
+
+
+async def test_a_stream_goes_on_at_another_replica(
+    callers: Callers, database_url: str, provider: FakeProvider
+) -> None:
+    """The one that it was opened at is gone for ever, and the run with it."""
+    await provider.script("6 times 7", [Step(hang=True)])
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        proxied(first) as (proxy, url),
+    ):
+        caller = callers.of(url)
+        run = await caller.do("run_case", QUESTION)
+        await provider.wait_for_arrivals(1, "6 times 7")
+        await provider.script("6 times 7", [Step(plan=PLAN)], repeat_last=True)
+        seen: list[Event] = []
+        async for event in caller.each("stream_events", run.run_id):
+            seen.append(event)
+            if event.seq == 1:
+                first.child.kill()
+                proxy.lead_to(address_of(second))
+        later = [
+            event.seq
+            async for event in caller.each("stream_events", run.run_id, after=len(seen) - 1)
+        ]
+        nothing = [event async for event in caller.each("stream_events", run.run_id, after=999)]
+
+    require_whole(seen)
+    assert (later, nothing) == ([len(seen)], [])
+
+
+async def test_a_service_that_stays_away_ends_a_stream(
+    callers: Callers, service: ServiceProcess, provider: FakeProvider
+) -> None:
+    """After the time that the caller gives it."""
+    await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
+    async with proxied(service) as (proxy, url):
+        caller = callers.of(url, retry=RetryPolicy(pause_factor=0.01, reconnect_seconds=0.2))
+        run = await caller.do("run_case", QUESTION)
+        events = caller.each("stream_events", run.run_id)
+        seen = await anext(events)
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(ServiceUnreachableError, match="No answer from"):
+            await everything(events)
+        await callers.of(service.url).do("cancel_run", run.run_id)
+
+    assert proxy.counts.refused > 1
+    assert seen.seq == 1

@@ -1,0 +1,99 @@
+"""The package as its users get it: a wheel, its page, and nothing of the service."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.support.service import ServiceProcess
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "clients" / "python"
+UV = Path(sys.executable).parent / "uv"
+BLOCKS = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text("utf-8"), re.DOTALL)
+PRINTED = (
+    "completed 397.8",
+    "run.completed",
+    "not-today changed our mind",
+    "422 budget.max_seconds",
+)
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    """Run a program and return what it printed; its failure is the test's."""
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None:
+    """Installed from the lock into an empty environment, where there is no service."""
+    run(UV, "build", "--quiet", "--out-dir", tmp_path / "dist", FOLDER)
+    [wheel] = (tmp_path / "dist").glob("*.whl")
+    [_] = (tmp_path / "dist").glob("*.tar.gz")
+    run(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "empty")
+    python = tmp_path / "empty" / "bin" / "python"
+    chosen = ("--package", "caseworker-client", "--no-dev", "--no-emit-workspace", "--locked")
+    locked = run(UV, "export", "--quiet", *chosen, cwd=ROOT)
+    (tmp_path / "requirements.txt").write_text(locked)
+    install = (UV, "pip", "install", "--quiet", "--no-deps", "--python", python)
+    run(*install, "-r", tmp_path / "requirements.txt")
+    run(*install, wheel)
+
+    said = run(
+        *(python, "-I", "-W", "error", "-c"),
+        "import caseworker_client, importlib.util, pathlib\n"
+        "folder = pathlib.Path(caseworker_client.__file__).parent\n"
+        "caseworker_client.CaseworkerClient('http://nowhere').close()\n"
+        "print((folder / 'py.typed').is_file(), importlib.util.find_spec('app'))",
+        cwd=tmp_path,
+    )
+    installed = run(UV, "pip", "list", "--python", python)
+
+    assert said.split() == ["True", "None"]
+    assert {"httpx", "pydantic", "caseworker-client"} <= set(re.findall(r"^\S+", installed, re.M))
+    assert "fastapi" not in installed
+
+
+def test_it_depends_on_httpx_and_pydantic_alone() -> None:
+    """On every Python that the service runs on."""
+    ours, service = (
+        tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+        for folder in (FOLDER, ROOT)
+    )
+
+    names = [re.split(r"[<>=]", each)[0] for each in ours["dependencies"]]
+    assert names == ["httpx", "pydantic"]
+    assert ours["requires-python"] == service["requires-python"]
+    assert ours["version"] == service["version"]
+    assert "caseworker-client" in service["dependencies"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def offline(module_database_url: str) -> AsyncIterator[ServiceProcess]:
+    """A service as it comes, with its built-in planner."""
+    async with ServiceProcess(module_database_url) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("block", "printed"), [*zip(BLOCKS, PRINTED, strict=True)])
+async def test_every_program_of_its_page_works_as_pasted(
+    offline: ServiceProcess, block: str, printed: str
+) -> None:
+    """Against a service whose address is in the environment."""
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", block),
+        env={"CASEWORKER_URL": offline.url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, complaints = await program.communicate()
+
+    assert program.returncode == 0, complaints.decode()
+    assert printed in out.decode()

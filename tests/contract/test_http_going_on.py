@@ -1,0 +1,225 @@
+"""POST /runs with ``from``: what a new run inherits, and what is refused (spec, section 10)."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+
+from app.control.budget import Budget
+from app.runs.run import RunKey, RunRequest, RunSource
+from tests.contract.test_http_graph_runs import World, fields, register
+from tests.support.graph_documents import flat
+from tests.support.limits import api_limits
+from tests.support.memory_api import client_of, memory_api
+from tests.support.stores import CANCEL_REQUEST
+
+CASE = {
+    "run_id": "old",
+    "input": "2+2?",
+    "gold_answer": "4",
+    "expected_tools": ["calculator"],
+    "mode": "fallback_only",
+    "budget": {"max_tokens": 100, "max_cost_usd": 0.5},
+    "deadline": "2030-01-01T00:00:00Z",
+    "seed": 7,
+    "timezone": "Europe/Paris",
+    "metadata": {"ticket": 1},
+}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with world.client() as client:
+        yield client
+
+
+async def ended(client: httpx.AsyncClient, **body: Any) -> None:
+    """A run that has ended: it was cancelled before it began."""
+    await client.post("/runs", json=body)
+    await client.delete(f"/runs/{body['run_id']}")
+
+
+async def go_on(client: httpx.AsyncClient, **body: Any) -> httpx.Response:
+    return await client.post("/runs", json={"run_id": "r", "from": {"run_id": "old"}} | body)
+
+
+async def test_what_is_left_out_is_as_it_was(client: httpx.AsyncClient, world: World) -> None:
+    """But for the deadline and the metadata, which belong to the other run alone."""
+    await ended(client, **CASE)
+    old = (await world.stored("old")).request
+
+    answer = await go_on(client)
+
+    assert answer.status_code == 202
+    run = await world.stored()
+    assert run.request == replace(old, deadline=None, source=RunSource("old"))
+    assert run.metadata == {}
+
+
+async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, world: World) -> None:
+    """Limits one by one; null is as much as the service allows any run."""
+    await ended(client, **CASE)
+    old = (await world.stored("old")).request
+    most = api_limits().budget_ceiling.max_tokens
+
+    await go_on(
+        client,
+        kind="case",
+        input="3+3?",
+        mode="escalate",
+        budget={"max_tokens": None, "max_steps": 9},
+        deadline="2031-01-01T00:00:00Z",
+        metadata={"again": True},
+    )
+
+    run = await world.stored()
+    assert run.request == replace(
+        old,
+        input="3+3?",
+        mode="escalate",
+        budget=replace(old.budget, max_tokens=most, max_steps=9),
+        deadline=datetime(2031, 1, 1, tzinfo=UTC),
+        source=RunSource("old"),
+    )
+    assert run.metadata == {"again": True}
+
+
+async def test_no_limit_passes_the_ceiling_of_today(world: World) -> None:
+    """Neither one that is sent nor one that is inherited."""
+    async with world.client() as client:
+        await ended(client, **CASE)
+    async with world.client(
+        api_limits(budget_ceiling=Budget(max_tokens=50, max_steps=5))
+    ) as strict:
+        await go_on(strict, budget={"max_steps": 9})
+
+    budget = (await world.stored()).request.budget
+    assert (budget.max_tokens, budget.max_steps) == (50, 5)
+    assert budget.max_cost_dollars == Decimal("0.5")
+
+
+async def test_a_graph_run_keeps_its_graph_and_its_version(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    """Also when the name has a newer version; inputs are replaced, or one of them is."""
+    await register(client, "g", flat("a"))
+    await ended(
+        client, run_id="old", kind="graph", graph={"name": "g"}, inputs={"default": 1, "b": 2}
+    )
+    await register(client, "g", flat("a", "b"))
+    old = (await world.stored("old")).request
+
+    await go_on(client)
+    await go_on(client, run_id="one", input=5)
+    await go_on(client, run_id="all", inputs={"c": 3})
+    await go_on(client, run_id="newer", graph={"name": "g"})
+
+    assert (await world.stored()).request == replace(old, source=RunSource("old"))
+    assert (await world.stored("one")).request.inputs == {"default": 5, "b": 2}
+    assert (await world.stored("all")).request.inputs == {"c": 3}
+    newer: RunRequest = (await world.stored("newer")).request
+    assert newer.definition_ref is not None
+    assert newer.definition_ref.version == 2
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        ({"kind": "graph"}, "kind"),
+        ({"kind": "agent"}, "kind"),
+        ({"from": {"run_id": "old", "until": "n000099"}}, "from.until"),
+        ({"from": {"run_id": "old", "until": "first"}}, "from.until"),
+        ({"from": {"run_id": "a b"}}, "from.run_id"),
+        ({"from": {}}, "from.run_id"),
+        ({"from": None}, "from"),
+        ({"from": {"run_id": "old", "x": 1}}, "from.x"),
+        ({"graph": flat("a")}, "graph"),
+        ({"inputs": {"a": 1}}, "inputs"),
+        ({"input": " "}, "input"),
+        ({"expected_tools": ["nothing"]}, "expected_tools.0"),
+        ({"unknown": 1}, "unknown"),
+        ({"budget": {"max_tokens": -1}}, "budget.max_tokens"),
+    ],
+)
+async def test_the_field_at_fault_is_named(
+    client: httpx.AsyncClient, sent: dict[str, Any], field: str
+) -> None:
+    """As for other runs."""
+    await ended(client, **CASE)
+
+    assert list(fields(await go_on(client, **sent))) == [field]
+
+
+async def test_a_run_that_is_not_there_is_named(client: httpx.AsyncClient) -> None:
+    """Nor does a pending cancel count as one."""
+    await client.delete("/runs/early")
+    for run_id in ("nobody", "early"):
+        answer = await go_on(client, **{"from": {"run_id": run_id}})
+        problem = answer.json()
+        assert (answer.status_code, problem["type"]) == (
+            404,
+            "urn:caseworker:problem:run-not-found",
+        )
+        assert problem["errors"][0]["field"] == "from.run_id"
+
+
+async def test_a_run_that_has_not_ended_is_named(client: httpx.AsyncClient) -> None:
+    """It may be gone on from once it has."""
+    await client.post("/runs", json=CASE)
+    answer = await go_on(client)
+    problem = answer.json()
+
+    assert (answer.status_code, problem["type"]) == (409, "urn:caseworker:problem:run-not-ended")
+    assert problem["errors"][0]["field"] == "from.run_id"
+    await client.delete("/runs/old")
+    assert (await go_on(client)).status_code == 202
+
+
+async def test_the_same_request_is_the_same_run_whatever_became_of_the_other(
+    client: httpx.AsyncClient, world: World
+) -> None:
+    """Another source, or another node of it, is another request."""
+    await ended(client, **CASE)
+    first = await go_on(client)
+    del world.runs.rows[RunKey("default", "old")]
+    again = await go_on(client)
+    other = await go_on(client, **{"from": {"run_id": "old", "until": "n000001"}})
+
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert other.status_code in (404, 409)
+
+
+async def test_the_source_is_part_of_what_is_asked(client: httpx.AsyncClient) -> None:
+    """A key that was used for another node is refused."""
+    await ended(client, **CASE)
+    headers = {"Idempotency-Key": "k"}
+    body: dict[str, Any] = {"from": {"run_id": "old"}}
+    first = await client.post("/runs", json=body, headers=headers)
+    again = await client.post("/runs", json=body, headers=headers)
+    body["from"]["until"] = "n000001"
+    other = await client.post("/runs", json=body, headers=headers)
+
+    assert (first.status_code, again.status_code, other.status_code) == (202, 200, 422)
+    assert first.json()["run_id"] == again.json()["run_id"]
+
+
+async def test_runs_of_other_tenants_are_not_there(world: World) -> None:
+    """Whatever their ids."""
+    app = memory_api(world.runs)
+    async with client_of(app) as client:
+        await ended(client, **CASE)
+        row = world.runs.rows.pop(RunKey("default", "old"))
+        assert row.run is not None
+        row.run = replace(row.run, key=RunKey("other", "old"), cancel_request=CANCEL_REQUEST)
+        world.runs.rows[row.run.key] = row
+
+        assert (await go_on(client)).status_code == 404

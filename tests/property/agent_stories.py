@@ -1,0 +1,220 @@
+"""Random agents whose process is lost, or gives them up, in the middle; another one goes on.
+
+What a model says is a matter of the path of its call and of the seed, so that a run that nobody
+interrupts has one course. Models stream their answers in parts; tools reach the outside.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.control.budget import Budget
+from app.llm.gateway import ModelGateway, Tier
+from app.llm.ports import Delta, ModelReply, ModelRequest, TokenUsage, ToolCall
+from app.llm.pricing import no_list_price
+from app.nodes.agent.execution import Agents
+from app.nodes.agent.node import agent_type
+from app.nodes.catalog import NodeCatalog
+from app.runs.plan import RunGraphs
+from app.runs.run import EventRecord, NewRun, Run, RunKind, RunRequest
+from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from app.tools.registry import ToolPolicy, ToolRegistry
+from tests.support.limits import retry_policy, tier_model, tool_dispatch
+from tests.support.memory_runs import MemoryRuns
+from tests.support.seeded_loop import Story, run
+from tests.unit.runs.world import KEY, Process, database, loop
+
+WORDS = ("so", "what", "we", "were", "asked", "to", "find", "came", "as", "promised")
+MOST_TURNS = 5
+
+
+def reply_of(seed: int, call: str) -> ModelReply:
+    """What the model answers to a call, by its path."""
+    draw = random.Random(f"{seed}/{call}")
+    turn = int(call.rsplit("/", 1)[1]) if call.rsplit("/", 1)[1].isdecimal() else MOST_TURNS
+    text = " ".join(draw.choices(WORDS, k=draw.randint(0, 30)))
+    thinking = " ".join(draw.choices(WORDS, k=draw.choice([0, 0, 5])))
+    calls: list[ToolCall] = []
+    if turn < MOST_TURNS and draw.random() < 0.8:
+        calls = [_wanted(draw, call, n) for n in range(draw.randint(1, 3))]
+    usage = TokenUsage(tokens_in=10, tokens_out=5)
+    return ModelReply(text=text, model="m", usage=usage, tool_calls=tuple(calls), thinking=thinking)
+
+
+def _wanted(draw: random.Random, call: str, number: int) -> ToolCall:
+    names = ["reads", "reads", "writes", "nothing", "finish" if draw.random() < 0.2 else "reads"]
+    if call.count("turn") < 2:
+        names.append("inner")
+    name = draw.choice(names)
+    about = f"{call}/{number}"
+    args = {"inner": {"input": about}, "finish": {"answer": about}}.get(name, {"about": about})
+    broken = draw.random() < 0.1
+    return ToolCall(
+        id=f"c{number}", name=name, arguments='{"about": ' if broken else json.dumps(args)
+    )
+
+
+class Outside:
+    """A tool that reaches the outside, which notes every call."""
+
+    def __init__(self, name: str, tale: "Tale", *, parallel_safe: bool) -> None:
+        self.spec = ToolSpec(
+            name=name,
+            description="Works outside.",
+            parameters={
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"about": {"type": "string"}},
+                "required": ["about"],
+            },
+            external=True,
+            parallel_safe=parallel_safe,
+        )
+        self._tale = tale
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        self._tale.reached(f"tool {args['about']}")
+        await asyncio.sleep(random.Random(args["about"]).choice([0, 0.01, 0.5]))
+        return {"about": args["about"]}
+
+
+class Model:
+    """A provider that streams."""
+
+    name, external = "scripted", True
+
+    def __init__(self, tale: "Tale") -> None:
+        self._tale = tale
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        assert request.origin is not None
+        call = request.origin.call
+        self._tale.reached(f"model {call}")
+        reply = reply_of(self._tale.seed, call)
+        draw = random.Random(call)
+        if request.on_delta is not None:
+            for kind, text in (("thinking", reply.thinking), ("content", reply.text)):
+                for at in range(0, len(text), 9):
+                    await asyncio.sleep(draw.choice([0, 0.004, 0.03]))
+                    request.on_delta(Delta(kind, text[at : at + 9]))  # type: ignore[arg-type]
+        await asyncio.sleep(draw.choice([0, 0.1]))
+        return reply
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass
+class Tale:
+    """One run of one agent, by as many processes as it takes."""
+
+    seed: int
+    losses: int = 1
+    store: MemoryRuns = field(init=False)
+    processes: list[Process] = field(default_factory=list)
+    made: list[tuple[str, int]] = field(default_factory=list)
+    """Every call that reached the outside, and the number of the process that made it."""
+    ended_before: list[frozenset[str]] = field(default_factory=list)
+    """The calls that were known to have ended when a process took the run."""
+    interrupted: int = 0
+    draining: list[asyncio.Task[None]] = field(default_factory=list)
+    ended: bool = False
+    final: Run = field(init=False)
+
+    @property
+    def budget(self) -> Budget:
+        """What the run may spend."""
+        return Budget(max_llm_calls_small=random.Random(-self.seed).choice([None, None, 4]))
+
+    def reached(self, what: str) -> None:
+        """Note that a call has reached the outside."""
+        self.made.append((what, len(self.processes)))
+
+    @property
+    def events(self) -> Sequence[EventRecord]:
+        """The log of the run."""
+        row = self.store.rows[KEY]
+        return [row.events[seq] for seq in sorted(row.events)]
+
+    async def play(self) -> None:
+        """Play the run to its end."""
+        self.store = database()
+        request = RunRequest(
+            kind=RunKind.GRAPH, graph=self._graph(), inputs={"default": "Go."}, budget=self.budget
+        )
+        await self._process().post(NewRun(key=KEY, request=request, request_hash="h"))
+        while True:
+            await self.processes[-1].executor.ended(KEY)
+            found = await self.store.get(KEY)
+            assert found is not None
+            if found.finished:
+                break
+            assert self.interrupted == len(self.processes), "nobody has interrupted it"
+            calls = await self.store.calls(KEY)
+            ended = (each.call_key for each in calls if each.outcome in ("result", "failure"))
+            self.ended_before.append(frozenset(key for key in ended if key is not None))
+            assert await self._process().take() is not None
+            if self.interrupted < self.losses:
+                loop().call_later(random.Random(self.seed).uniform(0, 1), self.strike)
+        self.ended, self.final = True, found
+        await asyncio.sleep(200)
+
+    def strike(self) -> None:
+        """End the process that executes the run, politely or not."""
+        if self.ended or not self.processes or self.interrupted == len(self.processes):
+            return
+        process = self.processes[-1]
+        if KEY not in process.executor.active:
+            return
+        self.interrupted += 1
+        if (self.seed + self.interrupted) % 2:
+            self.draining.append(asyncio.create_task(process.executor.drain(0)))
+        else:
+            self.store.lose(process.name)
+            process.executor.lose(KEY)
+
+    def _graph(self) -> dict[str, Any]:
+        draw = random.Random(self.seed)
+        inner = {"name": "inner", "prompt": {}, "tools": ["reads", "writes"]}
+        agent = {
+            "name": "outer",
+            "prompt": {"system": "Work."},
+            "tools": ["reads", "writes", {"agent": inner}],
+            "model": {"stream": draw.random() < 0.8},
+            "limits": {"max_turns": draw.choice([3, 20])},
+        }
+        step = {"id": "a", "type": "agent", "data": {"agent": agent}}
+        return {"steps": [step], "edges": []}
+
+    def _process(self) -> Process:
+        process = Process(_none, self.store, name=f"p{len(self.processes) + 1}")
+        tools = ToolRegistry(
+            [
+                Outside("reads", self, parallel_safe=True),
+                Outside("writes", self, parallel_safe=False),
+            ]
+        )
+        agents = Agents(tool_dispatch(tools, ToolPolicy()), timezone="UTC", wrap_up_reserve=1)
+        model = tier_model(provider=Model(self), model="m")
+        gateway = ModelGateway(
+            dict.fromkeys(Tier, model), no_list_price, retry_policy(max_retries=0)
+        )
+        catalog = NodeCatalog([agent_type(agents, ("reads", "writes"))])
+        process.executor._graphs = RunGraphs(catalog)
+        process.executor._services = {ModelGateway: gateway}
+        self.processes.append(process)
+        return process
+
+
+async def _none(context: Any) -> None:
+    raise AssertionError
+
+
+def told(seed: int, *, before_step: int | None = None, losses: int = 1) -> tuple[Tale, Story[None]]:
+    """Play the run of a seed; interrupt it before a step of the loop."""
+    tale = Tale(seed, losses)
+    strike = None if before_step is None else tale.strike
+    return tale, run(tale.play, seed, interrupt=strike, before_step=before_step or 0)

@@ -1,0 +1,165 @@
+"""Random agents, whole and interrupted: the order of events, and nothing lost or made twice."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.runs.run import EventRecord, RunStatus
+from tests.property.agent_stories import Tale, reply_of, told
+from tests.support.event_log import event_problems
+from tests.support.graph_invariants import violations
+from tests.unit.runs.world import KEY
+
+SEEDS = 40
+SHARDS = 4
+
+_LETTERS = {
+    "turn_start": "<",
+    "thinking": "c",
+    "content_chunk": "c",
+    "usage": "u",
+    "tool_call_start": "(",
+    "tool_call_end": ")",
+    "turn_end": ">",
+}
+WHOLE = frozenset(_LETTERS) - {"thinking", "content_chunk"}
+"""What comes once, whoever works on the run."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+@pytest.mark.req("003/FR3.1", "003/FR3.2", "003/FR2.5")
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_events_of_agents_come_in_order_and_tell_everything(seed: int) -> None:
+    """Whatever the model says: one start and one end of each call, and the whole text."""
+    tale, story = told(seed)
+
+    assert [*problems(tale), *story.leftover] == []
+    assert tale.final.status in (RunStatus.COMPLETED, RunStatus.HALTED)
+    for path, log in _by_path(tale.events).items():
+        shown = "".join(_LETTERS[event.type] for event in log)
+        assert re.fullmatch(r"(?:<c*u[()]*>)*", shown), (path, shown)
+
+
+@pytest.mark.req("003/resume", "003/FR3.4", "003/NFR2.2")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_promise_holds_for_an_agent_that_another_process_goes_on_with(shard: int) -> None:
+    """No call that is known to have ended is made again, and a client sees one whole story."""
+    for seed in range(shard, SEEDS, SHARDS):
+        whole, peaceful = told(seed)
+        draw = random.Random(seed)
+        for before in draw.sample(range(peaceful.steps), min(6, peaceful.steps)):
+            tale, story = told(seed, before_step=before, losses=draw.choice([1, 2]))
+            found = [*problems(tale), *_differences(tale, whole), *story.leftover]
+            assert found == [], f"seed {seed}, step {before}: {found}"
+
+
+def test_the_tales_are_worth_their_time() -> None:
+    """Many are interrupted within answers and between calls of a turn."""
+    seen = Counter[str]()
+    for seed in range(SEEDS):
+        _, peaceful = told(seed)
+        tale, _ = told(seed, before_step=random.Random(seed).randrange(peaceful.steps))
+        seen["interrupted"] += tale.interrupted
+        seen["replayed"] += any(tale.ended_before)
+        seen["halted"] += tale.final.status is RunStatus.HALTED
+        offsets = [e.data["offset"] for e in tale.events if e.type == "content_chunk"]
+        seen["written anew"] += any(a >= b for a, b in pairwise(offsets))
+        seen["inner"] += any("tool" in str(e.step_id) for e in tale.events)
+
+    assert seen["interrupted"] > SEEDS / 2
+    assert min(seen[kind] for kind in ("replayed", "halted", "written anew", "inner")) >= 5, seen
+
+
+def problems(tale: Tale) -> Iterator[str]:
+    """Return what was promised and not kept."""
+    most, usage = tale.budget.max_llm_calls_small, tale.final.usage or {}
+    if most is not None and usage.get("llm_calls_small", 0) > most:
+        yield f"{usage} was used"
+    yield from event_problems(tale.events, tale.final.status)
+    for snapshot in tale.store.rows[KEY].snapshots:
+        yield from violations(snapshot)
+    for path, log in _by_path(tale.events).items():
+        yield from _about_turns(tale, path, log)
+    for number, ended in enumerate(tale.ended_before, start=2):
+        for made, process in tale.made:
+            kind, _, about = made.partition(" ")
+            key = about if kind == "model" else _key_of_tool(about)
+            if process >= number and key in ended:
+                yield f"{made} was made again by process {process}"
+
+
+def _about_turns(tale: Tale, path: str, log: Sequence[EventRecord]) -> Iterator[str]:
+    once = Counter(
+        (event.type, event.data["turn_number"], str(_which(event)))
+        for event in log
+        if event.type in WHOLE
+    )
+    yield from (f"{path}: {event} came {count} times" for event, count in once.items() if count > 1)
+    for kind, turn, which in once:
+        other = {"turn_start": "turn_end", "tool_call_start": "tool_call_end"}.get(kind)
+        if other is not None and (other, turn, which) not in once:
+            yield f"{path}: {kind} {turn} {which} has no end"
+        if kind == "usage":
+            said = reply_of(tale.seed, f"{path}/turn/{turn}")
+            for part, text in (("thinking", said.thinking), ("content_chunk", said.text)):
+                if _text(log, part, turn) != text:
+                    yield f"{path}: the {part} of turn {turn} is {_text(log, part, turn)!r}"
+
+
+def _which(event: EventRecord) -> Any:
+    called = event.data.get("tool_call")
+    return called["id"] if called else event.data.get("tool_call_id")
+
+
+def _text(log: Sequence[EventRecord], kind: str, turn: int) -> str:
+    """What a client shows: a part that begins before the end of what it has replaces the rest."""
+    text = ""
+    for event in log:
+        if event.type == kind and event.data["turn_number"] == turn:
+            assert event.data["offset"] <= len(text), "there is a gap"
+            text = text[: event.data["offset"]] + event.data["content"]
+    return text
+
+
+def _differences(tale: Tale, whole: Tale) -> Iterator[str]:
+    if tale.budget.max_llm_calls_small is not None:
+        return  # whose call is the last one may be a matter of time
+    if (tale.final.status, tale.final.result) != (whole.final.status, whole.final.result):
+        yield f"it ended as {tale.final.status} with {tale.final.result}"
+    kinds = [
+        Counter((e.type, e.step_id) for e in each.events if e.type in WHOLE)
+        for each in (tale, whole)
+    ]
+    if kinds[0] != kinds[1]:
+        yield f"its events are {kinds[0] - kinds[1]} more and {kinds[1] - kinds[0]} less"
+    usage = [each.final.usage and each.final.usage["turns"] for each in (tale, whole)]
+    if usage[0] != usage[1]:
+        yield f"it has used {usage[0]} turns, not {usage[1]}"
+
+
+def _by_path(events: Sequence[EventRecord]) -> dict[str, list[EventRecord]]:
+    found: dict[str, list[EventRecord]] = {}
+    for event in events:
+        if event.type in _LETTERS:
+            found.setdefault(str(event.step_id), []).append(event)
+    return found
+
+
+def _key_of_tool(about: str) -> str:
+    """Return the key of the call that a model has asked for, by its place in the answer."""
+    turn, _, number = about.rpartition("/")
+    return f"{turn}/tool/{int(number) + 1}"

@@ -1,0 +1,151 @@
+"""An MCP server over stdio that misbehaves on demand: ``python -m tests.support.hostile_mcp LOG``.
+
+Written by hand, since no SDK would let it lie so. It speaks the handshake of 2025-06-18, and writes
+a line to the file LOG whenever it starts, is cancelled, or ends because its stdin was closed. It
+does not list the tools that the variable WITHOUT names.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+NESTED: dict[str, Any] = {"type": "object"}
+for _ in range(80):
+    NESTED = {"type": "object", "properties": {"in": NESTED}}
+
+READS = {"readOnlyHint": True}
+ANYTHING = {"type": "object"}
+
+
+def tool(name: str, schema: Any = ANYTHING, **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": f"Does {name}.", "inputSchema": schema, **more}
+
+
+TOOLS = [
+    tool(
+        "echo",
+        {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        annotations=READS,
+    ),
+    tool("env", annotations=READS),
+    tool("crash"),
+    tool("crash_reading", annotations=READS),
+    tool("hang"),
+    tool("deaf"),
+    tool("endless"),
+    tool("chatter"),
+    tool("large"),
+    tool("large_last"),
+    tool("nonsense"),
+    tool("refuse"),
+    tool("unstorable"),
+    tool("unreadable"),
+    tool("change"),
+    tool("lie_type", {"type": "object", "properties": {"a": {"type": "whatever"}}}),
+    tool("lie_reference", {"type": "object", "$ref": "https://elsewhere.example/schema"}),
+    tool("lie_depth", NESTED),
+    tool("lie_size", {"type": "object", "description": "x" * 100_000}),
+    tool("lie_nul", {"type": "object", "description": "\x00"}),
+    tool("bad name\n"),
+    tool("long", description="y\x00" * 50_000),
+]
+
+
+class Server:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        without = os.environ.get("WITHOUT", "").split(",")
+        self.tools = [each for each in TOOLS if each["name"] not in without]
+        self.lock = threading.Lock()
+
+    def log(self, line: str) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{line}\n")
+
+    def send(self, **message: Any) -> None:
+        with self.lock:
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            sys.stdout.flush()
+
+    def text(self, number: int, text: str, **more: Any) -> None:
+        self.send(id=number, result={"content": [{"type": "text", "text": text}], **more})
+
+    def run(self) -> None:
+        self.log(f"start {os.getpid()}")
+        for line in sys.stdin:
+            message = json.loads(line)
+            method, number = message.get("method"), message.get("id")
+            params = message.get("params") or {}
+            if method == "initialize":
+                capabilities = {"tools": {"listChanged": True}}
+                info = {"name": "hostile", "version": "1"}
+                self.send(
+                    id=number,
+                    result={
+                        "protocolVersion": "2025-06-18",
+                        "capabilities": capabilities,
+                        "serverInfo": info,
+                    },
+                )
+            elif method == "tools/list":
+                self.send(id=number, result={"tools": self.tools})
+            elif method == "tools/call":
+                self.call(params["name"], params.get("arguments") or {}, number)
+            elif method == "notifications/cancelled":
+                self.log(f"cancelled {params.get('requestId')}")
+            elif number is not None:
+                self.send(id=number, error={"code": -32601, "message": "Method not found"})
+        self.log("stdin closed")
+
+    def call(self, name: str, args: dict[str, Any], number: int) -> None:
+        self.log(f"call {name}")
+        match name:
+            case "echo":
+                self.text(number, args["text"])
+            case "env":
+                self.text(number, json.dumps(dict(os.environ)))
+            case "crash" | "crash_reading":
+                sys.stderr.write("kaput\n")
+                sys.stderr.flush()
+                os._exit(3)
+            case "hang":
+                return
+            case "deaf":
+                subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+                time.sleep(600)
+            case "endless":
+                while True:
+                    sys.stdout.write("x" * 65536)
+            case "chatter":
+                while True:
+                    self.send(method="notifications/message", params={"level": "info", "data": 1})
+            case "large":
+                self.text(number, "z" * 3_000_000)
+            case "large_last":
+                result = json.dumps({"content": [{"type": "text", "text": "z" * 3_000_000}]})
+                sys.stdout.write(f'{{"result":{result},"jsonrpc":"2.0","id":{number}}}\n')
+                sys.stdout.flush()
+            case "nonsense":
+                self.send(id=number, result={"content": 7})
+            case "refuse":
+                self.text(number, "I will not.", isError=True)
+            case "unstorable":
+                self.text(number, "a\x00b", structuredContent={"a": 1, "error": "no error"})
+            case "unreadable":
+                self.text(number, "\ud800")
+            case "change":
+                self.tools = [each for each in self.tools if each["name"] != "hang"]
+                self.tools.append(tool("new"))
+                self.send(method="notifications/tools/list_changed")
+                self.text(number, "changed")
+            case _:
+                self.text(number, f"did {name}")
+
+
+if __name__ == "__main__":
+    Server(Path(sys.argv[1])).run()

@@ -1,0 +1,96 @@
+"""MCP servers for tests: the hostile one, and how the service is configured to use any."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from app.adapters.mcp.config import ServerConfig
+from app.adapters.mcp.servers import McpServers
+from app.tools.ports import ToolContext, ToolResult
+from tests.support.npm_packages import installed_packages, node
+from tests.support.processes import ChildProcess
+
+NPM_SERVERS = Path(__file__).parent / "npm_servers"
+_ON_LOOPBACK = """
+import net from "node:net";
+const listen = net.Server.prototype.listen;
+net.Server.prototype.listen = function (port, ...rest) {
+  this.once("listening", () => console.log(JSON.stringify({ port: this.address().port })));
+  return listen.call(this, { port: Number(port), host: "127.0.0.1" }, ...rest);
+};
+"""
+"""The published server listens on every address, and does not say on which port."""
+ROOT = Path(__file__).parents[2]
+CONTEXT = ToolContext(run_id="run-1", timezone="UTC", now=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def config(name: str, **more: Any) -> ServerConfig:
+    """How a server is reached, with short times."""
+    usual = {"timeout_seconds": 20.0, "start_timeout_seconds": 20.0, "max_message_bytes": 1 << 20}
+    return ServerConfig(name=name, **{**usual, **more})
+
+
+class Hostile:
+    """The hostile server as the service sees it, and what it has logged."""
+
+    def __init__(self, log: Path, **more: Any) -> None:
+        self.path = log
+        self.path.touch()
+        command = (sys.executable, "-m", "tests.support.hostile_mcp", str(log))
+        env = {"PYTHONPATH": str(ROOT), **more.pop("env", {})}
+        self.servers = McpServers([config("h", command=command, env=env, **more)])
+
+    async def call(self, tool: str, **args: Any) -> ToolResult:
+        """Call a tool by its server's own name."""
+        found = await self.servers.find(f"h.{tool}")
+        return await found.run(args, CONTEXT)
+
+    def lines(self, start: str = "") -> list[str]:
+        """What the server has logged, across all its processes."""
+        return [line for line in self.path.read_text().splitlines() if line.startswith(start)]
+
+    def pids(self) -> list[int]:
+        """Of all processes of the server, those that have ended included."""
+        return [int(line.split()[1]) for line in self.lines("start")]
+
+
+@asynccontextmanager
+async def hostile(log: Path, **more: Any) -> AsyncIterator[Hostile]:
+    """A hostile server that is ended with the block."""
+    server = Hostile(log, **more)
+    try:
+        yield server
+    finally:
+        await server.servers.aclose()
+
+
+async def until(what: Callable[[], Any]) -> None:
+    """Wait until ``what()`` is true."""
+    async with asyncio.timeout(20):
+        while not what():  # noqa: ASYNC110 - another process makes it true
+            await asyncio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that only waits to be reaped does not."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@asynccontextmanager
+async def everything(folder: Path) -> AsyncIterator[str]:
+    """The protocol authors' server-everything over streamable HTTP; yields its URL."""
+    program = installed_packages(NPM_SERVERS) / "@modelcontextprotocol/server-everything/dist"
+    preload = folder / "on_loopback.mjs"
+    preload.write_text(_ON_LOOPBACK)
+    command = node("--import", preload, program / "index.js", "streamableHttp")
+    with ChildProcess(command, env={"PORT": "0"}, name="everything") as child:
+        port = (await child.json_line("port"))["port"]
+        yield f"http://127.0.0.1:{port}/mcp"

@@ -1,0 +1,61 @@
+"""Conversations that are longer than a model reads, or than anybody would store twice."""
+
+import pytest
+
+from app.llm.ports import ModelReply, ModelRequest
+from app.nodes.agent.conversation import ConversationTooLongError
+from app.nodes.templates import compact
+from tests.unit.nodes.agent.test_loop import result
+from tests.unit.nodes.agent.world import agent, asking, events, said, wants, world
+
+
+@pytest.mark.req("003/long")
+@pytest.mark.parametrize("policy", ["trim", "summarise", "refuse"])
+async def test_a_conversation_that_is_too_long_is_cut_as_it_says(policy: str) -> None:
+    """What is asked stays, calls keep their results, and an event says what was left out."""
+    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+
+    async def answer(request: ModelRequest) -> ModelReply:
+        return turns.pop(0) if request.tools else said("Summary!")
+
+    here = world(*[answer] * 9)
+    conversation = {"max_tokens": 700, "policy": policy}
+
+    outcome = await here.run(
+        asking(agent(tools=["echo"], conversation=conversation, model={"stream": False})),
+        default="The task.",
+    )
+
+    if policy == "refuse":
+        assert isinstance(outcome.error, ConversationTooLongError)
+        return
+    cuts = [(kind, data) for kind, data in events(here) if kind.startswith("conversation.")]
+    assert cuts[0][0] == f"conversation.{'trimmed' if policy == 'trim' else 'summarised'}"
+    assert cuts[0][1]["tokens_after"] < 700 < cuts[0][1]["tokens_before"]
+    asked = [request for request in here.small.requests if request.tools]
+    for request in asked:
+        roles = [message.role for message in request.messages]
+        assert roles[:2] == ["system", "user"]
+        assert request.messages[1].content == "The task."
+        assert all(roles[at - 1] == "assistant" for at, r in enumerate(roles) if r == "tool")
+    assert max(len(request.messages) for request in asked) <= 7
+    assert result(outcome)["turn_count"] == 5
+    assert len(result(outcome)["messages"]) == 11
+    marks = [n["metadata"] for n in here.trace.snapshot()["nodes"].values() if n["name"] == "a"]
+    assert any(name.startswith("conversation.") for mark in marks for name in mark)
+
+
+@pytest.mark.req("003/long")
+async def test_a_call_stores_what_it_adds_to_the_conversation() -> None:
+    """And names the calls whose answers and results the rest are."""
+    turns = [said(f"{n} " * 100, wants("echo", say=f"{n} " * 100)) for n in range(60)]
+    here = world(*turns, "Done.")
+
+    outcome = await here.run(
+        asking(agent(tools=["echo"], limits={"max_turns": 100})), default="Go on."
+    )
+
+    assert result(outcome)["turn_count"] == 61
+    stored = [len(compact(dict(request))) for request in here.journal.requests.values()]
+    assert max(stored[2:]) < 1000
+    assert sum(stored) < len(compact(result(outcome)["messages"]))
