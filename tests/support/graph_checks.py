@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import DefinitionReference
+from app.nodes.nesting import DefinitionKind, DefinitionReference
 
 CONTAINERS = ("subgraph", "map")
 CHANNELS = ("flow", "link")
@@ -65,7 +65,9 @@ def _references(
         nested = _nested(step) if isinstance(step, dict) else None
         here = (*place, "steps", index, "data", "graph")
         if nested is not None and _is_name(nested):
-            yield DefinitionReference(here, nested["name"], nested.get("version"))
+            yield DefinitionReference(
+                here, DefinitionKind.GRAPH, nested["name"], nested.get("version")
+            )
         elif nested is not None:
             yield from _references(nested, here)
 
