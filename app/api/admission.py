@@ -14,17 +14,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.api.graph_body import GraphByName, is_name
+from app.api.definition_body import DefinitionByName
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
-from app.api.run_body import CaseBody, GivenBudget, GraphRunBody, RunFields
+from app.api.run_body import AgentRunBody, CaseBody, GivenBudget, GraphRunBody, RunFields
 from app.api.services import ApiLimits
 from app.api.violations import Violation, violations_of
 from app.control.budget import Budget
 from app.kernel.graph import DEFAULT_HANDLE
-from app.runs.definitions import GraphDefinitions
+from app.nodes.agent.definition import AgentDefinition, AgentInputError
+from app.nodes.agent.node import INPUTS, MESSAGES
+from app.nodes.nesting import DefinitionKind, is_reference
+from app.runs.definitions import AGENT_STEP, Definitions
 from app.runs.graphs import RunnableGraph
-from app.runs.run import GraphRef, NewRun, RunKey, RunKind, RunRequest
+from app.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
 from app.runs.service import new_run_id
 from app.tools.dispatch import ToolDispatch
 from app.trace.frozen_json import ValueTooLargeError, freeze
@@ -82,50 +85,59 @@ class CaseAdmission:
 
 
 class GraphAdmission:
-    """Turns bodies of kind graph into runs, or says what is wrong with them."""
+    """Turns bodies of kind graph and agent into runs, or says what is wrong with them."""
 
-    def __init__(self, limits: ApiLimits, graphs: GraphDefinitions) -> None:
+    def __init__(self, limits: ApiLimits, definitions: Definitions) -> None:
         self._limits = limits
-        self._graphs = graphs
+        self._definitions = definitions
 
-    async def new_run(self, body: GraphRunBody, tenant: str, idempotency_key: str | None) -> NewRun:
+    async def new_run(
+        self, body: GraphRunBody | AgentRunBody, tenant: str, idempotency_key: str | None
+    ) -> NewRun:
         """Return the run that a body asks for.
 
         Raises:
             ProblemError: the body asks for what this service does not do; every field is named.
-            GraphRefusedError: the graph cannot be executed; everything wrong with it is named.
+            GraphRefusedError: it cannot be executed; everything wrong with it is named.
         """
         require_none([*usual_violations(body, self._limits), *self._violations(body)])
-        ref, runnable = await self._graph(tenant, body.graph)
+        if isinstance(body, AgentRunBody):
+            kind, sent = DefinitionKind.AGENT, body.agent
+        else:
+            kind, sent = DefinitionKind.GRAPH, body.graph
+        ref, runnable = await self._runnable(tenant, kind, sent)
+        if isinstance(body, AgentRunBody):
+            require_none(list(_input_violations(body, runnable.graph)))
         limits = self._limits
         request = RunRequest(
-            kind=RunKind.GRAPH,
+            kind=RunKind(kind),
             budget=given_limits(body.budget, Budget()).merged_with(limits.budget_ceiling),
             requires_prices=requires_prices(body.budget, Budget(), limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
             graph=runnable.graph,
-            graph_ref=ref,
+            definition_ref=ref,
             inputs=_inputs(body),
         )
         new = new_run(body, request, tenant, idempotency_key)
         return replace(new, prepared=runnable.prepared)
 
-    async def _graph(
-        self, tenant: str, sent: dict[str, Any]
-    ) -> tuple[GraphRef | None, RunnableGraph]:
-        if not is_name(sent):
-            return None, await self._graphs.inline(tenant, sent)
+    async def _runnable(
+        self, tenant: str, kind: DefinitionKind, sent: dict[str, Any]
+    ) -> tuple[DefinitionRef | None, RunnableGraph]:
+        if not is_reference(sent, kind):
+            return None, await self._definitions.inline(tenant, sent, kind)
         try:
-            wanted = GraphByName.model_validate(sent)
+            wanted = DefinitionByName.model_validate(sent)
         except ValidationError as error:
             found = error.errors(include_url=False, include_input=False)
-            named = ({**wrong, "loc": ("graph", *wrong["loc"])} for wrong in found)
+            named = ({**wrong, "loc": (kind.value, *wrong["loc"])} for wrong in found)
             raise ProblemError(INVALID_REQUEST, violations=violations_of(named)) from None
-        return await self._graphs.named(tenant, GraphRef(wanted.name, wanted.version))
+        ref = DefinitionRef(wanted.name, wanted.version, kind)
+        return await self._definitions.named(tenant, ref)
 
-    def _violations(self, body: GraphRunBody) -> Iterator[Violation]:
+    def _violations(self, body: GraphRunBody | AgentRunBody) -> Iterator[Violation]:
         most = self._limits.max_body_bytes
         if body.inputs and not fits(body.inputs, most, self._limits):
             yield Violation("inputs", f"The inputs may take at most {most} bytes as JSON.")
@@ -136,10 +148,29 @@ class GraphAdmission:
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
 
 
-def _inputs(body: GraphRunBody) -> Mapping[str, Any]:
+def _inputs(body: GraphRunBody | AgentRunBody) -> Mapping[str, Any]:
     """Return the values by handle; ``input`` is short for the value of the usual one."""
     short = {} if body.input is None else {DEFAULT_HANDLE: body.input}
-    return {**(body.inputs or {}), **short}
+    if isinstance(body, GraphRunBody):
+        return {**(body.inputs or {}), **short}
+    said = [message.model_dump() for message in body.messages or ()]
+    return {
+        **short,
+        **({INPUTS: body.inputs} if body.inputs else {}),
+        **({MESSAGES: said} if said else {}),
+    }
+
+
+def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[Violation]:
+    """Yield what is wrong with what an agent is given."""
+    if body.input in (None, "") and not body.messages:
+        yield Violation("input", "Send what the agent is asked, as input or as messages.")
+    agent = AgentDefinition.model_validate(graph["steps"][0]["data"][AGENT_STEP])
+    try:
+        agent.values_of(body.inputs or {})
+    except AgentInputError as error:
+        for place, message in error.faults:
+            yield Violation(f"inputs.{place}", message)
 
 
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:

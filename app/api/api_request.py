@@ -17,7 +17,7 @@ from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
 from app.api.services import AnonymousFrom, ApiLimits, ApiServices
 from app.api.violations import violations_of
-from app.runs.definitions import GraphDefinitions
+from app.runs.definitions import Definitions
 from app.runs.run import RunKey
 from app.runs.service import RunService
 
@@ -111,7 +111,7 @@ class ApiContext:
     bodies: BodiesUnderWay
     cases: CaseAdmission
     graph_runs: GraphAdmission
-    graphs: GraphDefinitions
+    definitions: Definitions
 
 
 class ApiRoute(APIRoute):

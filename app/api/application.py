@@ -16,9 +16,9 @@ from app.api.event_stream import OpenStreams
 from app.api.mcp_endpoint import McpEndpoint
 from app.api.mcp_offers import case_tools
 from app.api.request_envelope import AllowedHosts, RequestEnvelope
-from app.api.routes import artifacts, catalog, docs, events, graphs, health, runs, traces
+from app.api.routes import agents, artifacts, catalog, docs, events, graphs, health, runs, traces
 from app.api.services import ApiLimits, ApiServices, Readiness
-from app.runs.definitions import GraphDefinitions
+from app.runs.definitions import Definitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -43,7 +43,7 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
-    parts = (runs, traces, events, artifacts, graphs, catalog, health, docs)
+    parts = (runs, traces, events, artifacts, graphs, agents, catalog, health, docs)
     app = FastAPI(
         title="Caseworker",
         version=version,
@@ -63,7 +63,7 @@ def build_api(
         telemetry={**(telemetry or {}), "logs": False},
     )
     app.state.readiness = services.readiness, limits.readiness_seconds
-    definitions = GraphDefinitions(services.graphs, services.graph_checks, limits.of_graphs)
+    definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
     app.state.api = ApiContext(
         services=services,
         limits=limits,
@@ -71,7 +71,7 @@ def build_api(
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
         cases=CaseAdmission(limits, services.tools),
         graph_runs=GraphAdmission(limits, definitions),
-        graphs=definitions,
+        definitions=definitions,
     )
     app.state.openapi_documents = {}
     describe(app)

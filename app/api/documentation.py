@@ -114,8 +114,16 @@ RUN_HEADERS = {
 }
 """What an answer to POST /runs says beside its body."""
 
-GRAPH_HEADERS = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
-"""What an answer to POST /graphs says beside its body."""
+_WHERE = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
+
+REGISTERED: Responses = {
+    200: {
+        "description": "The newest version is the same already; nothing was stored.",
+        "headers": _WHERE,
+    },
+    201: {"description": "A new version is stored.", "headers": _WHERE},
+}
+"""What is answered to who registers a graph or an agent."""
 
 EVERY_RUN_ROUTE = (ANONYMOUS_REFUSED, INVALID_REQUEST, UNAVAILABLE)
 """What every route that asks the store may answer."""
@@ -193,6 +201,42 @@ RUNS: dict[str, Example] = {
             "budget": {"max_tool_calls": 8},
         },
     ),
+}
+
+_AGENT: dict[str, Any] = {
+    "name": "cashier",
+    "description": "Works out what an order costs.",
+    "prompt": {"system": "You are the cashier of ${shop}. Calculate with tools, never by heart."},
+    "inputs": {"shop": {"type": "string", "description": "The name of the shop."}},
+    "tools": ["calculator"],
+    "limits": {"max_turns": 6, "timeout_ms": 60_000, "budget": {"max_cost_usd": 0.05}},
+}
+
+RUNS["agent"] = Example(
+    summary="An agent that is sent along",
+    value={
+        "kind": "agent",
+        "agent": _AGENT,
+        "input": "What do 3 at 4.20 and 2 at 11.50 cost together?",
+        "inputs": {"shop": "Corner Books"},
+    },
+)
+RUNS["registered agent"] = Example(
+    summary="A registered agent, by its name, in the middle of a conversation",
+    value={
+        "kind": "agent",
+        "agent": {"name": "cashier", "version": 2},
+        "messages": [
+            {"role": "user", "content": "What do 3 at 4.20 cost?"},
+            {"role": "assistant", "content": "12.60"},
+            {"role": "user", "content": "And 2 more?"},
+        ],
+        "inputs": {"shop": "Corner Books"},
+    },
+)
+
+NEW_AGENTS: dict[str, Example] = {
+    "agent": Example(summary="An agent with a tool and a variable", value={"agent": _AGENT})
 }
 
 NEW_GRAPHS: dict[str, Example] = {

@@ -13,10 +13,12 @@ from pydantic import ValidationError
 from app.api.admission import request_hash
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
-from app.api.run_body import CaseBody, GoingOnBody, GraphRunBody, body_of_kind
+from app.api.run_body import GoingOnBody, OwnBody, body_of_kind
 from app.api.violations import Violation, violations_of
 from app.control.budget import Budget
 from app.kernel.graph import DEFAULT_HANDLE
+from app.nodes.agent.node import INPUTS, MESSAGES
+from app.runs.definitions import AGENT_STEP
 from app.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
 from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunSource
 from app.runs.service import RunService
@@ -43,7 +45,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     return source
 
 
-def completed(body: GoingOnBody, source: RunRequest) -> CaseBody | GraphRunBody:
+def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
     """Return a body with what its caller has left out, as it would be sent without ``from``.
 
     Raises:
@@ -52,8 +54,10 @@ def completed(body: GoingOnBody, source: RunRequest) -> CaseBody | GraphRunBody:
     sent = {name: value for name, value in body.sent.items() if value is not None}
     del sent["from"]
     inherited = _fields_of(source)
-    if "input" in sent and "inputs" in inherited:
+    if "input" in sent and source.kind is RunKind.GRAPH:
         inherited["inputs"].pop(DEFAULT_HANDLE, None)
+    if "messages" in sent:
+        inherited.pop("input", None)
     try:
         return body_of_kind(inherited | sent)
     except ValidationError as error:
@@ -72,7 +76,7 @@ def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget
         request,
         budget=budget.merged_with(ceiling),
         requires_prices=requires_prices,
-        graph_ref=source.graph_ref if body.graph is None else request.graph_ref,
+        definition_ref=(request if body.graph or body.agent else source).definition_ref,
         source=RunSource(wanted.run_id, wanted.until),
     )
     return replace(new, request=request, request_hash=request_hash(body))
@@ -84,6 +88,13 @@ def _fields_of(request: RunRequest) -> dict[str, Any]:
     match request.kind:
         case RunKind.GRAPH:
             fields = {"graph": request.graph, "inputs": dict(request.inputs)}
+        case RunKind.AGENT:
+            fields = {
+                "agent": (request.graph or {})["steps"][0]["data"][AGENT_STEP],
+                "input": request.inputs.get(DEFAULT_HANDLE),
+                "messages": request.inputs.get(MESSAGES),
+                "inputs": request.inputs.get(INPUTS),
+            }
         case RunKind.CASE:
             fields = {
                 "input": request.input,

@@ -60,6 +60,12 @@ GRAPH_NOT_FOUND = ProblemType(
     title="There is no such graph",
     detail="Check the name and the version; GET /graphs lists the graphs there are.",
 )
+AGENT_NOT_FOUND = ProblemType(
+    slug="agent-not-found",
+    status=404,
+    title="There is no such agent",
+    detail="Check the name and the version; GET /agents lists the agents there are.",
+)
 ARTIFACT_NOT_FOUND = ProblemType(
     slug="artifact-not-found",
     status=404,
@@ -101,8 +107,14 @@ RUN_NOT_ENDED = ProblemType(
 GRAPH_IN_USE = ProblemType(
     slug="graph-in-use",
     status=409,
-    title="Other graphs contain the graph",
-    detail="Delete the graphs that contain it first, or leave it.",
+    title="Others contain the graph",
+    detail="Delete what contains it first, or leave it.",
+)
+AGENT_IN_USE = ProblemType(
+    slug="agent-in-use",
+    status=409,
+    title="Others contain the agent",
+    detail="Delete what contains it first, or leave it.",
 )
 BODY_TOO_LARGE = ProblemType(
     slug="body-too-large",
@@ -207,6 +219,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     ROUTE_NOT_FOUND,
     RUN_NOT_FOUND,
     GRAPH_NOT_FOUND,
+    AGENT_NOT_FOUND,
     ARTIFACT_NOT_FOUND,
     CALL_NOT_FOUND,
     METHOD_NOT_ALLOWED,
@@ -214,6 +227,7 @@ CATALOGUE: tuple[ProblemType, ...] = (
     RUN_CONFLICT,
     RUN_NOT_ENDED,
     GRAPH_IN_USE,
+    AGENT_IN_USE,
     BODY_TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
     HOST_REFUSED,

@@ -20,8 +20,8 @@ from app.api.violations import Violation, graph_violations, violations_of
 from app.runs.errors import (
     ArtifactNotFoundError,
     CallNotFoundError,
-    GraphInUseError,
-    GraphNotFoundError,
+    DefinitionInUseError,
+    DefinitionNotFoundError,
     GraphRefusedError,
     IdempotencyMismatchError,
     InvalidRunError,
@@ -44,10 +44,10 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
         InvalidRunError: types.INVALID_REQUEST,
         GraphRefusedError: types.INVALID_REQUEST,
-        GraphNotFoundError: types.GRAPH_NOT_FOUND,
+        DefinitionNotFoundError: types.GRAPH_NOT_FOUND,
         ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
         CallNotFoundError: types.CALL_NOT_FOUND,
-        GraphInUseError: types.GRAPH_IN_USE,
+        DefinitionInUseError: types.GRAPH_IN_USE,
         TooManyPendingCancelsError: types.TOO_MANY_PENDING_CANCELS,
         QueueFullError: types.QUEUE_FULL,
         StoreUnavailableError: types.UNAVAILABLE,
@@ -138,10 +138,14 @@ def as_problem(error: Exception) -> ProblemError:
             return ProblemError(types.INVALID_REQUEST, violations=[violation])
         case GraphRefusedError():
             return _graph_refused(error)
-        case GraphInUseError():
-            users = ", ".join(f"{user.name}@{user.version}" for user in error.users)
-            detail = f"Delete these graphs first, which contain it, or leave it: {users}."
-            return ProblemError(types.GRAPH_IN_USE, detail)
+        case DefinitionInUseError():
+            users = ", ".join(f"{one.kind.value} {one.name}@{one.version}" for one in error.users)
+            detail = f"Delete first what contains it, or leave it: {users}."
+            in_use = {"graph": types.GRAPH_IN_USE, "agent": types.AGENT_IN_USE}
+            return ProblemError(in_use[error.ref.kind], detail)
+        case DefinitionNotFoundError():
+            absent = {"graph": types.GRAPH_NOT_FOUND, "agent": types.AGENT_NOT_FOUND}
+            return ProblemError(absent[error.ref.kind])
         case SourceNotFoundError():
             violation = Violation("from.run_id", "There is no run of this id.")
             return ProblemError(types.RUN_NOT_FOUND, violations=[violation])
@@ -155,11 +159,13 @@ def as_problem(error: Exception) -> ProblemError:
 
 def _graph_refused(error: GraphRefusedError) -> ProblemError:
     """Name what is wrong with a graph, and how much more there is than can be named."""
-    violations = graph_violations(error.problems)
+    violations = graph_violations(error.problems, error.kind.value)
     unnamed = len(error.problems) - len(violations)
     detail = types.INVALID_REQUEST.detail
     if unnamed:
-        detail = f"{detail} There are {unnamed} more problems in the graph than are named."
+        detail = (
+            f"{detail} There are {unnamed} more problems in the {error.kind.value} than are named."
+        )
     return ProblemError(types.INVALID_REQUEST, detail, violations=violations)
 
 

@@ -158,6 +158,25 @@ class CaseResult(View):
     models: CaseModels
 
 
+class AgentResult(View):
+    """What an agent came to."""
+
+    success: bool
+    """True if it ended by itself."""
+    output: Any
+    """Its answer: text, or JSON that follows the schema of its output."""
+    output_valid: bool | None
+    """Whether the answer follows the schema; null without one, and where there is no answer."""
+    raw_content: str
+    """The answer as the model wrote it."""
+    terminate_reason: Literal["goal", "error", "timeout", "max_turns", "aborted", "budget"] | None
+    turn_count: int
+    messages: list[dict[str, Any]]
+    """The conversation, as much of its end as the limits allow."""
+    messages_left_out: int | None = None
+    """How many older messages are not shown; left out if all are."""
+
+
 class StepResult(View):
     """How a step of a graph stands."""
 

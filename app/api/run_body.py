@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -12,6 +13,7 @@ from pydantic import (
     GetPydanticSchema,
     ModelWrapValidatorHandler,
     PrivateAttr,
+    StringConstraints,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
@@ -20,6 +22,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 from starlette.datastructures import Headers
 
+from app.api.definition_body import AgentOrName, GraphOrName
 from app.api.field_types import (
     Body,
     CaseInput,
@@ -29,14 +32,15 @@ from app.api.field_types import (
     Reason,
     RunId,
     Seed,
+    StorableText,
     ToolName,
     ZoneName,
 )
-from app.api.graph_body import GraphOrName
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
 from app.api.violations import Violation
 from app.control.budget import Budget, json_name, json_number
+from app.nodes.agent.definition import MAX_MESSAGES
 from app.nodes.reading import OWN
 from app.runs.run import RunStatus
 
@@ -98,25 +102,26 @@ BudgetBody = Annotated[
 
 
 def _kind(value: Any) -> Any:
-    if value not in ("case", "graph"):
-        raise PydanticCustomError(OWN, "This must be one of: 'case' or 'graph'.")
+    if value not in ("case", "graph", "agent"):
+        raise PydanticCustomError(OWN, "This must be one of: 'case', 'graph' or 'agent'.")
     return value
 
 
-def _of_cases(value: Any) -> None:
-    if value is not None:
-        message = "This belongs to runs of kind case; leave it out of a graph run."
-        raise PydanticCustomError(OWN, message)
+def _of(kinds: str) -> BeforeValidator:
+    def refuse(value: Any) -> None:
+        if value is not None:
+            message = (
+                f"This belongs to runs of kind {kinds}: send that kind with it, or leave it out."
+            )
+            raise PydanticCustomError(OWN, "{message}", {"message": message})
+
+    return BeforeValidator(refuse)
 
 
-def _of_graph_runs(value: Any) -> None:
-    if value is not None:
-        message = "This belongs to graph runs: send the kind graph with it, or leave it out."
-        raise PydanticCustomError(OWN, message)
-
-
-OfCases = SkipJsonSchema[Annotated[None, BeforeValidator(_of_cases)]]
-OfGraphRuns = SkipJsonSchema[Annotated[None, BeforeValidator(_of_graph_runs)]]
+OfCases = SkipJsonSchema[Annotated[None, _of("case")]]
+OfGraphs = SkipJsonSchema[Annotated[None, _of("graph")]]
+OfAgents = SkipJsonSchema[Annotated[None, _of("agent")]]
+OfOthers = SkipJsonSchema[Annotated[None, _of("graph or agent")]]
 
 
 Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
@@ -159,8 +164,10 @@ class CaseBody(RunFields):
     ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
     """What the run may spend; left out, the configured limits."""
-    graph: OfGraphRuns = None
-    inputs: OfGraphRuns = None
+    graph: OfGraphs = None
+    agent: OfAgents = None
+    messages: OfAgents = None
+    inputs: OfOthers = None
 
 
 class GraphRunBody(RunFields):
@@ -180,6 +187,41 @@ class GraphRunBody(RunFields):
     expected_tools: OfCases = None
     gold_answer: OfCases = None
     mode: OfCases = None
+    agent: OfAgents = None
+    messages: OfAgents = None
+
+
+class ChatMessage(Body):
+    """Something that was said."""
+
+    role: Literal["user", "assistant"]
+    content: Annotated[StorableText, StringConstraints(min_length=1)]
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class AgentRunBody(RunFields):
+    """An agent to run."""
+
+    kind: Literal["agent"]
+    """What to run."""
+    agent: AgentOrName
+    """The agent itself, or the name of a registered one. The run keeps the agent that it was
+    accepted with, with all the agents among its tools."""
+    input: Any = None
+    """What the agent is asked: text, or any JSON, which it is shown as text. It comes after
+    ``messages``."""
+    messages: Messages | None = None
+    """What was said before, the newest last."""
+    inputs: dict[str, Any] | None = None
+    """The values of the variables that the agent declares."""
+    budget: BudgetBody | None = None
+    """What the run may spend; left out, as much as the service allows any run."""
+    expected_tools: OfCases = None
+    gold_answer: OfCases = None
+    mode: OfCases = None
+    graph: OfGraphs = None
 
 
 class FromRun(Body):
@@ -203,14 +245,18 @@ class GoingOnBody(RunFields):
 
     from_: Annotated[FromRun, Field(alias="from")]
     """Which run, and how much of it."""
-    kind: Annotated[Literal["case", "graph"], BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
+    kind: Annotated[Literal["case", "graph", "agent"], BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
     """That of the other run."""
     input: Any = None
-    """Another question, or another input of the graph."""
+    """Another question, or another input of the graph or the agent."""
     graph: GraphOrName | None = None
     """Another graph, for example one in which a step was changed."""
+    agent: AgentOrName | None = None
+    """Another agent, for example one with another model."""
+    messages: Messages | None = None
+    """Another conversation, for example one with an edited message."""
     inputs: dict[str, Any] | None = None
-    """Other values by input handle."""
+    """Other values by input handle, or of the variables of the agent."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
     """As in a case."""
     gold_answer: str | None = None
@@ -231,25 +277,33 @@ class GoingOnBody(RunFields):
         return body
 
 
-def body_of_kind(sent: Any) -> CaseBody | GraphRunBody:
+OwnBody = CaseBody | GraphRunBody | AgentRunBody
+
+_BODIES: Mapping[Any, type[OwnBody]] = MappingProxyType(
+    {"graph": GraphRunBody, "agent": AgentRunBody}
+)
+
+
+def body_of_kind(sent: Any) -> OwnBody:
     """Return what was sent as a body of its kind, a case if it names none.
 
     Raises:
         ValidationError: it is none.
     """
-    is_graph = isinstance(sent, dict) and sent.get("kind") == "graph"
-    return GraphRunBody.model_validate(sent) if is_graph else CaseBody.model_validate(sent)
+    kind = sent.get("kind") if isinstance(sent, dict) else None
+    body = _BODIES.get(kind, CaseBody) if isinstance(kind, str) else CaseBody
+    return body.model_validate(sent)
 
 
-def _of_its_kind(
-    sent: Any, _: ValidatorFunctionWrapHandler
-) -> CaseBody | GraphRunBody | GoingOnBody:
+def _of_its_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingOnBody:
     if isinstance(sent, dict) and "from" in sent:
         return GoingOnBody.model_validate(sent)
     return body_of_kind(sent)
 
 
-RunBody = Annotated[CaseBody | GraphRunBody | GoingOnBody, WrapValidator(_of_its_kind)]
+RunBody = Annotated[
+    CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, WrapValidator(_of_its_kind)
+]
 """A run to accept: its ``kind`` says which, a case if there is none; ``from`` goes on from one."""
 
 

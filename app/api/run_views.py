@@ -8,7 +8,7 @@ from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
 from app.api.field_types import DocumentedAs, View
-from app.api.result_views import CaseResult, GraphResult, RunStop, Usage
+from app.api.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from app.control.budget import Budget, json_name, json_number
 from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, Run, RunKind, RunStatus
@@ -41,8 +41,8 @@ class Links(View):
         )
 
 
-class RunGraph(View):
-    """The registered graph that a run was accepted with."""
+class RunDefinition(View):
+    """The registered graph or agent that a run was accepted with."""
 
     name: str
     version: int | None
@@ -70,9 +70,11 @@ class RunSummary(View):
     kind: RunKind
     status: RunStatus
     """Completed, failed, halted and cancelled are final; halted means that a limit stopped it."""
-    graph: RunGraph | None
+    graph: RunDefinition | None
     """The registered graph that it executes; null of other runs and of a graph that was sent
     along."""
+    agent: RunDefinition | None
+    """The registered agent that it executes; null likewise."""
     finish_reason: FinishReason | None
     """How a case ended; null while it works, if it was cancelled, or if something else broke."""
     created_at: datetime
@@ -114,29 +116,43 @@ class GraphRun(RunSummary):
     """What there is of it stays when the run ends early."""
 
 
+class AgentRun(RunSummary):
+    """A run of an agent, and what came of it."""
+
+    kind: Literal[RunKind.AGENT]
+    result: Annotated[dict[str, Any], DocumentedAs(AgentResult)] | None
+    """What there is of it stays when the run ends early."""
+
+
 RunView = TypeAliasType(
     "RunView",
     Annotated[
-        CaseRun | GraphRun,
+        CaseRun | GraphRun | AgentRun,
         Field(discriminator="kind", description="A run: its state and what came of it."),
     ],
 )
 
-_VIEWS: dict[RunKind, type[CaseRun | GraphRun]] = {RunKind.CASE: CaseRun, RunKind.GRAPH: GraphRun}
+_VIEWS: dict[RunKind, type[CaseRun | GraphRun | AgentRun]] = {
+    RunKind.CASE: CaseRun,
+    RunKind.GRAPH: GraphRun,
+    RunKind.AGENT: AgentRun,
+}
 
 
-def view_of(run: Run, root: str) -> CaseRun | GraphRun:
+def view_of(run: Run, root: str) -> CaseRun | GraphRun | AgentRun:
     """Return the view of a run, with links below the path that the service is served under."""
     return _VIEWS[run.kind](**_members(run, root), result=run.result)
 
 
 def _members(run: Run, root: str) -> dict[str, Any]:
-    graph, cancel, budget = run.request.graph_ref, run.cancel_request, run.request.budget
+    named, cancel, budget = run.request.definition_ref, run.cancel_request, run.request.budget
+    definition = None if named is None else RunDefinition.model_validate(named)
     return {
         "run_id": run.key.run_id,
         "kind": run.kind,
         "status": run.status,
-        "graph": None if graph is None else RunGraph.model_validate(graph),
+        "graph": definition if run.kind is RunKind.GRAPH else None,
+        "agent": definition if run.kind is RunKind.AGENT else None,
         "finish_reason": run.finish_reason,
         "created_at": run.created_at,
         "started_at": run.started_at,

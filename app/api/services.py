@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
 from app.runs.artifacts import ArtifactReading
-from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
+from app.runs.graphs import DefinitionStore, GraphChecks, GraphLimits
 from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.tools.dispatch import ToolDispatch
@@ -51,7 +51,7 @@ class ApiServices:
     tools: ToolDispatch
     models: ModelGateway
     readiness: Readiness
-    graphs: GraphStore
+    definitions: DefinitionStore
     graph_checks: GraphChecks
     node_types: NodeTypes
 

@@ -53,10 +53,10 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
     ]
 
 
-def graph_violations(problems: Sequence[Problem]) -> list[Violation]:
-    """Return what is wrong with the graph in a body."""
+def graph_violations(problems: Sequence[Problem], field: str = "graph") -> list[Violation]:
+    """Return what is wrong with the graph, or the agent, in a field of a body."""
     return [
-        Violation(field_of(("graph", *_path_of(problem.place))), words_of(problem))
+        Violation(field_of((field, *_path_of(problem.place))), words_of(problem))
         for problem in problems[:MAX_GRAPH_VIOLATIONS]
     ]
 

@@ -19,7 +19,7 @@ import structlog
 from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
-from app.adapters.postgres.definitions import PostgresGraphs
+from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
 from app.adapters.postgres.journal import PostgresJournal
@@ -87,7 +87,7 @@ class Process:
         self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         self.models = build_models(settings, recorder)
-        self.graphs = PostgresGraphs(self._engines)
+        self.definitions = PostgresDefinitions(self._engines)
         self._artifacts = PostgresArtifacts(self._engines)
         self.artifacts = ArtifactReading(self._artifacts)
         self._pool = BlockingPool()

@@ -42,7 +42,7 @@ def build_app(process: Process) -> FastAPI:
         tools=process.tools,
         models=process.models,
         readiness=process,
-        graphs=process.graphs,
+        definitions=process.definitions,
         graph_checks=process.catalog,
         node_types=process.catalog,
     )

@@ -7,7 +7,7 @@ from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem, Severity
 from app.nodes.graph_reading import read
 from app.nodes.graph_spec import GraphSpec
-from app.nodes.nesting import GraphReference, references_in
+from app.nodes.nesting import DefinitionReference, references_in
 from app.nodes.node_type import NodeType
 
 GRAPH = "graph"
@@ -41,7 +41,9 @@ class NodeCatalog:
                 raise DuplicateTypeError(f"there are two step types named {kind.name!r}")
             self._types[kind.name] = kind
         self._nesting = frozenset(
-            kind.name for kind in self._types.values() if GRAPH in kind.data.model_fields
+            kind.name
+            for kind in self._types.values()
+            if {"graph", "agent"} & kind.data.model_fields.keys()
         )
 
     def examine(self, graph: Mapping[str, Any]) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
@@ -59,8 +61,8 @@ class NodeCatalog:
             raise GraphProblemsError(problems)
         return found.prepared
 
-    def references(self, graph: Mapping[str, Any]) -> Sequence[GraphReference]:
-        """Return the graphs that stand inside a graph by name only."""
+    def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
+        """Return the graphs and agents that stand inside a graph by name only."""
         return tuple(references_in(graph, self._nesting))
 
     def describe(self) -> list[dict[str, Any]]:

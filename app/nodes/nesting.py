@@ -6,6 +6,7 @@ context of the validation.
 
 from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, TypeGuard
 
@@ -95,28 +96,39 @@ Place = tuple[str | int, ...]
 """Keys and indexes, from the outermost graph on."""
 
 
+class DefinitionKind(StrEnum):
+    """What can be registered under a name."""
+
+    GRAPH = "graph"
+    AGENT = "agent"
+
+
 @dataclass(frozen=True, slots=True)
-class GraphReference:
-    """A registered graph that must be put in the place of its name before a graph can be used."""
+class DefinitionReference:
+    """A definition that must be put in the place of its name before a graph can be used."""
 
     place: Place
     """Where the object with the name stands."""
+    kind: DefinitionKind
     name: str
     version: int | None = None
     """None: the newest."""
 
 
-def is_reference(graph: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether this stands for a graph and is none: it has a name and no steps."""
-    return isinstance(graph, Mapping) and "name" in graph and "steps" not in graph
+def is_reference(
+    given: Any, kind: DefinitionKind = DefinitionKind.GRAPH
+) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether this stands for a definition and is none: it has nothing but a name."""
+    own = "steps" if kind is DefinitionKind.GRAPH else "prompt"
+    return isinstance(given, Mapping) and "name" in given and own not in given
 
 
 def references_in(
     graph: Any, nesting: Set[str], place: Place = (), depth: int = 0
-) -> Iterator[GraphReference]:
-    """Yield the graphs that are only named inside ``graph``; what cannot be read is passed over.
+) -> Iterator[DefinitionReference]:
+    """Yield what is only named inside ``graph``; what cannot be read is passed over.
 
-    ``nesting`` are the types whose steps have graphs in their data.
+    ``nesting`` are the types whose steps have graphs or agents in their data.
     """
     steps = graph.get("steps") if isinstance(graph, Mapping) else None
     if not isinstance(steps, list) or depth >= MAX_NESTING:
@@ -129,7 +141,9 @@ def references_in(
             yield from _in_work(policy.get("fallback"), nesting, (*at, "policy", "fallback"), depth)
 
 
-def _in_work(work: Any, nesting: Set[str], place: Place, depth: int) -> Iterator[GraphReference]:
+def _in_work(
+    work: Any, nesting: Set[str], place: Place, depth: int
+) -> Iterator[DefinitionReference]:
     """Look into something that has data: a step, a fallback, the step of a map."""
     if not isinstance(work, Mapping) or depth >= MAX_NESTING:
         return
@@ -137,15 +151,34 @@ def _in_work(work: Any, nesting: Set[str], place: Place, depth: int) -> Iterator
     if not isinstance(data, Mapping) or not isinstance(kind, str) or kind not in nesting:
         return
     yield from _in_work(data.get("step"), nesting, (*place, "data", "step"), depth + 1)
+    yield from agents_in(data.get("agent"), (*place, "data", "agent"))
     inner, at = data.get("graph"), (*place, "data", "graph")
     if is_reference(inner):
-        yield from _reference(inner, at)
+        yield from _reference(inner, at, DefinitionKind.GRAPH)
     else:
         yield from references_in(inner, nesting, at, depth + 1)
 
 
-def _reference(found: Mapping[str, Any], place: Place) -> Iterator[GraphReference]:
+def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[DefinitionReference]:
+    """Yield the agents that are only named in the JSON of an agent, or by it itself.
+
+    What cannot be read is passed over.
+    """
+    if not isinstance(agent, Mapping) or depth > MAX_NESTING:
+        return
+    if is_reference(agent, DefinitionKind.AGENT):
+        yield from _reference(agent, place, DefinitionKind.AGENT)
+        return
+    tools = agent.get("tools")
+    for index, use in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(use, Mapping):
+            yield from agents_in(use.get("agent"), (*place, "tools", index, "agent"), depth + 1)
+
+
+def _reference(
+    found: Mapping[str, Any], place: Place, kind: DefinitionKind
+) -> Iterator[DefinitionReference]:
     name, version = found["name"], found.get("version")
     whole = isinstance(version, int) and not isinstance(version, bool)
     if isinstance(name, str) and (version is None or whole):
-        yield GraphReference(place, name, version)
+        yield DefinitionReference(place, kind, name, version)

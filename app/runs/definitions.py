@@ -1,4 +1,6 @@
-"""What callers can ask of registered graphs, and how a graph becomes one that can be run.
+"""What callers can ask of registered graphs and agents, and how either becomes a run's graph.
+
+An agent is executed by a graph of one step.
 
 A run is stored with its whole graph inline, so that it does what it was accepted with, whatever
 becomes of the definitions that the graph was put together from.
@@ -11,161 +13,217 @@ from dataclasses import replace
 from typing import Any
 
 from app.kernel.validation import Problem, Severity
-from app.runs.errors import ContainedGraphGoneError, GraphNotFoundError, GraphRefusedError
+from app.nodes.nesting import DefinitionKind
+from app.runs.errors import ContainedDefinitionGoneError, DefinitionNotFoundError, GraphRefusedError
 from app.runs.expansion import Expansion, Missing, canonical, place_of
 from app.runs.graphs import (
+    Definition,
+    DefinitionPage,
+    DefinitionStore,
     GraphChecks,
-    GraphDefinition,
     GraphLimits,
-    GraphPage,
-    GraphStore,
-    NewGraph,
+    NewDefinition,
     Registered,
     RunnableGraph,
 )
-from app.runs.run import GraphRef
+from app.runs.run import DefinitionRef
 
 MANY_STEPS = 200
 LARGE_BYTES = 8192
 """A graph of more steps or bytes is checked on a thread, so that others need not wait for it."""
 
-_NO_NAME = "There is no graph of this name; GET /graphs lists those there are."
-_NO_VERSION = "There is no such version of the graph; GET /graphs/{name}/versions lists them."
+AGENT_STEP = "agent"
+_AGENT_PLACE = f"steps.0.data.{AGENT_STEP}."
 
 
-class GraphDefinitions:
-    """Registers graphs, shows them, and makes them ready to be run."""
+def graph_of(kind: DefinitionKind, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the graph that executes a definition: it itself, or a step with the agent."""
+    if kind is DefinitionKind.GRAPH:
+        return content
+    step = {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: content}}
+    return {"steps": [step], "edges": []}
 
-    def __init__(self, store: GraphStore, checks: GraphChecks, limits: GraphLimits) -> None:
+
+class Definitions:
+    """Registers graphs and agents, shows them, and makes them ready to be run."""
+
+    def __init__(self, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits) -> None:
         self._store = store
         self._checks = checks
         self._limits = limits
 
-    async def inline(self, tenant: str, graph: Mapping[str, Any]) -> RunnableGraph:
-        """Return a caller's own graph, complete and valid.
+    async def inline(
+        self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind = DefinitionKind.GRAPH
+    ) -> RunnableGraph:
+        """Return a caller's own graph or agent, complete and valid.
 
         Raises:
             GraphRefusedError: it cannot be executed.
         """
-        runnable, problems = await self._examined(tenant, graph)
-        _require_no_error(problems)
+        runnable, problems = await self._examined(tenant, kind, content)
+        _require_no_error(problems, kind)
         return runnable
 
-    async def named(self, tenant: str, ref: GraphRef) -> tuple[GraphRef, RunnableGraph]:
-        """Return a registered graph, complete and valid, and which version it is.
+    async def named(self, tenant: str, ref: DefinitionRef) -> tuple[DefinitionRef, RunnableGraph]:
+        """Return a registered graph or agent, complete and valid, and which version it is.
 
         Raises:
             GraphRefusedError: there is none, or it cannot be executed.
         """
         found = await self._store.get(tenant, ref)
         if found is None:
-            known = await self._store.known(tenant, [ref.name])
-            raise GraphRefusedError([_not_there(Missing((), ref), known)])
-        runnable, problems = await self._examined(tenant, found.graph, itself=found.head.ref)
-        _require_no_error(problems)
-        return found.head.ref, runnable
+            known = await self._store.known(tenant, [replace(ref, version=None)])
+            raise GraphRefusedError([_not_there(Missing((), ref), known)], ref.kind)
+        head = found.head
+        content = found.content
+        if ref.kind is DefinitionKind.AGENT:
+            content = {**content, "name": head.name, "version": head.version}
+        runnable, problems = await self._examined(tenant, ref.kind, content, itself=head.ref)
+        _require_no_error(problems, ref.kind)
+        return head.ref, runnable
 
     async def problems(self, tenant: str, graph: Mapping[str, Any]) -> Sequence[Problem]:
         """Return everything that is wrong with a graph, errors and warnings."""
         try:
-            return (await self._examined(tenant, graph))[1]
+            return (await self._examined(tenant, DefinitionKind.GRAPH, graph))[1]
         except GraphRefusedError as refused:
             return refused.problems
 
     async def register(
-        self, tenant: str, name: str, graph: Mapping[str, Any], description: str | None = None
+        self,
+        tenant: str,
+        ref: DefinitionRef,
+        content: Mapping[str, Any],
+        description: str | None = None,
     ) -> Registered:
-        """Store a graph as the next version of a name; the same again is the same version.
+        """Store a definition as the next version of a name; the same again is the same version.
 
         Raises:
             GraphRefusedError: it cannot be executed, or would contain itself.
         """
         while True:
-            _, problems = await self._examined(tenant, graph, registering=name)
-            _require_no_error(problems)
+            _, problems = await self._examined(tenant, ref.kind, content, registering=ref)
+            _require_no_error(problems, ref.kind)
             try:
-                registered = await self._store.add(self._new(tenant, name, graph, description))
-            except ContainedGraphGoneError:
+                new = self._new(tenant, ref, content, description)
+                registered = await self._store.add(new)
+            except ContainedDefinitionGoneError:
                 continue  # the next look finds out which one, and says where
             return replace(registered, warnings=problems)
 
-    async def get(self, tenant: str, ref: GraphRef) -> GraphDefinition:
+    async def get(self, tenant: str, ref: DefinitionRef) -> Definition:
         """Return a definition as its author wrote it.
 
         Raises:
-            GraphNotFoundError: there is none.
+            DefinitionNotFoundError: there is none.
         """
         found = await self._store.get(tenant, ref)
         if found is None:
-            raise GraphNotFoundError(ref.name)
+            raise DefinitionNotFoundError(ref)
         return found
 
     async def versions(
-        self, tenant: str, name: str, *, limit: int, cursor: str | None
-    ) -> GraphPage:
-        """Return the versions under a name, newest first.
+        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
+        """Return the versions under the name of ``ref``, newest first.
 
         Raises:
-            GraphNotFoundError: there is no such name.
+            DefinitionNotFoundError: there is no such name.
         """
-        page = await self._store.versions(tenant, name, limit=limit, cursor=cursor)
-        if not page.graphs and cursor is None:
-            raise GraphNotFoundError(name)
+        page = await self._store.versions(tenant, ref, limit=limit, cursor=cursor)
+        if not page.heads and cursor is None:
+            raise DefinitionNotFoundError(ref)
         return page
 
     async def _examined(
         self,
         tenant: str,
-        graph: Mapping[str, Any],
+        kind: DefinitionKind,
+        content: Mapping[str, Any],
         *,
-        itself: GraphRef | None = None,
-        registering: str | None = None,
+        itself: DefinitionRef | None = None,
+        registering: DefinitionRef | None = None,
     ) -> tuple[RunnableGraph, Sequence[Problem]]:
         """Return a graph with all that it contains, and everything that is wrong with it."""
         expansion = Expansion(tenant, self._store, self._checks, self._limits)
         if registering is not None:
-            itself = GraphRef(registering)
-            expansion.put(itself, graph)
-        expanded = await expansion.expand(graph, itself=itself)
+            itself = registering
+            expansion.put(itself, content)
+        try:
+            expanded = await expansion.expand(graph_of(kind, content), itself=itself)
+        except GraphRefusedError as refused:
+            raise GraphRefusedError(_at_home(refused.problems, kind), kind) from None
         check = self._checks.examine
         if expanded.size.steps > MANY_STEPS or expanded.size.size_bytes > LARGE_BYTES:
             prepared, found = await asyncio.to_thread(check, expanded.graph)
         else:
             prepared, found = check(expanded.graph)
         runnable = RunnableGraph(expanded.graph, prepared)
-        if not expansion.missing:
-            return runnable, found
-        known = await self._store.known(tenant, {gap.ref.name for gap in expansion.missing})
-        gaps = {place_of(gap.path) for gap in expansion.missing}
-        others = [problem for problem in found if not _is_at(problem, gaps)]
-        return runnable, [*(_not_there(gap, known) for gap in expansion.missing), *others]
+        if expansion.missing:
+            newest = {replace(gap.ref, version=None) for gap in expansion.missing}
+            known = await self._store.known(tenant, newest)
+            gaps = {place_of(gap.path) for gap in expansion.missing}
+            others = [problem for problem in found if not _is_at(problem, gaps)]
+            found = (*(_not_there(gap, known) for gap in expansion.missing), *others)
+        return runnable, _at_home(found, kind)
+
+    async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
+        """Store an agent as the next version of the name that it has.
+
+        Raises:
+            GraphRefusedError: it cannot be executed, or would contain itself.
+        """
+        name, description = agent.get("name"), agent.get("description")
+        ref = DefinitionRef(name if isinstance(name, str) else "", kind=DefinitionKind.AGENT)
+        content = {key: value for key, value in agent.items() if key != "version"}
+        described = description if isinstance(description, str) else None
+        return await self.register(tenant, ref, content, described)
 
     def _new(
-        self, tenant: str, name: str, graph: Mapping[str, Any], description: str | None
-    ) -> NewGraph:
-        text = canonical(graph)
-        references = self._checks.references(graph)
-        return NewGraph(
+        self,
+        tenant: str,
+        ref: DefinitionRef,
+        content: Mapping[str, Any],
+        description: str | None,
+    ) -> NewDefinition:
+        text = canonical(content)
+        named = self._checks.references(graph_of(ref.kind, content))
+        return NewDefinition(
             tenant=tenant,
-            name=name,
+            kind=ref.kind,
+            name=ref.name,
             description=description,
-            graph=graph,
+            content=content,
             sha256=hashlib.sha256(text).hexdigest(),
             size_bytes=len(text),
-            uses=tuple(dict.fromkeys(GraphRef(each.name, each.version) for each in references)),
+            uses=tuple(
+                dict.fromkeys(DefinitionRef(each.name, each.version, each.kind) for each in named)
+            ),
         )
 
 
-def _require_no_error(problems: Sequence[Problem]) -> None:
+def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None:
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
-        raise GraphRefusedError(errors)
+        raise GraphRefusedError(errors, kind)
 
 
-def _not_there(gap: Missing, known: frozenset[str]) -> Problem:
-    if gap.ref.name in known:
-        return Problem(place_of((*gap.path, "version")), _NO_VERSION)
-    return Problem(place_of((*gap.path, "name")), _NO_NAME)
+def _at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
+    """Return problems of the graph of a definition with their places inside the definition."""
+    if kind is DefinitionKind.GRAPH:
+        return problems
+    return [replace(one, place=one.place.removeprefix(_AGENT_PLACE)) for one in problems]
+
+
+def _not_there(gap: Missing, known: Set[DefinitionRef]) -> Problem:
+    kind = gap.ref.kind.value
+    if replace(gap.ref, version=None) in known:
+        message = (
+            f"There is no such version of the {kind}; GET /{kind}s/{{name}}/versions lists them."
+        )
+        return Problem(place_of((*gap.path, "version")), message)
+    message = f"There is no {kind} of this name; GET /{kind}s lists those there are."
+    return Problem(place_of((*gap.path, "name")), message)
 
 
 def _is_at(problem: Problem, places: Set[str]) -> bool:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from app.kernel.validation import Problem
-from app.runs.run import GraphRef
+from app.nodes.nesting import DefinitionKind
+from app.runs.run import DefinitionRef
 
 
 class RunNotFoundError(LookupError):
@@ -62,32 +63,40 @@ class InvalidRunError(ValueError):
 
 
 class GraphRefusedError(ValueError):
-    """A graph that cannot be executed; carries everything that is wrong with it.
+    """A graph or an agent that cannot be executed; carries everything that is wrong with it.
 
-    The places of the problems are inside the graph: ``steps.2.type``, or ``name`` where the graph
-    was given by its name.
+    The places of the problems are inside it: ``steps.2.type``, or ``name`` where it was given by
+    its name.
     """
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], kind: DefinitionKind = DefinitionKind.GRAPH
+    ) -> None:
         super().__init__(f"{len(problems)} problems")
         self.problems = tuple(problems)
+        self.kind = kind
 
 
-class GraphNotFoundError(LookupError):
-    """There is no such registered graph or version, or it belongs to somebody else."""
+class DefinitionNotFoundError(LookupError):
+    """There is no such definition or version, or it belongs to somebody else."""
+
+    def __init__(self, ref: DefinitionRef) -> None:
+        super().__init__(ref.name)
+        self.ref = ref
 
 
-class GraphInUseError(Exception):
-    """Other registered graphs contain the one that was to be deleted."""
+class DefinitionInUseError(Exception):
+    """Other definitions contain the one that was to be deleted."""
 
-    def __init__(self, users: Sequence[GraphRef]) -> None:
-        super().__init__(f"{len(users)} graphs contain it")
+    def __init__(self, ref: DefinitionRef, users: Sequence[DefinitionRef]) -> None:
+        super().__init__(f"{len(users)} definitions contain it")
+        self.ref = ref
         self.users = tuple(users)
 
 
-class ContainedGraphGoneError(Exception):
-    """A graph that a new definition contains was deleted while the definition was checked."""
+class ContainedDefinitionGoneError(Exception):
+    """What a new definition contains was deleted while the definition was checked."""
 
 
-class GraphsTooLargeError(Exception):
-    """The graphs that were asked for are larger together than the limit."""
+class DefinitionsTooLargeError(Exception):
+    """The definitions that were asked for are larger together than the limit."""

@@ -1,4 +1,4 @@
-"""Puts registered graphs in the places where other graphs name them.
+"""Puts registered graphs and agents in the places where others name them.
 
 A few small graphs that name one another can stand for one of any size. So everything is measured
 first: the definitions are loaded level by level, never more of them than the limit of bytes, each
@@ -8,15 +8,15 @@ result shares its parts, so that even then nothing large has been built.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from app.kernel.validation import Problem
-from app.nodes.nesting import GraphReference
-from app.runs.errors import GraphRefusedError, GraphsTooLargeError
-from app.runs.graphs import GraphChecks, GraphLimits, GraphStore
-from app.runs.run import GraphRef
+from app.nodes.nesting import DefinitionReference, agents_in
+from app.runs.errors import DefinitionsTooLargeError, GraphRefusedError
+from app.runs.graphs import DefinitionStore, GraphChecks, GraphLimits
+from app.runs.run import DefinitionRef
 
 Path = tuple[str | int, ...]
 Graph = Mapping[str, Any]
@@ -79,7 +79,7 @@ class GraphSize:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A graph that names no other, except those that do not exist."""
+    """A graph or an agent that names no other, except those that do not exist."""
 
     graph: Graph
     size: GraphSize
@@ -87,33 +87,33 @@ class Expanded:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A place where a graph is named that does not exist."""
+    """A place where something is named that does not exist."""
 
     path: Path
-    ref: GraphRef
+    ref: DefinitionRef
 
 
 class Expansion:
     """Expands one graph; the definitions it needs are loaded as far as the limits go."""
 
     def __init__(
-        self, tenant: str, store: GraphStore, checks: GraphChecks, limits: GraphLimits
+        self, tenant: str, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits
     ) -> None:
         self._tenant = tenant
         self._store = store
         self._checks = checks
         self._limits = limits
-        self._found: dict[GraphRef, tuple[GraphRef, Graph] | None] = {}
+        self._found: dict[DefinitionRef, tuple[DefinitionRef, Graph] | None] = {}
         """By the name that was given: which definition it is."""
-        self._expanded: dict[GraphRef, Expanded] = {}
+        self._expanded: dict[DefinitionRef, Expanded] = {}
         self.missing: list[Missing] = []
         """What was named and does not exist; it is left as it stands."""
 
-    def put(self, ref: GraphRef, graph: Graph) -> None:
+    def put(self, ref: DefinitionRef, graph: Graph) -> None:
         """Let a name stand for a graph that is not stored yet."""
         self._found[ref] = ref, graph
 
-    async def expand(self, graph: Graph, *, itself: GraphRef | None = None) -> Expanded:
+    async def expand(self, graph: Graph, *, itself: DefinitionRef | None = None) -> Expanded:
         """Return the graph with all that it contains; ``itself`` is what it is known as.
 
         Raises:
@@ -123,7 +123,7 @@ class Expansion:
         left = limits.max_bytes - own.size_bytes
         try:
             await self._load_for(graph, left)
-        except GraphsTooLargeError:
+        except DefinitionsTooLargeError:
             beyond = GraphSize(limits.max_bytes + 1, 0, 0, 0)
             raise GraphRefusedError(beyond.beyond(limits)) from None
         return self._filled(graph, own, () if itself is None else (itself,), ())
@@ -132,23 +132,23 @@ class Expansion:
         """Load whatever a graph contains, level by level, unless that is too large."""
         level, left = [graph], max_bytes
         for _ in range(self._limits.max_depth):
-            named = {_named(each) for one in level for each in self._checks.references(one)}
+            named = {_named(each) for one in level for each in self._references(one)}
             unknown = named - self._found.keys()
             if not unknown:
                 return
             loaded = await self._store.load(self._tenant, unknown, max_bytes=left)
             self._found |= dict.fromkeys(unknown)
-            self._found |= {ref: (found.head.ref, found.graph) for ref, found in loaded.items()}
+            self._found |= {ref: (found.head.ref, found.content) for ref, found in loaded.items()}
             distinct = {found.head.ref: found for found in loaded.values()}
             left -= sum(found.head.size_bytes for found in distinct.values())
-            level = [found.graph for found in distinct.values()]
+            level = [found.content for found in distinct.values()]
 
     def _filled(
-        self, graph: Graph, size: GraphSize, chain: tuple[GraphRef, ...], place: Path
+        self, graph: Graph, size: GraphSize, chain: tuple[DefinitionRef, ...], place: Path
     ) -> Expanded:
         """Fill the places of a graph that stands at ``place``, inside the graphs of ``chain``."""
         contents: dict[Path, Graph] = {}
-        for reference in self._checks.references(graph):
+        for reference in self._references(graph):
             inner = self._inside(reference, chain, (*place, *reference.place))
             if inner is not None:
                 level = max(1, reference.place.count(NESTED))
@@ -157,7 +157,7 @@ class Expansion:
         return Expanded(_with(graph, contents) if contents else graph, size)
 
     def _inside(
-        self, reference: GraphReference, chain: tuple[GraphRef, ...], place: Path
+        self, reference: DefinitionReference, chain: tuple[DefinitionRef, ...], place: Path
     ) -> Expanded | None:
         if len(chain) >= self._limits.max_depth:
             raise GraphRefusedError(GraphSize(0, 0, 0, len(chain) + 1).beyond(self._limits))
@@ -175,6 +175,12 @@ class Expansion:
             self._expanded[ref] = Expanded(named, filled.size)
         return self._expanded[ref]
 
+    def _references(self, content: Graph) -> Sequence[DefinitionReference]:
+        """Return what a graph or an agent names."""
+        return (
+            tuple(agents_in(content)) if "prompt" in content else self._checks.references(content)
+        )
+
     def _bounded(self, size: GraphSize) -> GraphSize:
         beyond = size.beyond(self._limits)
         if beyond:
@@ -187,13 +193,13 @@ def place_of(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _named(reference: GraphReference) -> GraphRef:
-    return GraphRef(reference.name, reference.version)
+def _named(reference: DefinitionReference) -> DefinitionRef:
+    return DefinitionRef(reference.name, reference.version, reference.kind)
 
 
-def _circle(refs: Iterable[GraphRef], place: Path) -> Problem:
+def _circle(refs: Iterable[DefinitionRef], place: Path) -> Problem:
     names = (ref.name if ref.version is None else f"{ref.name}@{ref.version}" for ref in refs)
-    return Problem(place_of(place), f"A graph may not contain itself: {' -> '.join(names)}.")
+    return Problem(place_of(place), f"Nothing may contain itself: {' -> '.join(names)}.")
 
 
 def _with(value: Any, contents: Mapping[Path, Graph]) -> Any:

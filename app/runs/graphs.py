@@ -1,19 +1,20 @@
-"""Registered graphs: what they are, and what they need of a store and of a catalog of nodes.
+"""Registered graphs and agents: what they are, what they need of a store and a catalog of nodes.
 
-A definition is a graph under a name. Every change is a new version; versions never change, and
-their numbers are never used again. A definition may contain others, which it names in the data of
-its steps: ``{"name", "version"?}``, where no version means the newest one.
+A definition is a graph or an agent under a name; the names of either kind are its own. Every
+change is a new version; versions never change, and their numbers are never used again. A
+definition may contain others, which it names: ``{"name", "version"?}``, where no version means the
+newest one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem
-from app.nodes.nesting import GraphReference
-from app.runs.run import GraphRef
+from app.nodes.nesting import DefinitionKind, DefinitionReference
+from app.runs.run import DefinitionRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +30,10 @@ class GraphLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphVersion:
-    """One version of a registered graph; digest and size are those of its canonical JSON."""
+class DefinitionVersion:
+    """One version of a definition; digest and size are those of its canonical JSON."""
 
+    kind: DefinitionKind
     name: str
     version: int
     description: str | None
@@ -40,17 +42,17 @@ class GraphVersion:
     created_at: datetime
 
     @property
-    def ref(self) -> GraphRef:
+    def ref(self) -> DefinitionRef:
         """The name and the version."""
-        return GraphRef(self.name, self.version)
+        return DefinitionRef(self.name, self.version, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
-class GraphDefinition:
-    """One version of a registered graph, as its author wrote it."""
+class Definition:
+    """One version of a registered graph or agent, as its author wrote it."""
 
-    head: GraphVersion
-    graph: Mapping[str, Any]
+    head: DefinitionVersion
+    content: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +66,35 @@ class RunnableGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewGraph:
-    """A graph that is about to be registered; it was found valid."""
+class NewDefinition:
+    """A graph or an agent that is about to be registered; it was found valid."""
 
     tenant: str
+    kind: DefinitionKind
     name: str
     description: str | None
-    graph: Mapping[str, Any]
+    content: Mapping[str, Any]
     sha256: str
     size_bytes: int
-    uses: tuple[GraphRef, ...]
-    """The registered graphs that it contains itself, as it names them."""
+    uses: tuple[DefinitionRef, ...]
+    """The definitions that it contains itself, as it names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What became of a graph that was to be registered."""
+    """What became of a definition that was to be registered."""
 
-    head: GraphVersion
+    head: DefinitionVersion
     created: bool
     """False if the newest version was the same already."""
     warnings: Sequence[Problem] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class GraphPage:
-    """Some versions of registered graphs."""
+class DefinitionPage:
+    """Some versions of definitions of one kind."""
 
-    graphs: Sequence[GraphVersion]
+    heads: Sequence[DefinitionVersion]
     next_cursor: str | None
 
 
@@ -106,68 +109,70 @@ class GraphChecks(Protocol):
         """
         ...
 
-    def references(self, graph: Mapping[str, Any]) -> Sequence[GraphReference]:
-        """Return the graphs that are given by name, also inside of graphs that stand inline.
+    def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
+        """Return the definitions that are given by name, also inside of those that stand inline.
 
         Whatever the graph is; what is wrong with it is for :meth:`examine` to say.
         """
         ...
 
 
-class GraphStore(Protocol):
+class DefinitionStore(Protocol):
     """Keeps definitions. Every method is one transaction; tenants never meet.
 
     A cursor that is not one of ours is an ``InvalidRunError``.
     """
 
-    async def add(self, new: NewGraph) -> Registered:
-        """Store a graph as the next version of its name.
+    async def add(self, new: NewDefinition) -> Registered:
+        """Store a definition as the next version of its name.
 
         If the newest version is the same, that one is returned. Of several callers at once each
         gets a version of its own.
 
         Raises:
-            ContainedGraphGoneError: one of ``new.uses`` does not exist any more.
+            ContainedDefinitionGoneError: one of ``new.uses`` does not exist any more.
         """
         ...
 
-    async def get(self, tenant: str, ref: GraphRef) -> GraphDefinition | None:
+    async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
         """Return a definition."""
         ...
 
     async def load(
-        self, tenant: str, wanted: Iterable[GraphRef], *, max_bytes: int
-    ) -> Mapping[GraphRef, GraphDefinition]:
+        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
+    ) -> Mapping[DefinitionRef, Definition]:
         """Return those of some definitions that exist.
 
         Raises:
-            GraphsTooLargeError: they are larger than ``max_bytes`` together, each counted once;
-                none of them was read.
+            DefinitionsTooLargeError: they are larger than ``max_bytes`` together, each counted
+                once; none of them was read.
         """
         ...
 
-    async def known(self, tenant: str, names: Iterable[str]) -> frozenset[str]:
-        """Return those of some names under which there is a definition."""
+    async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
+        """Return those of some definitions that exist."""
         ...
 
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
+    async def find(
+        self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
         """Return the newest version under each name, in the order of names."""
         ...
 
     async def versions(
-        self, tenant: str, name: str, *, limit: int, cursor: str | None
-    ) -> GraphPage:
-        """Return the versions under a name, newest first; none if there is no such name."""
+        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
+        """Return the versions under the name of ``ref``, newest first; none if there is none."""
         ...
 
-    async def delete(self, tenant: str, ref: GraphRef) -> None:
+    async def delete(self, tenant: str, ref: DefinitionRef) -> None:
         """Delete a version, or without one all versions under the name.
 
         Runs that were accepted with it are not touched.
 
         Raises:
-            GraphNotFoundError: there is none.
-            GraphInUseError: another definition contains the version, or contains the newest
+            DefinitionNotFoundError: there is none.
+            DefinitionInUseError: another definition contains the version, or contains the newest
                 version under the name and would be left without any.
         """
         ...

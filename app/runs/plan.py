@@ -11,6 +11,7 @@ from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
 from app.observability.errors import message_of_error
+from app.runs.definitions import AGENT_STEP
 from app.runs.run import Run, RunKind, RunRequest
 
 CASE_STEP = "case"
@@ -27,7 +28,7 @@ class RunGraphs:
 
     async def prepared(self, run: Run) -> PreparedGraph:
         """Return the graph of a run; a caller's is prepared in a thread, see :meth:`graph_for`."""
-        if run.request.kind is RunKind.GRAPH:
+        if run.request.kind is not RunKind.CASE:
             return await asyncio.to_thread(self.graph_for, run)
         return self.graph_for(run)
 
@@ -38,7 +39,7 @@ class RunGraphs:
             GraphProblemsError: the graph cannot be executed here.
         """
         request = run.request
-        if request.kind is RunKind.GRAPH:
+        if request.kind is not RunKind.CASE:
             return self._catalog.prepare(request.graph or {}, graph_id=run.key.run_id)
         if request.expected_tools or request.gold_answer is not None:
             return self._of_case(request)
@@ -59,7 +60,7 @@ class RunGraphs:
 
 def inputs_of(request: RunRequest) -> Outputs:
     """Return what the first steps of a run's graph get; the step of a case gets the question."""
-    return request.inputs if request.kind is RunKind.GRAPH else {DEFAULT_HANDLE: request.input}
+    return {DEFAULT_HANDLE: request.input} if request.kind is RunKind.CASE else request.inputs
 
 
 def facts_of(run: Run) -> RunFacts:
@@ -72,8 +73,9 @@ def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
     """Return what a run came to, or had come to when it was ended."""
     if run.request.kind is RunKind.GRAPH:
         return _graph_result(outcome)
-    case: Mapping[str, Any] | None = outcome.steps[CASE_STEP].outputs.get(RESULT)
-    return None if case is None else dict(case)
+    step_id = CASE_STEP if run.request.kind is RunKind.CASE else AGENT_STEP
+    result: Mapping[str, Any] | None = outcome.steps[step_id].outputs.get(RESULT)
+    return None if result is None else dict(result)
 
 
 def _graph_result(outcome: GraphOutcome) -> dict[str, Any]:

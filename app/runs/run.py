@@ -16,6 +16,7 @@ from typing import Any
 
 from app.control.budget import Budget
 from app.engine.prepared import PreparedGraph
+from app.nodes.nesting import DefinitionKind
 
 
 class RunStatus(StrEnum):
@@ -48,6 +49,7 @@ class RunKind(StrEnum):
 
     CASE = "case"
     GRAPH = "graph"
+    AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,12 +61,13 @@ class RunKey:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphRef:
-    """The name of a registered graph."""
+class DefinitionRef:
+    """The name of something that is registered."""
 
     name: str
     version: int | None = None
     """None is the newest version there is."""
+    kind: DefinitionKind = DefinitionKind.GRAPH
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,9 @@ class RunRequest:
     input: str = ""
     """The question of a case."""
     graph: Mapping[str, Any] | None = None
-    """The graph of a graph run, in full: what was accepted is what is executed, whatever becomes of
-    the definitions that it came from."""
-    graph_ref: GraphRef | None = None
+    """The graph of a run that is no case, in full: what was accepted is what is executed, whatever
+    becomes of the definitions that it came from. That of an agent run has one step."""
+    definition_ref: DefinitionRef | None = None
     """The version that ``graph`` was taken from, if its caller named one."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """What the first steps of a graph get, by input handle."""

@@ -6,74 +6,75 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.definitions import PostgresGraphs
+from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.engines import open_engines
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import (
-    ContainedGraphGoneError,
-    GraphInUseError,
-    GraphNotFoundError,
-    GraphsTooLargeError,
+    ContainedDefinitionGoneError,
+    DefinitionInUseError,
+    DefinitionNotFoundError,
+    DefinitionsTooLargeError,
     InvalidRunError,
 )
-from app.runs.graphs import GraphStore
-from app.runs.run import GraphRef
+from app.runs.graphs import DefinitionStore
+from app.runs.run import DefinitionRef
 from tests.support.graph_documents import TENANT, flat, new_graph
 from tests.support.limits import pool_sizes
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 
 
 @pytest.fixture(params=["memory", "postgres"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[GraphStore]:
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[DefinitionStore]:
     """An empty store."""
     if request.param == "memory":
-        yield MemoryGraphs()
+        yield MemoryDefinitions()
         return
     engines = open_engines(request.getfixturevalue("database_url"), pool_sizes())
     try:
-        yield PostgresGraphs(engines)
+        yield PostgresDefinitions(engines)
     finally:
         await engines.dispose()
 
 
-async def names(store: GraphStore, **page: Any) -> tuple[list[str], str | None]:
-    found = await store.find(TENANT, **{"limit": 50, "cursor": None} | page)
-    return [head.name for head in found.graphs], found.next_cursor
+async def names(store: DefinitionStore, **page: Any) -> tuple[list[str], str | None]:
+    found = await store.find(TENANT, DefinitionKind.GRAPH, **{"limit": 50, "cursor": None} | page)
+    return [head.name for head in found.heads], found.next_cursor
 
 
-async def test_what_is_registered_comes_back_as_it_was(store: GraphStore) -> None:
+async def test_what_is_registered_comes_back_as_it_was(store: DefinitionStore) -> None:
     """Every part of it, the order of its keys included."""
     graph = {"steps": [{"type": "t", "id": "ß 漢", "data": {"b": 1.5, "a": [None, True]}}]}
 
     added = await store.add(new_graph("g", graph, description="What it is for"))
-    found = await store.get(TENANT, GraphRef("g"))
+    found = await store.get(TENANT, DefinitionRef("g"))
 
     assert found is not None
     assert (found.head, added.created) == (added.head, True)
     assert (found.head.name, found.head.version) == ("g", 1)
     assert found.head.description == "What it is for"
     assert found.head.size_bytes == new_graph("g", graph).size_bytes
-    assert found.graph == graph
-    assert [list(step) for step in found.graph["steps"]] == [["type", "id", "data"]]
+    assert found.content == graph
+    assert [list(step) for step in found.content["steps"]] == [["type", "id", "data"]]
 
 
-async def test_every_change_is_a_new_version(store: GraphStore) -> None:
+async def test_every_change_is_a_new_version(store: DefinitionStore) -> None:
     """Each stays as it was; without a version the newest one is meant."""
     for step_id in "abc":
         await store.add(new_graph("g", flat(step_id)))
 
     for version, step_id in enumerate("abc", start=1):
-        found = await store.get(TENANT, GraphRef("g", version))
+        found = await store.get(TENANT, DefinitionRef("g", version))
         assert found is not None
-        assert found.graph == flat(step_id)
-    newest = await store.get(TENANT, GraphRef("g"))
+        assert found.content == flat(step_id)
+    newest = await store.get(TENANT, DefinitionRef("g"))
     assert newest is not None
     assert newest.head.version == 3
-    assert await store.get(TENANT, GraphRef("g", 4)) is None
-    assert await store.get(TENANT, GraphRef("g", 2**40)) is None
-    assert await store.get(TENANT, GraphRef("other")) is None
+    assert await store.get(TENANT, DefinitionRef("g", 4)) is None
+    assert await store.get(TENANT, DefinitionRef("g", 2**40)) is None
+    assert await store.get(TENANT, DefinitionRef("other")) is None
 
 
-async def test_the_newest_version_again_is_that_version(store: GraphStore) -> None:
+async def test_the_newest_version_again_is_that_version(store: DefinitionStore) -> None:
     """An older one again is a new one, and so is another description."""
     await store.add(new_graph("g", flat("a")))
     again = await store.add(new_graph("g", flat("a")))
@@ -86,7 +87,7 @@ async def test_the_newest_version_again_is_that_version(store: GraphStore) -> No
     assert [each.head.version for each in registered] == [1, 2, 3, 4]
 
 
-async def test_registered_at_once_each_gets_a_version_of_its_own(store: GraphStore) -> None:
+async def test_registered_at_once_each_gets_a_version_of_its_own(store: DefinitionStore) -> None:
     """Twenty graphs, twenty numbers, none left out; the same graph twice is one."""
     async with asyncio.TaskGroup() as group:
         posts = [group.create_task(store.add(new_graph("g", flat(f"s{n}")))) for n in range(20)]
@@ -97,53 +98,59 @@ async def test_registered_at_once_each_gets_a_version_of_its_own(store: GraphSto
     assert {post.result().head.version for post in same} == {1}
 
 
-async def test_tenants_do_not_meet(store: GraphStore) -> None:
+async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
     """The same name belongs to each of them alone."""
     await store.add(new_graph("g", flat("a")))
     theirs = await store.add(new_graph("g", flat("b"), tenant="b"))
 
     assert theirs.head.version == 1
-    assert await store.get("c", GraphRef("g")) is None
-    assert await store.load("c", [GraphRef("g")], max_bytes=10_000) == {}
-    assert await store.known("c", ["g"]) == frozenset()
-    assert (await store.find("c", limit=9, cursor=None)).graphs == []
-    assert (await store.versions("c", "g", limit=9, cursor=None)).graphs == []
-    with pytest.raises(GraphNotFoundError):
-        await store.delete("c", GraphRef("g"))
-    with pytest.raises(ContainedGraphGoneError):
-        await store.add(new_graph("h", tenant="c", uses=(GraphRef("g"),)))
-    await store.delete("b", GraphRef("g"))
-    assert await store.get(TENANT, GraphRef("g")) is not None
+    assert await store.get("c", DefinitionRef("g")) is None
+    assert await store.load("c", [DefinitionRef("g")], max_bytes=10_000) == {}
+    assert await store.known("c", [DefinitionRef("g")]) == frozenset()
+    assert (await store.find("c", DefinitionKind.GRAPH, limit=9, cursor=None)).heads == []
+    assert (await store.versions("c", DefinitionRef("g"), limit=9, cursor=None)).heads == []
+    with pytest.raises(DefinitionNotFoundError):
+        await store.delete("c", DefinitionRef("g"))
+    with pytest.raises(ContainedDefinitionGoneError):
+        await store.add(new_graph("h", tenant="c", uses=(DefinitionRef("g"),)))
+    await store.delete("b", DefinitionRef("g"))
+    assert await store.get(TENANT, DefinitionRef("g")) is not None
 
 
-async def test_many_are_loaded_at_once(store: GraphStore) -> None:
+async def test_many_are_loaded_at_once(store: DefinitionStore) -> None:
     """Those that exist, under the names that they were asked for by."""
     await store.add(new_graph("g", flat("a")))
     await store.add(new_graph("g", flat("b")))
-    wanted = [GraphRef("g"), GraphRef("g", 1), GraphRef("g", 2), GraphRef("g", 3), GraphRef("x")]
+    wanted = [
+        DefinitionRef("g"),
+        DefinitionRef("g", 1),
+        DefinitionRef("g", 2),
+        DefinitionRef("g", 3),
+        DefinitionRef("x"),
+    ]
 
     loaded = await store.load(TENANT, wanted, max_bytes=10_000)
 
     versions = {ref: found.head.version for ref, found in loaded.items()}
-    assert versions == {GraphRef("g"): 2, GraphRef("g", 1): 1, GraphRef("g", 2): 2}
-    assert loaded[GraphRef("g", 1)].graph == flat("a")
-    assert await store.known(TENANT, ["g", "x"]) == frozenset({"g"})
+    assert versions == {DefinitionRef("g"): 2, DefinitionRef("g", 1): 1, DefinitionRef("g", 2): 2}
+    assert loaded[DefinitionRef("g", 1)].content == flat("a")
+    assert await store.known(TENANT, wanted) == loaded.keys()
 
 
-async def test_more_than_can_be_taken_is_not_read(store: GraphStore) -> None:
+async def test_more_than_can_be_taken_is_not_read(store: DefinitionStore) -> None:
     """Each definition counts once, however often it was asked for."""
     size = (await store.add(new_graph("g"))).head.size_bytes
     await store.add(new_graph("h"))
-    twice = [GraphRef("g"), GraphRef("g", 1)]
+    twice = [DefinitionRef("g"), DefinitionRef("g", 1)]
 
     assert set(await store.load(TENANT, twice, max_bytes=size)) == set(twice)
-    with pytest.raises(GraphsTooLargeError):
-        await store.load(TENANT, [GraphRef("g"), GraphRef("h")], max_bytes=2 * size - 1)
-    with pytest.raises(GraphsTooLargeError):
-        await store.load(TENANT, [GraphRef("g")], max_bytes=-1)
+    with pytest.raises(DefinitionsTooLargeError):
+        await store.load(TENANT, [DefinitionRef("g"), DefinitionRef("h")], max_bytes=2 * size - 1)
+    with pytest.raises(DefinitionsTooLargeError):
+        await store.load(TENANT, [DefinitionRef("g")], max_bytes=-1)
 
 
-async def test_names_are_listed_in_order_page_by_page(store: GraphStore) -> None:
+async def test_names_are_listed_in_order_page_by_page(store: DefinitionStore) -> None:
     """The newest version of each, each once; capitals come first."""
     for name in ("b", "a-2", "a", "Z", "a.1", "a_3"):
         await store.add(new_graph(name, flat("old")))
@@ -151,111 +158,116 @@ async def test_names_are_listed_in_order_page_by_page(store: GraphStore) -> None
 
     seen, cursor = await names(store, limit=4)
     rest, last = await names(store, limit=4, cursor=cursor)
-    page = await store.find(TENANT, limit=50, cursor=None)
+    page = await store.find(TENANT, DefinitionKind.GRAPH, limit=50, cursor=None)
 
     assert [*seen, *rest] == ["Z", "a", "a-2", "a.1", "a_3", "b"]
     assert (cursor is None, last) == (False, None)
-    assert {head.version for head in page.graphs} == {2}
+    assert {head.version for head in page.heads} == {2}
 
 
-async def test_versions_are_listed_newest_first_page_by_page(store: GraphStore) -> None:
+async def test_versions_are_listed_newest_first_page_by_page(store: DefinitionStore) -> None:
     """Each once, and a page that is full to the brim is the last one."""
     for number in range(6):
         await store.add(new_graph("g", flat(f"s{number}")))
     seen: list[int] = []
     cursor = None
     for _ in range(2):
-        page = await store.versions(TENANT, "g", limit=3, cursor=cursor)
-        seen += [head.version for head in page.graphs]
+        page = await store.versions(TENANT, DefinitionRef("g"), limit=3, cursor=cursor)
+        seen += [head.version for head in page.heads]
         cursor = page.next_cursor
 
     assert (seen, cursor) == ([6, 5, 4, 3, 2, 1], None)
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "e30", "MQ", "ImEi", "", "é", "IlwwIg", "LTE"])
-async def test_a_cursor_of_somebody_else_is_refused(store: GraphStore, cursor: str) -> None:
+async def test_a_cursor_of_somebody_else_is_refused(store: DefinitionStore, cursor: str) -> None:
     """Also one of another list: a number is no name, a name no number."""
     of_names, of_versions = cursor != "ImEi", cursor != "MQ"
     if of_names:
         with pytest.raises(InvalidRunError):
-            await store.find(TENANT, limit=5, cursor=cursor)
+            await store.find(TENANT, DefinitionKind.GRAPH, limit=5, cursor=cursor)
     if of_versions:
         with pytest.raises(InvalidRunError):
-            await store.versions(TENANT, "g", limit=5, cursor=cursor)
+            await store.versions(TENANT, DefinitionRef("g"), limit=5, cursor=cursor)
 
 
-async def test_a_number_is_never_used_again(store: GraphStore) -> None:
+async def test_a_number_is_never_used_again(store: DefinitionStore) -> None:
     """Not that of a deleted version, and not after all of them were deleted."""
     for step_id in "abc":
         await store.add(new_graph("g", flat(step_id)))
-    await store.delete(TENANT, GraphRef("g", 3))
-    newest = await store.get(TENANT, GraphRef("g"))
+    await store.delete(TENANT, DefinitionRef("g", 3))
+    newest = await store.get(TENANT, DefinitionRef("g"))
     fourth = await store.add(new_graph("g", flat("c")))
-    await store.delete(TENANT, GraphRef("g"))
-    gone = await store.get(TENANT, GraphRef("g")), await names(store)
+    await store.delete(TENANT, DefinitionRef("g"))
+    gone = await store.get(TENANT, DefinitionRef("g")), await names(store)
     fifth = await store.add(new_graph("g", flat("c")))
 
     assert newest is not None
     assert newest.head.version == 2
     assert (fourth.head.version, gone) == (4, (None, ([], None)))
     assert (fifth.head.version, fifth.created) == (5, True)
-    assert await store.get(TENANT, GraphRef("g", 1)) is None
+    assert await store.get(TENANT, DefinitionRef("g", 1)) is None
 
 
-async def test_what_is_not_there_cannot_be_deleted(store: GraphStore) -> None:
+async def test_what_is_not_there_cannot_be_deleted(store: DefinitionStore) -> None:
     """Nor can what was deleted before."""
     await store.add(new_graph("g"))
-    await store.delete(TENANT, GraphRef("g", 1))
+    await store.delete(TENANT, DefinitionRef("g", 1))
 
-    for ref in (GraphRef("g"), GraphRef("g", 1), GraphRef("g", 2), GraphRef("x")):
-        with pytest.raises(GraphNotFoundError):
+    for ref in (
+        DefinitionRef("g"),
+        DefinitionRef("g", 1),
+        DefinitionRef("g", 2),
+        DefinitionRef("x"),
+    ):
+        with pytest.raises(DefinitionNotFoundError):
             await store.delete(TENANT, ref)
 
 
-async def test_what_others_contain_is_not_deleted(store: GraphStore) -> None:
+async def test_what_others_contain_is_not_deleted(store: DefinitionStore) -> None:
     """They are named; once they are gone, it may go."""
     for step_id in "ab":
         await store.add(new_graph("g", flat(step_id)))
-    await store.add(new_graph("user", flat("u"), uses=(GraphRef("g", 1),)))
+    await store.add(new_graph("user", flat("u"), uses=(DefinitionRef("g", 1),)))
 
-    for ref in (GraphRef("g", 1), GraphRef("g")):
-        with pytest.raises(GraphInUseError) as refused:
+    for ref in (DefinitionRef("g", 1), DefinitionRef("g")):
+        with pytest.raises(DefinitionInUseError) as refused:
             await store.delete(TENANT, ref)
-        assert refused.value.users == (GraphRef("user", 1),)
-    await store.delete(TENANT, GraphRef("g", 2))
-    await store.delete(TENANT, GraphRef("user"))
-    await store.delete(TENANT, GraphRef("g"))
+        assert refused.value.users == (DefinitionRef("user", 1),)
+    await store.delete(TENANT, DefinitionRef("g", 2))
+    await store.delete(TENANT, DefinitionRef("user"))
+    await store.delete(TENANT, DefinitionRef("g"))
 
 
-async def test_whoever_contains_the_newest_version_keeps_one(store: GraphStore) -> None:
+async def test_whoever_contains_the_newest_version_keeps_one(store: DefinitionStore) -> None:
     """Any version will do, so only the last one stays."""
     for step_id in "ab":
         await store.add(new_graph("g", flat(step_id)))
-    await store.add(new_graph("user", flat("u"), uses=(GraphRef("g"),)))
+    await store.add(new_graph("user", flat("u"), uses=(DefinitionRef("g"),)))
 
-    await store.delete(TENANT, GraphRef("g", 2))
-    for ref in (GraphRef("g", 1), GraphRef("g")):
-        with pytest.raises(GraphInUseError):
+    await store.delete(TENANT, DefinitionRef("g", 2))
+    for ref in (DefinitionRef("g", 1), DefinitionRef("g")):
+        with pytest.raises(DefinitionInUseError):
             await store.delete(TENANT, ref)
 
 
-async def test_versions_that_contain_one_another_go_together(store: GraphStore) -> None:
+async def test_versions_that_contain_one_another_go_together(store: DefinitionStore) -> None:
     """A name is deleted whole, whatever its versions have to do with one another."""
     await store.add(new_graph("g", flat("a")))
-    await store.add(new_graph("g", flat("b"), uses=(GraphRef("g", 1),)))
+    await store.add(new_graph("g", flat("b"), uses=(DefinitionRef("g", 1),)))
 
-    with pytest.raises(GraphInUseError):
-        await store.delete(TENANT, GraphRef("g", 1))
-    await store.delete(TENANT, GraphRef("g"))
+    with pytest.raises(DefinitionInUseError):
+        await store.delete(TENANT, DefinitionRef("g", 1))
+    await store.delete(TENANT, DefinitionRef("g"))
 
     assert await names(store) == ([], None)
 
 
-async def test_a_graph_whose_content_is_gone_is_not_stored(store: GraphStore) -> None:
+async def test_a_graph_whose_content_is_gone_is_not_stored(store: DefinitionStore) -> None:
     """It may have been deleted while the graph was checked."""
     await store.add(new_graph("g"))
 
-    for ref in (GraphRef("g", 2), GraphRef("x")):
-        with pytest.raises(ContainedGraphGoneError):
-            await store.add(new_graph("user", uses=(GraphRef("g"), ref)))
+    for ref in (DefinitionRef("g", 2), DefinitionRef("x")):
+        with pytest.raises(ContainedDefinitionGoneError):
+            await store.add(new_graph("user", uses=(DefinitionRef("g"), ref)))
     assert await names(store) == (["g"], None)

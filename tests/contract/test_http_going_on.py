@@ -127,8 +127,8 @@ async def test_a_graph_run_keeps_its_graph_and_its_version(
     assert (await world.stored("one")).request.inputs == {"default": 5, "b": 2}
     assert (await world.stored("all")).request.inputs == {"c": 3}
     newer: RunRequest = (await world.stored("newer")).request
-    assert newer.graph_ref is not None
-    assert newer.graph_ref.version == 2
+    assert newer.definition_ref is not None
+    assert newer.definition_ref.version == 2
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 
 from app.api.services import ApiLimits
 from app.control.budget import Budget
-from app.runs.run import FinishRun, GraphRef, Run, RunKey, RunKind, RunStatus
+from app.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
 from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 from tests.support.memory_runs import MemoryRuns
 
 
@@ -23,7 +23,7 @@ class World:
 
     def __init__(self) -> None:
         self.runs = MemoryRuns()
-        self.graphs = MemoryGraphs()
+        self.graphs = MemoryDefinitions()
         self.checks = ShapeChecks()
 
     def client(self, limits: ApiLimits | None = None) -> Any:
@@ -74,7 +74,7 @@ async def test_a_graph_that_is_sent_along_is_accepted(
     assert (run.kind, run.request.kind) == (RunKind.GRAPH, RunKind.GRAPH)
     assert run.request.graph == flat("a")
     assert run.request.inputs == {"default": 1, "rows": [{"b": None}]}
-    assert (run.request.graph_ref, run.request.input, run.request.mode) == (None, "", None)
+    assert (run.request.definition_ref, run.request.input, run.request.mode) == (None, "", None)
 
 
 async def test_a_registered_graph_is_run_by_its_name(
@@ -92,7 +92,10 @@ async def test_a_registered_graph_is_run_by_its_name(
     assert (await client.get("/runs/first")).json()["graph"] == {"name": "g", "version": 1}
     assert [run["graph"]["version"] for run in (await client.get("/runs")).json()["runs"]] == [1, 2]
     stored = await world.stored("first")
-    assert (stored.request.graph, stored.request.graph_ref) == (flat("a"), GraphRef("g", 1))
+    assert (stored.request.graph, stored.request.definition_ref) == (
+        flat("a"),
+        DefinitionRef("g", 1),
+    )
 
 
 async def test_a_run_keeps_the_graph_that_it_was_accepted_with(

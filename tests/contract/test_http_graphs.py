@@ -7,12 +7,13 @@ import httpx
 import pytest
 
 from app.api.api_request import Caller
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import StoreUnavailableError
-from app.runs.graphs import GraphPage
+from app.runs.graphs import DefinitionPage
 from tests.support.graph_documents import containing, flat, named
 from tests.support.graph_requests import fields, problem_of, register
 from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 
 SUMMARY = {"name", "version", "description", "sha256", "size_bytes", "created_at", "links"}
 
@@ -188,8 +189,10 @@ async def test_the_graph_of_another_tenant_looks_absent(monkeypatch: pytest.Monk
 async def test_a_database_that_is_away_is_a_problem_to_come_back_with() -> None:
     """503 with the time to come back."""
 
-    class Away(MemoryGraphs):
-        async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
+    class Away(MemoryDefinitions):
+        async def find(
+            self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
+        ) -> DefinitionPage:
             raise StoreUnavailableError
 
     async with client_of(memory_api(graphs=Away())) as client:

@@ -7,12 +7,13 @@ import pytest
 
 from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import Toolbox
-from app.runs.definitions import GraphDefinitions
+from app.runs.definitions import Definitions
 from app.runs.errors import GraphRefusedError
+from app.runs.run import DefinitionRef
 from app.settings.schema import Settings
 from tests.support.graph_documents import TENANT, edge, named
 from tests.support.limits import graph_limits
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 
 CALCULATION = {"tool": "calculator", "args": {"expression": "${default} + 1"}}
 PLUS_ONE: dict[str, Any] = {
@@ -33,21 +34,23 @@ def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def graphs() -> GraphDefinitions:
+def graphs() -> Definitions:
     settings = Settings()
     toolbox = Toolbox(settings.tools)
     tools = build_tools(settings, toolbox.tools)
     catalog = build_catalog(settings, build_models(settings), tools, toolbox)
-    return GraphDefinitions(MemoryGraphs(), catalog, graph_limits())
+    return Definitions(MemoryDefinitions(), catalog, graph_limits())
 
 
 @pytest.mark.req("004/subgraph")
 async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
-    graphs: GraphDefinitions,
+    graphs: Definitions,
 ) -> None:
     """In subgraphs, at any depth, in the data of a map and in fallbacks."""
-    await graphs.register(TENANT, "plus-one", PLUS_ONE)
-    await graphs.register(TENANT, "twice", holding(named("plus-one"), named("plus-one", 1)))
+    await graphs.register(TENANT, DefinitionRef("plus-one"), PLUS_ONE)
+    await graphs.register(
+        TENANT, DefinitionRef("twice"), holding(named("plus-one"), named("plus-one", 1))
+    )
     graph = holding(holding(named("twice")), named("plus-one"))
     graph["steps"][1]["policy"] = {
         "on_error": "fallback",
@@ -61,7 +64,7 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
     assert str(complete).count("'type': 'tool'") == 2 + 1 + 1 + 1
 
 
-async def test_what_is_not_registered_is_said_once(graphs: GraphDefinitions) -> None:
+async def test_what_is_not_registered_is_said_once(graphs: Definitions) -> None:
     """The catalog has nothing to add about a bare name, and its own findings are named too."""
     graph = holding(named("nowhere"), PLUS_ONE, {"name": 5})
     graph["steps"][1]["type"] = "unknown"
@@ -79,13 +82,13 @@ async def test_what_is_not_registered_is_said_once(graphs: GraphDefinitions) -> 
 @pytest.mark.req("004/channel")
 @pytest.mark.parametrize("data", [{}, {"channel": "both"}, {"channel": None}])
 async def test_an_edge_that_does_not_say_its_channel_is_refused(
-    graphs: GraphDefinitions, data: dict[str, Any]
+    graphs: Definitions, data: dict[str, Any]
 ) -> None:
     """Before anything is stored."""
     graph = holding(PLUS_ONE, PLUS_ONE)
     graph["edges"] = [edge("inner-0", "inner-1", **data)]
 
     with pytest.raises(GraphRefusedError) as refused:
-        await graphs.register(TENANT, "g", graph)
+        await graphs.register(TENANT, DefinitionRef("g"), graph)
 
     assert [problem.place for problem in refused.value.problems] == ["edges.0.data.channel"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import GraphReference
+from app.nodes.nesting import DefinitionKind, DefinitionReference
 
 CONTAINERS = ("subgraph", "map")
 CHANNELS = ("flow", "link")
@@ -24,7 +24,7 @@ class ShapeChecks:
         self.checked += 1
         return None, tuple(self._problems(graph, ""))
 
-    def references(self, graph: Mapping[str, Any]) -> Sequence[GraphReference]:
+    def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
         return list(_references(graph, ()))
 
     def _problems(self, graph: Mapping[str, Any], at: str) -> Iterator[Problem]:
@@ -57,13 +57,17 @@ def _bad_channels(graph: Mapping[str, Any], at: str) -> Iterator[Problem]:
             yield Problem(f"{at}edges.{index}.data.channel", "This must be flow or link.")
 
 
-def _references(graph: Mapping[str, Any], place: tuple[str | int, ...]) -> Iterator[GraphReference]:
+def _references(
+    graph: Mapping[str, Any], place: tuple[str | int, ...]
+) -> Iterator[DefinitionReference]:
     steps = graph.get("steps")
     for index, step in enumerate(steps if isinstance(steps, list) else ()):
         nested = _nested(step) if isinstance(step, dict) else None
         here = (*place, "steps", index, "data", "graph")
         if nested is not None and _is_name(nested):
-            yield GraphReference(here, nested["name"], nested.get("version"))
+            yield DefinitionReference(
+                here, DefinitionKind.GRAPH, nested["name"], nested.get("version")
+            )
         elif nested is not None:
             yield from _references(nested, here)
 

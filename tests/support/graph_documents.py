@@ -3,9 +3,10 @@
 import hashlib
 from typing import Any
 
+from app.nodes.nesting import DefinitionKind
 from app.runs.expansion import canonical
-from app.runs.graphs import NewGraph
-from app.runs.run import GraphRef
+from app.runs.graphs import NewDefinition
+from app.runs.run import DefinitionRef
 
 TENANT = "default"
 
@@ -40,18 +41,20 @@ def new_graph(
     name: str,
     graph: dict[str, Any] | None = None,
     *,
-    uses: tuple[GraphRef, ...] = (),
+    uses: tuple[DefinitionRef, ...] = (),
     tenant: str = TENANT,
     description: str | None = None,
-) -> NewGraph:
-    """Return a graph as the service hands it to the store."""
+    kind: DefinitionKind = DefinitionKind.GRAPH,
+) -> NewDefinition:
+    """Return a graph, or something of another kind, as the service hands it to the store."""
     graph = graph or flat("a")
     text = canonical(graph)
-    return NewGraph(
+    return NewDefinition(
         tenant=tenant,
+        kind=kind,
         name=name,
         description=description,
-        graph=graph,
+        content=graph,
         sha256=hashlib.sha256(text).hexdigest(),
         size_bytes=len(text),
         uses=uses,

@@ -16,7 +16,7 @@ from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.nodes.toolset import toolset_type
 from app.runs.artifacts import ArtifactReading, ArtifactStore
-from app.runs.graphs import GraphChecks, GraphStore
+from app.runs.graphs import DefinitionStore, GraphChecks
 from app.runs.payloads import PayloadReading
 from app.runs.service import RunService
 from app.tools.calculator import Calculator
@@ -24,7 +24,7 @@ from app.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.graph_checks import ShapeChecks
 from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
 from tests.support.memory_artifacts import MemoryArtifacts
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 from tests.support.memory_runs import MemoryRuns
 
 ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
@@ -62,7 +62,7 @@ def memory_api(
     artifacts: ArtifactStore | None = None,
     readiness: FixedReadiness | None = None,
     tools: ToolPolicy | None = None,
-    graphs: GraphStore | None = None,
+    graphs: DefinitionStore | None = None,
     graph_checks: GraphChecks | None = None,
 ) -> FastAPI:
     """Build the real application over runs in memory that nobody executes."""
@@ -77,7 +77,7 @@ def memory_api(
         tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy()),
         readiness=readiness or FixedReadiness(),
-        graphs=graphs or MemoryGraphs(),
+        definitions=graphs or MemoryDefinitions(),
         graph_checks=graph_checks or ShapeChecks(),
         node_types=NodeCatalog((router_type(), toolset_type(["calculator"]))),
     )

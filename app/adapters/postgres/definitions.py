@@ -1,4 +1,4 @@
-"""The store of registered graphs.
+"""The store of registered graphs and agents.
 
 What is registered and deleted in one tenant happens one after the other, under a lock of its own:
 a version gets the next number, and nothing is deleted that another definition contains. Reading
@@ -7,7 +7,7 @@ takes no lock.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, null, select, text, update
@@ -17,56 +17,60 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.rows import decode_cursor, dump, encode_cursor
-from app.adapters.postgres.tables import graphs
+from app.adapters.postgres.tables import definitions
 from app.kernel.validation import Problem
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import (
-    ContainedGraphGoneError,
-    GraphInUseError,
-    GraphNotFoundError,
+    ContainedDefinitionGoneError,
+    DefinitionInUseError,
+    DefinitionNotFoundError,
+    DefinitionsTooLargeError,
     GraphRefusedError,
-    GraphsTooLargeError,
 )
-from app.runs.graphs import GraphDefinition, GraphPage, GraphVersion, NewGraph, Registered
-from app.runs.run import GraphRef
+from app.runs.graphs import Definition, DefinitionPage, DefinitionVersion, NewDefinition, Registered
+from app.runs.run import DefinitionRef
 
 MAX_SHOWN_USERS = 20
 MAX_VERSION = 2**31 - 1
 
-_HEAD = tuple(GraphVersion.__dataclass_fields__)
-_HEAD_COLUMNS = [graphs.c[name] for name in _HEAD]
+_HEAD = tuple(DefinitionVersion.__dataclass_fields__)
+_HEAD_COLUMNS = [definitions.c[name] for name in _HEAD]
 
 _HEADS_OF = text(
     """
     SELECT asked.name AS asked_name, asked.version AS asked_version, found.*
-    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(name text, version bigint), LATERAL (
-        SELECT graphs.name, graphs.version, description, sha256, size_bytes, created_at FROM graphs
-        WHERE tenant_id = :tenant AND graphs.name = asked.name COLLATE "C"
-            AND (asked.version IS NULL OR graphs.version = asked.version)
+    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(kind text, name text, version bigint),
+    LATERAL (
+        SELECT kept.kind, kept.name, kept.version, description, sha256, size_bytes, created_at
+        FROM definitions kept
+        WHERE tenant_id = :tenant AND kept.kind = asked.kind
+            AND kept.name = asked.name COLLATE "C"
+            AND (asked.version IS NULL OR kept.version = asked.version)
             AND definition IS NOT NULL
-        ORDER BY graphs.version DESC LIMIT 1
+        ORDER BY kept.version DESC LIMIT 1
     ) found
     """
 )
 """Look each one up by itself; see :mod:`app.adapters.postgres.run_statements`."""
 
-_GRAPHS_OF = text(
+_CONTENTS_OF = text(
     """
-    SELECT graphs.name, graphs.version, definition
-    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(name text, version bigint)
-    JOIN graphs ON tenant_id = :tenant AND graphs.name = asked.name COLLATE "C"
-        AND graphs.version = asked.version
+    SELECT kept.kind, kept.name, kept.version, definition
+    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(kind text, name text, version bigint)
+    JOIN definitions kept ON tenant_id = :tenant AND kept.kind = asked.kind
+        AND kept.name = asked.name COLLATE "C" AND kept.version = asked.version
     WHERE definition IS NOT NULL
     """
 )
 
 _USERS_OF = text(
     """
-    SELECT name, version FROM graphs
+    SELECT kind, name, version FROM definitions
     WHERE tenant_id = :tenant AND definition IS NOT NULL
-        AND NOT (name = :name AND version = ANY(:doomed))
+        AND NOT (kind = :kind AND name = :name AND version = ANY(:doomed))
         AND EXISTS (
-            SELECT FROM jsonb_to_recordset(uses) AS used(name text, version bigint)
-            WHERE used.name = :name
+            SELECT FROM jsonb_to_recordset(uses) AS used(kind text, name text, version bigint)
+            WHERE used.name = :name AND coalesce(used.kind, 'graph') = :kind
                 AND (used.version = ANY(:doomed) OR (used.version IS NULL AND :none_left))
         )
     ORDER BY name, version LIMIT :most
@@ -74,14 +78,14 @@ _USERS_OF = text(
 )
 
 
-class PostgresGraphs:
-    """Implements the store of registered graphs; see :mod:`app.runs.graphs`."""
+class PostgresDefinitions:
+    """Implements the store of definitions; see :mod:`app.runs.graphs`."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
-    async def add(self, new: NewGraph) -> Registered:
-        """Store a graph as the next version of its name."""
+    async def add(self, new: NewDefinition) -> Registered:
+        """Store a definition as the next version of its name."""
         try:
             async with transaction(self._engines.work) as connection:
                 return await _add(connection, new)
@@ -91,84 +95,92 @@ class PostgresGraphs:
             message = "Every edge must say its channel in data.channel: flow or link."
             raise GraphRefusedError([Problem("edges", message)]) from None
 
-    async def get(self, tenant: str, ref: GraphRef) -> GraphDefinition | None:
+    async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
         """Return a definition."""
         async with transaction(self._engines.work) as connection:
             return (await _definitions(connection, tenant, [ref])).get(ref)
 
     async def load(
-        self, tenant: str, wanted: Iterable[GraphRef], *, max_bytes: int
-    ) -> Mapping[GraphRef, GraphDefinition]:
+        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
+    ) -> Mapping[DefinitionRef, Definition]:
         """Return those of some definitions that exist, or refuse before any is read."""
         async with transaction(self._engines.work) as connection:
             return await _definitions(connection, tenant, wanted, max_bytes)
 
-    async def known(self, tenant: str, names: Iterable[str]) -> frozenset[str]:
-        """Return those of some names under which there is a definition."""
-        newest = (GraphRef(name) for name in names)
+    async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
+        """Return those of some definitions that exist."""
         async with transaction(self._engines.work) as connection:
-            heads = await _heads_of(connection, tenant, newest)
-        return frozenset(ref.name for ref in heads)
+            return (await _heads_of(connection, tenant, wanted)).keys()
 
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
+    async def find(
+        self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
         """Return the newest version under each name, in the order of names."""
-        query = select(*_HEAD_COLUMNS).where(_live(tenant)).ext(distinct_on(graphs.c.name))
+        query = (
+            select(*_HEAD_COLUMNS).where(_live(tenant, kind)).ext(distinct_on(definitions.c.name))
+        )
         if cursor is not None:
-            query = query.where(graphs.c.name > decode_cursor(cursor, _name_in))
-        query = query.order_by(graphs.c.name, graphs.c.version.desc())
+            query = query.where(definitions.c.name > decode_cursor(cursor, _name_in))
+        query = query.order_by(definitions.c.name, definitions.c.version.desc())
         return await self._page(query, limit, lambda last: last.name)
 
     async def versions(
-        self, tenant: str, name: str, *, limit: int, cursor: str | None
-    ) -> GraphPage:
+        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
         """Return the versions under a name, newest first."""
-        query = select(*_HEAD_COLUMNS).where(_live(tenant, name))
+        query = select(*_HEAD_COLUMNS).where(_live(tenant, ref.kind, ref.name))
         if cursor is not None:
-            query = query.where(graphs.c.version < decode_cursor(cursor, _version_in))
-        query = query.order_by(graphs.c.version.desc())
+            query = query.where(definitions.c.version < decode_cursor(cursor, _version_in))
+        query = query.order_by(definitions.c.version.desc())
         return await self._page(query, limit, lambda last: last.version)
 
-    async def delete(self, tenant: str, ref: GraphRef) -> None:
+    async def delete(self, tenant: str, ref: DefinitionRef) -> None:
         """Delete a version, or without one all versions under the name."""
         async with transaction(self._engines.work) as connection:
             await _lock(connection, tenant)
-            versions = select(graphs.c.version).where(_live(tenant, ref.name))
+            versions = select(definitions.c.version).where(_live(tenant, ref.kind, ref.name))
             live = set((await connection.scalars(versions)).all())
             doomed = live if ref.version is None else live & {ref.version}
             if not doomed:
-                raise GraphNotFoundError(ref.name)
-            users = await _users(connection, tenant, ref.name, doomed, none_left=doomed == live)
+                raise DefinitionNotFoundError(ref)
+            users = await _users(connection, tenant, ref, doomed, none_left=doomed == live)
             if users:
-                raise GraphInUseError(users)
+                raise DefinitionInUseError(ref, users)
             emptied: dict[str, Any] = {"definition": null(), "description": null(), "uses": []}
-            gone = _live(tenant, ref.name) & graphs.c.version.in_(doomed)
-            await connection.execute(update(graphs).where(gone).values(emptied))
+            gone = _live(tenant, ref.kind, ref.name) & definitions.c.version.in_(doomed)
+            await connection.execute(update(definitions).where(gone).values(emptied))
 
     async def _page(
-        self, query: Select[Any], limit: int, place: Callable[[GraphVersion], Any]
-    ) -> GraphPage:
+        self, query: Select[Any], limit: int, place: Callable[[DefinitionVersion], Any]
+    ) -> DefinitionPage:
         async with transaction(self._engines.work) as connection:
             heads = [_head(row) for row in await connection.execute(query.limit(limit + 1))]
         page = heads[:limit]
-        return GraphPage(page, encode_cursor(place(page[-1])) if len(heads) > limit else None)
+        return DefinitionPage(page, encode_cursor(place(page[-1])) if len(heads) > limit else None)
 
 
-async def _add(connection: AsyncConnection, new: NewGraph) -> Registered:
+async def _add(connection: AsyncConnection, new: NewDefinition) -> Registered:
     await _lock(connection, new.tenant)
-    known = await _heads_of(connection, new.tenant, {GraphRef(new.name), *new.uses})
-    newest = known.get(GraphRef(new.name))
+    own = DefinitionRef(new.name, kind=new.kind)
+    known = await _heads_of(connection, new.tenant, {own, *new.uses})
+    newest = known.get(own)
     if newest is not None and (newest.sha256, newest.description) == (new.sha256, new.description):
         return Registered(newest, created=False)
     if not known.keys() >= set(new.uses):
-        raise ContainedGraphGoneError
-    ever = (graphs.c.tenant_id == new.tenant) & (graphs.c.name == new.name)
-    last = select(func.coalesce(func.max(graphs.c.version), 0)).where(ever).scalar_subquery()
-    stored = insert(graphs).values(
+        raise ContainedDefinitionGoneError
+    ever = and_(
+        definitions.c.tenant_id == new.tenant,
+        definitions.c.kind == new.kind.value,
+        definitions.c.name == new.name,
+    )
+    last = select(func.coalesce(func.max(definitions.c.version), 0)).where(ever).scalar_subquery()
+    stored = insert(definitions).values(
         tenant_id=new.tenant,
+        kind=new.kind.value,
         name=new.name,
         version=last + 1,
         description=new.description,
-        definition=dict(new.graph),
+        definition=dict(new.content),
         uses=_as_json(new.uses),
         sha256=new.sha256,
         size_bytes=new.size_bytes,
@@ -184,62 +196,78 @@ async def _lock(connection: AsyncConnection, tenant: str) -> None:
 
 
 async def _heads_of(
-    connection: AsyncConnection, tenant: str, wanted: Iterable[GraphRef]
-) -> Mapping[GraphRef, GraphVersion]:
+    connection: AsyncConnection, tenant: str, wanted: Iterable[DefinitionRef]
+) -> Mapping[DefinitionRef, DefinitionVersion]:
     rows = await connection.execute(_HEADS_OF, {"tenant": tenant, "wanted": _asked(wanted)})
-    return {GraphRef(row.asked_name, row.asked_version): _head(row) for row in rows}
+    return {
+        DefinitionRef(row.asked_name, row.asked_version, DefinitionKind(row.kind)): _head(row)
+        for row in rows
+    }
 
 
 async def _definitions(
     connection: AsyncConnection,
     tenant: str,
-    wanted: Iterable[GraphRef],
+    wanted: Iterable[DefinitionRef],
     max_bytes: float = math.inf,
-) -> Mapping[GraphRef, GraphDefinition]:
+) -> Mapping[DefinitionRef, Definition]:
     """Return definitions; one that is deleted while we look is left out."""
     heads = await _heads_of(connection, tenant, wanted)
     distinct = {head.ref: head for head in heads.values()}
     if sum(head.size_bytes for head in distinct.values()) > max_bytes:
-        raise GraphsTooLargeError
-    rows = await connection.execute(_GRAPHS_OF, {"tenant": tenant, "wanted": _asked(distinct)})
-    read = {GraphRef(row.name, row.version): row.definition for row in rows}
+        raise DefinitionsTooLargeError
+    rows = await connection.execute(_CONTENTS_OF, {"tenant": tenant, "wanted": _asked(distinct)})
+    read = {_ref(row): row.definition for row in rows}
     return {
-        ref: GraphDefinition(head, read[head.ref])
-        for ref, head in heads.items()
-        if head.ref in read
+        ref: Definition(head, read[head.ref]) for ref, head in heads.items() if head.ref in read
     }
 
 
 async def _users(
-    connection: AsyncConnection, tenant: str, name: str, doomed: set[int], *, none_left: bool
-) -> Sequence[GraphRef]:
-    """Return definitions that would name a graph that is not there any more."""
+    connection: AsyncConnection,
+    tenant: str,
+    ref: DefinitionRef,
+    doomed: set[int],
+    *,
+    none_left: bool,
+) -> Sequence[DefinitionRef]:
+    """Return definitions that would name what is not there any more."""
     parameters = {
         "tenant": tenant,
-        "name": name,
+        "kind": ref.kind.value,
+        "name": ref.name,
         "doomed": sorted(doomed),
         "none_left": none_left,
         "most": MAX_SHOWN_USERS,
     }
     rows = await connection.execute(_USERS_OF, parameters)
-    return [GraphRef(row.name, row.version) for row in rows]
+    return [_ref(row) for row in rows]
 
 
-def _asked(refs: Iterable[GraphRef]) -> str:
+def _asked(refs: Iterable[DefinitionRef]) -> str:
     return dump(_as_json(refs))
 
 
-def _as_json(refs: Iterable[GraphRef]) -> list[dict[str, Any]]:
-    return [{"name": ref.name, "version": ref.version} for ref in refs]
+def _as_json(refs: Iterable[DefinitionRef]) -> list[dict[str, Any]]:
+    return [{"kind": ref.kind.value, "name": ref.name, "version": ref.version} for ref in refs]
 
 
-def _live(tenant: str, name: str | None = None) -> ColumnElement[bool]:
-    live = and_(graphs.c.tenant_id == tenant, graphs.c.definition.is_not(null()))
-    return live if name is None else live & (graphs.c.name == name)
+def _live(tenant: str, kind: DefinitionKind, name: str | None = None) -> ColumnElement[bool]:
+    live = and_(
+        definitions.c.tenant_id == tenant,
+        definitions.c.kind == kind.value,
+        definitions.c.definition.is_not(null()),
+    )
+    return live if name is None else live & (definitions.c.name == name)
 
 
-def _head(row: Row[Any]) -> GraphVersion:
-    return GraphVersion(**{name: getattr(row, name) for name in _HEAD})
+def _head(row: Row[Any]) -> DefinitionVersion:
+    fields = {name: getattr(row, name) for name in _HEAD}
+    return DefinitionVersion(**{**fields, "kind": DefinitionKind(row.kind)})
+
+
+def _ref(row: Row[Any]) -> DefinitionRef:
+    return DefinitionRef(row.name, row.version, DefinitionKind(row.kind))
 
 
 def _name_in(place: Any) -> str:

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from sqlalchemy import RowMapping
 
 from app.control.budget import Budget
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import InvalidRunError
 from app.runs.run import (
     CallRecord,
     CancelRequest,
+    DefinitionRef,
     EventRecord,
     FinishRun,
-    GraphRef,
     NewRun,
     Run,
     RunKey,
@@ -109,8 +110,8 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
     if (source := request.source) is not None:
         stored["source"] = {"run_id": source.run_id, "until": source.until}
-    if request.kind is RunKind.GRAPH:
-        ref = request.graph_ref
+    if request.kind is not RunKind.CASE:
+        ref = request.definition_ref
         stored["graph_ref"] = None if ref is None else {"name": ref.name, "version": ref.version}
         stored |= {"graph": request.graph, "inputs": dict(request.inputs)}
     return stored
@@ -127,10 +128,13 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         "expected_tools": tuple(stored["expected_tools"]),
         "budget": Budget(**limits),
         "deadline": datetime.fromisoformat(deadline) if deadline else None,
-        "graph_ref": GraphRef(**ref) if ref else None,
+        "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(stored["kind"]))
+        if ref
+        else None,
         "source": RunSource(**source) if source else None,
     }
-    return RunRequest(**{**stored, **read})
+    known = {name: stored[name] for name in stored if name != "graph_ref"}
+    return RunRequest(**{**known, **read})
 
 
 def run_from_row(row: Row) -> Run:

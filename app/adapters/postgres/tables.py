@@ -91,10 +91,11 @@ workers = Table(
     Column("beat_at", INSTANT, nullable=False),
 )
 
-graphs = Table(
-    "graphs",
+definitions = Table(
+    "definitions",
     metadata,
     Column("tenant_id", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
     Column("name", Text(collation="C"), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("description", Text),

@@ -1,47 +1,38 @@
-"""Registered graphs: register, look at, list, delete; and validate without registering."""
+"""Registered graphs: register, and validate without registering."""
 
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi import Body, Response
 
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest
+from app.api.definition_body import GraphToValidate, NewGraphBody
+from app.api.definition_views import (
+    GraphDefinitionView,
+    GraphList,
+    RegisteredDefinition,
+    Validation,
+)
 from app.api.documentation import (
     EVERY_BODY,
     EVERY_RUN_ROUTE,
-    GRAPH_HEADERS,
     GRAPHS_TO_VALIDATE,
     NEW_GRAPHS,
-    Responses,
+    REGISTERED,
     answers,
-    operation_id,
 )
-from app.api.graph_body import (
-    MAX_VERSION,
-    GraphName,
-    GraphQuery,
-    GraphToValidate,
-    NewGraphBody,
+from app.api.routes.definitions import definition_routes
+from app.nodes.nesting import DefinitionKind
+from app.runs.run import DefinitionRef
+
+router = definition_routes(
+    DefinitionKind.GRAPH,
+    GraphDefinitionView,
+    GraphList,
+    not_found=types.GRAPH_NOT_FOUND,
+    in_use=types.GRAPH_IN_USE,
 )
-from app.api.graph_views import GraphDefinitionView, GraphList, RegisteredGraph, Validation
-from app.runs.run import GraphRef
-
-router = APIRouter(
-    prefix="/graphs",
-    tags=["graphs"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
-
-NamePath = Annotated[GraphName, Path(description="The name of a graph.")]
-VersionPath = Annotated[int, Path(description="One of its versions.", ge=1, le=MAX_VERSION)]
-
-_FOUND = answers(*EVERY_RUN_ROUTE, types.GRAPH_NOT_FOUND)
-_DELETED: Responses = {
-    **answers(*EVERY_RUN_ROUTE, types.GRAPH_NOT_FOUND, types.GRAPH_IN_USE),
-    204: {"description": "It is gone. Runs that were accepted with it are not touched."},
-}
 
 
 @router.post(
@@ -49,30 +40,23 @@ _DELETED: Responses = {
     status_code=HTTPStatus.CREATED,
     responses={
         **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
-        200: {
-            "description": "The newest version is the same already; nothing was stored.",
-            "model": RegisteredGraph,
-            "headers": GRAPH_HEADERS,
-        },
-        201: {"description": "A new version is stored.", "headers": GRAPH_HEADERS},
+        **REGISTERED,
+        200: {**REGISTERED[200], "model": RegisteredDefinition},
     },
 )
 async def register_graph(
     body: Annotated[NewGraphBody, Body(openapi_examples=NEW_GRAPHS)],
     request: ApiRequest,
     response: Response,
-) -> RegisteredGraph:
+) -> RegisteredDefinition:
     """Register a graph as the next version of its name; versions never change.
 
-    It must be valid, and every graph that it names must be registered.
+    It must be valid, and everything that it names must be registered.
     """
-    tenant = request.caller.tenant
-    registered = await request.api.graphs.register(tenant, body.name, body.graph, body.description)
-    if not registered.created:
-        response.status_code = HTTPStatus.OK
-    view = RegisteredGraph.of_registered(registered, request.root)
-    response.headers["Location"] = view.links.self
-    return view
+    registered = await request.api.definitions.register(
+        request.caller.tenant, DefinitionRef(body.name), body.graph, body.description
+    )
+    return RegisteredDefinition.answer(registered, request.root, response)
 
 
 @router.post("/validate", responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY))
@@ -80,52 +64,5 @@ async def validate_graph(
     body: Annotated[GraphToValidate, Body(openapi_examples=GRAPHS_TO_VALIDATE)], request: ApiRequest
 ) -> Validation:
     """Tell everything that is wrong with a graph; nothing is stored."""
-    return Validation.of(await request.api.graphs.problems(request.caller.tenant, body.graph))
-
-
-@router.get("", responses=answers(*EVERY_RUN_ROUTE))
-async def list_graphs(query: Annotated[GraphQuery, Query()], request: ApiRequest) -> GraphList:
-    """List the newest version of each registered graph, by name."""
-    found = await request.api.services.graphs.find(
-        request.caller.tenant, limit=query.limit, cursor=query.cursor
-    )
-    return GraphList.of(found, request.root)
-
-
-@router.get("/{name}", responses=_FOUND)
-async def get_graph(name: NamePath, request: ApiRequest) -> GraphDefinitionView:
-    """Return the newest version of a graph."""
-    found = await request.api.graphs.get(request.caller.tenant, GraphRef(name))
-    return GraphDefinitionView.of_definition(found, request.root)
-
-
-@router.get("/{name}/versions", responses=_FOUND)
-async def list_graph_versions(
-    name: NamePath, query: Annotated[GraphQuery, Query()], request: ApiRequest
-) -> GraphList:
-    """List the versions of a graph, newest first."""
-    page = await request.api.graphs.versions(
-        request.caller.tenant, name, limit=query.limit, cursor=query.cursor
-    )
-    return GraphList.of(page, request.root)
-
-
-@router.get("/{name}/versions/{version}", responses=_FOUND)
-async def get_graph_version(
-    name: NamePath, version: VersionPath, request: ApiRequest
-) -> GraphDefinitionView:
-    """Return one version of a graph."""
-    found = await request.api.graphs.get(request.caller.tenant, GraphRef(name, version))
-    return GraphDefinitionView.of_definition(found, request.root)
-
-
-@router.delete("/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_DELETED)
-async def delete_graph(name: NamePath, request: ApiRequest) -> None:
-    """Delete all versions of a graph; their numbers are not used again."""
-    await request.api.services.graphs.delete(request.caller.tenant, GraphRef(name))
-
-
-@router.delete("/{name}/versions/{version}", status_code=HTTPStatus.NO_CONTENT, responses=_DELETED)
-async def delete_graph_version(name: NamePath, version: VersionPath, request: ApiRequest) -> None:
-    """Delete one version of a graph; its number is not used again."""
-    await request.api.services.graphs.delete(request.caller.tenant, GraphRef(name, version))
+    problems = await request.api.definitions.problems(request.caller.tenant, body.graph)
+    return Validation.of(problems)

@@ -21,6 +21,7 @@ from app.api.field_types import RunIdPath
 from app.api.going_on import completed, going_on, source_of
 from app.api.run_body import (
     POST_HEADERS,
+    AgentRunBody,
     CancelBody,
     CancelQuery,
     CaseBody,
@@ -149,7 +150,9 @@ async def cancel_run(
     return CancelReceipt.of(receipt)
 
 
-async def _accepted(body: CaseBody | GraphRunBody | GoingOnBody, request: ApiRequest) -> Accepted:
+async def _accepted(
+    body: CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest
+) -> Accepted:
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
     if isinstance(body, GoingOnBody):
         return await _accepted_from(body, request, key)
@@ -183,7 +186,7 @@ async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None
 
 
 async def _accepted_before(
-    body: GraphRunBody | GoingOnBody, request: ApiRequest, key: str | None
+    body: GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest, key: str | None
 ) -> Accepted | None:
     """Return the run that this request made, whatever became of what it names."""
     if body.run_id is None and key is None:

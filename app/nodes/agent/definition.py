@@ -6,7 +6,6 @@ inputs that the definition declares, and a value that is put in is never read as
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,7 +21,7 @@ from pydantic_core import InitErrorDetails
 from app.control.budget import MAX_LIMIT, Budget
 from app.kernel.problems import listed, quoted
 from app.llm.ports import Role
-from app.nodes.nesting import Place
+from app.nodes.nesting import DefinitionKind, is_reference
 from app.nodes.node_type import Fault
 from app.nodes.reading import HandleName, StepData, TextField, read_by, refusal
 from app.nodes.reply_schema import SchemaField
@@ -115,15 +114,10 @@ class AgentReference(StepData):
     """Null: the newest."""
 
 
-def is_reference(agent: Any) -> bool:
-    """Return whether this stands for an agent and is none: it has a name and no prompt."""
-    return isinstance(agent, Mapping) and "name" in agent and "prompt" not in agent
-
-
 def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
     if not isinstance(value, Mapping):
         raise refusal("This must be an agent, or the name of one as {name, version}.")
-    kind = AgentReference if is_reference(value) else AgentDefinition
+    kind = AgentReference if is_reference(value, DefinitionKind.AGENT) else AgentDefinition
     return kind.model_validate(dict(value))
 
 
@@ -359,33 +353,3 @@ def _refused(faults: Sequence[_Fault]) -> ValidationError:
         {"type": refusal(message), "loc": place, "input": None} for place, message in faults
     ]
     return ValidationError.from_exception_data("agent", details)
-
-
-@dataclass(frozen=True, slots=True)
-class NamedAgent:
-    """A registered agent that must be put in the place of its name."""
-
-    place: Place
-    """Where the object with the name stands."""
-    name: str
-    version: int | None = None
-    """None: the newest."""
-
-
-def named_agents(agent: Any, place: Place = (), depth: int = 1) -> Iterator[NamedAgent]:
-    """Yield the agents that are only named in the JSON of an agent, or by it itself.
-
-    What cannot be read is passed over.
-    """
-    if not isinstance(agent, Mapping) or depth > MAX_DEPTH + 1:
-        return
-    if is_reference(agent):
-        name, version = agent["name"], agent.get("version")
-        whole = isinstance(version, int) and not isinstance(version, bool)
-        if isinstance(name, str) and (version is None or whole):
-            yield NamedAgent(place, name, version)
-        return
-    tools = agent.get("tools")
-    for index, use in enumerate(tools if isinstance(tools, list) else ()):
-        if isinstance(use, Mapping):
-            yield from named_agents(use.get("agent"), (*place, "tools", index, "agent"), depth + 1)

@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from app.adapters.postgres.definitions import PostgresGraphs
+from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.engines import open_engines
-from app.runs.errors import ContainedGraphGoneError, GraphInUseError, GraphRefusedError
+from app.runs.errors import ContainedDefinitionGoneError, DefinitionInUseError, GraphRefusedError
 from app.runs.ports import RunFilter
-from app.runs.run import GraphRef, NewRun, RunKey, RunKind, RunRequest
+from app.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
 from tests.support.graph_documents import TENANT, containing, edge, flat, new_graph
 from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle, Stores, new_run
@@ -27,8 +27,8 @@ VALUES ('t', 'g', %s, %s, '', 1)
 
 
 @pytest.fixture
-async def graphs(stores: Stores) -> PostgresGraphs:
-    return PostgresGraphs(stores.engines)
+async def graphs(stores: Stores) -> PostgresDefinitions:
+    return PostgresDefinitions(stores.engines)
 
 
 async def insert(oracle: Oracle, graph: Any, version: int = 1) -> None:
@@ -78,7 +78,7 @@ async def test_the_database_takes_graphs_whose_edges_say_their_channel(oracle: O
 
 
 @pytest.mark.req("004/channel")
-async def test_the_store_says_what_the_database_refused(graphs: PostgresGraphs) -> None:
+async def test_the_store_says_what_the_database_refused(graphs: PostgresDefinitions) -> None:
     """As a problem of the graph; it is no failure of the service."""
     bad = {**flat("a", "b"), "edges": [edge("a", "b")]}
 
@@ -110,12 +110,12 @@ async def test_a_version_never_changes(oracle: Oracle, change: str) -> None:
 
 
 async def test_a_deleted_version_leaves_nothing_but_its_number(
-    graphs: PostgresGraphs, oracle: Oracle
+    graphs: PostgresDefinitions, oracle: Oracle
 ) -> None:
     """Neither what it said nor what it contained."""
     await graphs.add(new_graph("part"))
-    await graphs.add(new_graph("g", uses=(GraphRef("part"),), description="secret"))
-    await graphs.delete(TENANT, GraphRef("g"))
+    await graphs.add(new_graph("g", uses=(DefinitionRef("part"),), description="secret"))
+    await graphs.delete(TENANT, DefinitionRef("g"))
 
     [row] = await oracle.rows("SELECT * FROM graphs WHERE name = 'g'")
     assert (row["version"], row["definition"], row["description"]) == (1, None, None)
@@ -127,7 +127,7 @@ async def test_two_replicas_registering_at_once_share_the_numbers(database_url: 
     sizes = pool_sizes(connect_seconds=60)
     replicas = [open_engines(database_url, sizes) for _ in range(2)]
     try:
-        stores = [PostgresGraphs(engines) for engines in replicas]
+        stores = [PostgresDefinitions(engines) for engines in replicas]
         async with asyncio.TaskGroup() as group:
             posts = [
                 group.create_task(stores[n % 2].add(new_graph("g", flat(f"s{n}"))))
@@ -142,7 +142,7 @@ async def test_two_replicas_registering_at_once_share_the_numbers(database_url: 
 async def refusal_of(asked: Awaitable[object]) -> type[Exception] | None:
     try:
         await asked
-    except (ContainedGraphGoneError, GraphInUseError) as refused:
+    except (ContainedDefinitionGoneError, DefinitionInUseError) as refused:
         return type(refused)
     return None
 
@@ -151,10 +151,10 @@ async def test_nothing_is_deleted_that_is_being_put_to_use(database_url: str) ->
     """Whichever comes first wins: a user without its part never comes about."""
     replicas = [open_engines(database_url, pool_sizes()) for _ in range(2)]
     try:
-        one, other = (PostgresGraphs(engines) for engines in replicas)
+        one, other = (PostgresDefinitions(engines) for engines in replicas)
         outcomes = set()
         for number in range(20):
-            part = GraphRef(f"part-{number}", 1)
+            part = DefinitionRef(f"part-{number}", 1)
             await one.add(new_graph(part.name))
             user = new_graph(f"user-{number}", uses=(part,))
             async with asyncio.TaskGroup() as group:
@@ -162,7 +162,7 @@ async def test_nothing_is_deleted_that_is_being_put_to_use(database_url: str) ->
                 deleted = group.create_task(refusal_of(other.delete(TENANT, part)))
             outcomes.add((used.result(), deleted.result()))
         assert outcomes
-        assert outcomes <= {(ContainedGraphGoneError, None), (None, GraphInUseError)}
+        assert outcomes <= {(ContainedDefinitionGoneError, None), (None, DefinitionInUseError)}
     finally:
         for engines in replicas:
             await engines.dispose()
@@ -173,7 +173,7 @@ def graph_run() -> NewRun:
     request = RunRequest(
         kind=RunKind.GRAPH,
         graph=GOOD,
-        graph_ref=GraphRef("g", 3),
+        definition_ref=DefinitionRef("g", 3),
         inputs={"default": [1, {"a": None}]},
     )
     return replace(new_run("r"), request=request)
@@ -203,7 +203,7 @@ async def test_a_page_of_runs_holds_no_graphs(stores: Stores, accepted: str) -> 
     [run] = (await stores.runs.find("default", RunFilter())).runs
 
     assert (run.request.graph, run.request.inputs) == (None, {})
-    assert run.request.graph_ref == GraphRef("g", 3)
+    assert run.request.definition_ref == DefinitionRef("g", 3)
 
 
 async def test_the_request_of_a_case_is_stored_as_before(stores: Stores, oracle: Oracle) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from app.api.admission import CaseAdmission
+from app.api.definition_body import DefinitionByName, GraphToValidate, NewGraphBody
 from app.api.documentation import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
-from app.api.graph_body import GraphByName, GraphToValidate, NewGraphBody, is_name
 from app.api.run_body import CaseBody, GoingOnBody, GraphRunBody
 from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import Toolbox
+from app.nodes.nesting import is_reference
 from app.runs.graphs import GraphChecks
 from app.settings.schema import Settings
 from tests.support.limits import api_limits
@@ -36,8 +37,8 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
         CaseAdmission(api_limits(), tools).new_run(CaseBody.model_validate(value), "t", None)
         return
     graph = GraphRunBody.model_validate(value).graph
-    if is_name(graph):
-        GraphByName.model_validate(graph)
+    if is_reference(graph):
+        DefinitionByName.model_validate(graph)
     else:
         assert catalog.examine(graph)[1] == ()
 

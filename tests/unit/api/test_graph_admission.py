@@ -8,9 +8,10 @@ from app.api.admission import GraphAdmission
 from app.api.run_body import GraphRunBody
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
-from app.runs.definitions import GraphDefinitions
+from app.runs.definitions import Definitions
+from app.runs.run import DefinitionRef
 from tests.support.limits import api_limits, graph_limits
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 
 ROUTE: dict[str, Any] = {
     "steps": [
@@ -29,8 +30,8 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
     sent: dict[str, Any],
 ) -> None:
     """The process that takes the run need not read it a second time."""
-    graphs = GraphDefinitions(MemoryGraphs(), NodeCatalog((router_type(),)), graph_limits())
-    await graphs.register("t", "route", ROUTE)
+    graphs = Definitions(MemoryDefinitions(), NodeCatalog((router_type(),)), graph_limits())
+    await graphs.register("t", DefinitionRef("route"), ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
 
     new = await GraphAdmission(api_limits(), graphs).new_run(body, "t", None)

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import GraphReference
-from app.runs.definitions import MANY_STEPS, GraphDefinitions
-from app.runs.errors import GraphNotFoundError, GraphRefusedError
-from app.runs.graphs import GraphLimits, NewGraph, Registered
-from app.runs.run import GraphRef
+from app.nodes.nesting import DefinitionKind, DefinitionReference
+from app.runs.definitions import MANY_STEPS, Definitions
+from app.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from app.runs.graphs import GraphLimits, NewDefinition, Registered
+from app.runs.run import DefinitionRef
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT, containing, flat, named, new_graph
 from tests.support.limits import graph_limits
-from tests.support.memory_graphs import MemoryGraphs
+from tests.support.memory_definitions import MemoryDefinitions
 
 LIMITS = graph_limits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=4)
 
@@ -24,12 +24,12 @@ class World:
     """The service over a store in memory."""
 
     def __init__(self, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None) -> None:
-        self.store = MemoryGraphs()
+        self.store = MemoryDefinitions()
         self.checks = ShapeChecks(types)
-        self.graphs = GraphDefinitions(self.store, self.checks, limits)
+        self.graphs = Definitions(self.store, self.checks, limits)
 
     async def register(self, name: str, graph: dict[str, Any]) -> Registered:
-        return await self.graphs.register(TENANT, name, graph)
+        return await self.graphs.register(TENANT, DefinitionRef(name), graph)
 
     async def inline(self, graph: dict[str, Any]) -> Any:
         return (await self.graphs.inline(TENANT, graph)).graph
@@ -87,18 +87,22 @@ async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world
     await world.register("b", flat("b"))
     await world.register("a", containing(named("b")))
 
-    ref, runnable = await world.graphs.named(TENANT, GraphRef("a"))
+    ref, runnable = await world.graphs.named(TENANT, DefinitionRef("a"))
 
-    assert ref == GraphRef("a", 1)
+    assert ref == DefinitionRef("a", 1)
     assert runnable.graph["steps"][0]["data"]["graph"] == {**flat("b"), "name": "b", "version": 1}
 
 
 @pytest.mark.parametrize(
     ("ref", "place"),
-    [(GraphRef("x"), "name"), (GraphRef("x", 1), "name"), (GraphRef("g", 2), "version")],
+    [
+        (DefinitionRef("x"), "name"),
+        (DefinitionRef("x", 1), "name"),
+        (DefinitionRef("g", 2), "version"),
+    ],
 )
 async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
-    world: World, ref: GraphRef, place: str
+    world: World, ref: DefinitionRef, place: str
 ) -> None:
     """The name, or only the version."""
     await world.register("g", flat("a"))
@@ -120,7 +124,7 @@ async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wr
             others = (Problem("steps.2.id", "Bad."), Problem("steps.10", "Far away."))
             return None, (*names, *others)
 
-    world.graphs = GraphDefinitions(world.store, Complaining(), LIMITS)
+    world.graphs = Definitions(world.store, Complaining(), LIMITS)
     await world.store.add(new_graph("g", flat("a")))
 
     problems = await world.refused(containing(named("x"), named("g", 7), flat("a")))
@@ -151,7 +155,9 @@ async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing() -> None:
     await world.store.add(new_graph("bad", {"steps": [{"id": "a", "type": "nothing"}]}))
 
     problems = await world.refused(containing(named("bad")))
-    accepted = await world.graphs.register(TENANT, "empty", containing({"steps": []}))
+    accepted = await world.graphs.register(
+        TENANT, DefinitionRef("empty"), containing({"steps": []})
+    )
 
     assert [problem.place for problem in problems] == ["steps.0.data.graph.steps.0.type"]
     assert [problem.severity for problem in accepted.warnings] == [Severity.WARNING]
@@ -217,7 +223,7 @@ class TestCircles:
 
         problems = await world.refused(containing(named("a")))
         with pytest.raises(GraphRefusedError) as refused:
-            await world.graphs.named(TENANT, GraphRef("b"))
+            await world.graphs.named(TENANT, DefinitionRef("b"))
 
         assert [problem.message for problem in problems] == [
             "A graph may not contain itself: a@1 -> b@1 -> a@1."
@@ -241,7 +247,7 @@ class TestLimits:
         roomy, tight = World(), World(limits)
         await roomy.register("c", flat("a", "b"))
         await roomy.register("b", containing(named("c"), named("c")))
-        tight.graphs = GraphDefinitions(roomy.store, roomy.checks, limits)
+        tight.graphs = Definitions(roomy.store, roomy.checks, limits)
 
         assert await tight.inline(containing(named("c")))
         problems = await tight.refused(containing(named("b")))
@@ -314,45 +320,45 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
     """The answer says what is missing, as if it had never been there."""
     await world.register("g", flat("a"))
 
-    class Deleting(MemoryGraphs):
-        async def add(self, new: NewGraph) -> Registered:
-            if await self.get(TENANT, GraphRef("g")):
-                await self.delete(TENANT, GraphRef("g"))
+    class Deleting(MemoryDefinitions):
+        async def add(self, new: NewDefinition) -> Registered:
+            if await self.get(TENANT, DefinitionRef("g")):
+                await self.delete(TENANT, DefinitionRef("g"))
             return await super().add(new)
 
     store = Deleting()
-    await MemoryGraphs.add(store, new_graph("g", flat("a")))
-    graphs = GraphDefinitions(store, world.checks, LIMITS)
+    await MemoryDefinitions.add(store, new_graph("g", flat("a")))
+    graphs = Definitions(store, world.checks, LIMITS)
 
     with pytest.raises(GraphRefusedError) as refused:
-        await graphs.register(TENANT, "user", containing(named("g")))
+        await graphs.register(TENANT, DefinitionRef("user"), containing(named("g")))
 
     assert [problem.place for problem in refused.value.problems] == ["steps.0.data.graph.name"]
 
 
 async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
     """As its author named it, each once; so nothing is deleted that it needs."""
-    kept: list[NewGraph] = []
+    kept: list[NewDefinition] = []
 
-    class Watching(MemoryGraphs):
-        async def add(self, new: NewGraph) -> Registered:
+    class Watching(MemoryDefinitions):
+        async def add(self, new: NewDefinition) -> Registered:
             kept.append(new)
             return await super().add(new)
 
-    graphs = GraphDefinitions(Watching(), world.checks, LIMITS)
-    await graphs.register(TENANT, "g", flat("a"))
+    graphs = Definitions(Watching(), world.checks, LIMITS)
+    await graphs.register(TENANT, DefinitionRef("g"), flat("a"))
     await graphs.register(
-        TENANT, "user", containing(named("g"), containing(named("g", 1)), named("g"))
+        TENANT, DefinitionRef("user"), containing(named("g"), containing(named("g", 1)), named("g"))
     )
 
-    assert kept[1].uses == (GraphRef("g"), GraphRef("g", 1))
-    assert kept[1].graph == containing(named("g"), containing(named("g", 1)), named("g"))
+    assert kept[1].uses == (DefinitionRef("g"), DefinitionRef("g", 1))
+    assert kept[1].content == containing(named("g"), containing(named("g", 1)), named("g"))
 
 
 async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
     """With the same findings."""
     graph = flat(*(f"s{n}" for n in range(MANY_STEPS + 1)), "s0")
-    world.graphs = GraphDefinitions(world.store, world.checks, graph_limits())
+    world.graphs = Definitions(world.store, world.checks, graph_limits())
 
     problems = await world.refused(graph)
 
@@ -361,20 +367,24 @@ async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> N
 
 async def test_what_is_not_there_is_not_found(world: World) -> None:
     """Neither a definition nor the versions of a name."""
-    with pytest.raises(GraphNotFoundError):
-        await world.graphs.get(TENANT, GraphRef("x"))
-    with pytest.raises(GraphNotFoundError):
-        await world.graphs.versions(TENANT, "x", limit=5, cursor=None)
+    with pytest.raises(DefinitionNotFoundError):
+        await world.graphs.get(TENANT, DefinitionRef("x"))
+    with pytest.raises(DefinitionNotFoundError):
+        await world.graphs.versions(TENANT, DefinitionRef("x"), limit=5, cursor=None)
 
 
 async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: World) -> None:
     """Whatever a catalog calls the place of a nested graph."""
 
     class Elsewhere(ShapeChecks):
-        def references(self, graph: Any) -> Sequence[GraphReference]:
-            return [GraphReference(("steps", 0, "data", "body"), "g")] if "root" in graph else []
+        def references(self, graph: Any) -> Sequence[DefinitionReference]:
+            return (
+                [DefinitionReference(("steps", 0, "data", "body"), DefinitionKind.GRAPH, "g")]
+                if "root" in graph
+                else []
+            )
 
-    graphs = GraphDefinitions(world.store, Elsewhere(), graph_limits(max_depth=1))
+    graphs = Definitions(world.store, Elsewhere(), graph_limits(max_depth=1))
     await world.register("g", flat("a"))
 
     with pytest.raises(GraphRefusedError):

@@ -1,26 +1,30 @@
-"""Registered graphs, and what is wrong with a graph, as callers see them."""
+"""Registered graphs and agents, and what is wrong with a graph, as callers see them."""
 
 from collections.abc import Sequence
 from datetime import datetime
+from http import HTTPStatus
 from typing import Annotated, Any, Self
+
+from fastapi import Response
 
 from app.api.field_types import DocumentedAs, View
 from app.api.violations import words_of
 from app.kernel.validation import Problem, Severity
+from app.nodes.agent.definition import AgentDefinition
 from app.nodes.graph_spec import GraphSpec
-from app.runs.graphs import GraphDefinition, GraphPage, GraphVersion, Registered
+from app.runs.graphs import Definition, DefinitionPage, DefinitionVersion, Registered
 
 
-class GraphLinks(View):
-    """Where to go from a version of a graph."""
+class DefinitionLinks(View):
+    """Where to go from a version of a graph or an agent."""
 
     self: str
     versions: str
 
     @classmethod
-    def of(cls, head: GraphVersion, root: str) -> Self:
+    def of(cls, head: DefinitionVersion, root: str) -> Self:
         """Return the links of a version, below the path that the service is served under."""
-        versions = f"{root}/graphs/{head.name}/versions"  # a name needs no quoting
+        versions = f"{root}/{head.kind.value}s/{head.name}/versions"  # a name needs no quoting
         return cls(self=f"{versions}/{head.version}", versions=versions)
 
 
@@ -39,27 +43,27 @@ class ProblemView(View):
         return cls(place=problem.place, message=words_of(problem), severity=problem.severity)
 
 
-class GraphSummary(View):
-    """One version of a registered graph, without the graph itself."""
+class DefinitionSummary(View):
+    """One version of a registered graph or agent, without the definition itself."""
 
     name: str
     version: int
     description: str | None
     sha256: str
-    """Of the graph as canonical JSON: keys sorted, no white space, UTF-8."""
+    """Of the definition as canonical JSON: keys sorted, no white space, UTF-8."""
     size_bytes: int
     """Of the same."""
     created_at: datetime
-    links: GraphLinks
+    links: DefinitionLinks
 
     @classmethod
-    def of(cls, head: GraphVersion, root: str) -> Self:
+    def of(cls, head: DefinitionVersion, root: str) -> Self:
         """Return the view of a version."""
         return cls(**_members(head, root))
 
 
-class RegisteredGraph(GraphSummary):
-    """A graph that was registered, or had been before."""
+class RegisteredDefinition(DefinitionSummary):
+    """A graph or an agent that was registered, or had been before."""
 
     warnings: list[ProblemView]
     """What is odd about it, but does not keep it from being run."""
@@ -70,31 +74,64 @@ class RegisteredGraph(GraphSummary):
         warnings = [ProblemView.of(problem) for problem in registered.warnings]
         return cls(**_members(registered.head, root), warnings=warnings)
 
+    @classmethod
+    def answer(cls, registered: Registered, root: str, response: Response) -> Self:
+        """Return the view of what was registered, and say in the response where and whether."""
+        view = cls.of_registered(registered, root)
+        response.headers["Location"] = view.links.self
+        if not registered.created:
+            response.status_code = HTTPStatus.OK
+        return view
 
-class GraphDefinitionView(GraphSummary):
+
+class GraphDefinitionView(DefinitionSummary):
     """One version of a registered graph."""
 
     graph: Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
     """As its author wrote it."""
 
     @classmethod
-    def of_definition(cls, definition: GraphDefinition, root: str) -> Self:
+    def of_definition(cls, definition: Definition, root: str) -> Self:
         """Return the view of a definition."""
-        return cls(**_members(definition.head, root), graph=definition.graph)
+        return cls(**_members(definition.head, root), graph=definition.content)
+
+
+class AgentDefinitionView(DefinitionSummary):
+    """One version of a registered agent."""
+
+    agent: Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
+    """As its author wrote it."""
+
+    @classmethod
+    def of_definition(cls, definition: Definition, root: str) -> Self:
+        """Return the view of a definition."""
+        return cls(**_members(definition.head, root), agent=definition.content)
 
 
 class GraphList(View):
     """Some versions of registered graphs."""
 
-    graphs: list[GraphSummary]
+    graphs: list[DefinitionSummary]
     next_cursor: str | None
     """Ask for the next page with it; null on the last one."""
 
     @classmethod
-    def of(cls, page: GraphPage, root: str) -> Self:
+    def of(cls, page: DefinitionPage, root: str) -> Self:
         """Return the view of a page."""
-        graphs = [GraphSummary.of(head, root) for head in page.graphs]
-        return cls(graphs=graphs, next_cursor=page.next_cursor)
+        return cls(graphs=_heads(page, root), next_cursor=page.next_cursor)
+
+
+class AgentList(View):
+    """Some versions of registered agents."""
+
+    agents: list[DefinitionSummary]
+    next_cursor: str | None
+    """Ask for the next page with it; null on the last one."""
+
+    @classmethod
+    def of(cls, page: DefinitionPage, root: str) -> Self:
+        """Return the view of a page."""
+        return cls(agents=_heads(page, root), next_cursor=page.next_cursor)
 
 
 class Validation(View):
@@ -111,7 +148,11 @@ class Validation(View):
         return cls(valid=not errors, problems=[ProblemView.of(problem) for problem in problems])
 
 
-def _members(head: GraphVersion, root: str) -> dict[str, Any]:
+def _heads(page: DefinitionPage, root: str) -> list[DefinitionSummary]:
+    return [DefinitionSummary.of(head, root) for head in page.heads]
+
+
+def _members(head: DefinitionVersion, root: str) -> dict[str, Any]:
     return {
         "name": head.name,
         "version": head.version,
@@ -119,5 +160,5 @@ def _members(head: GraphVersion, root: str) -> dict[str, Any]:
         "sha256": head.sha256,
         "size_bytes": head.size_bytes,
         "created_at": head.created_at,
-        "links": GraphLinks.of(head, root),
+        "links": DefinitionLinks.of(head, root),
     }

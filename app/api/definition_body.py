@@ -1,4 +1,4 @@
-"""What a caller may send about graphs."""
+"""What a caller may send about graphs and agents."""
 
 import re
 from typing import Annotated, Any
@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.api.field_types import Body, Cursor, DocumentedAs, Query, StorableText
+from app.nodes.agent.definition import AgentDefinition
 from app.nodes.graph_spec import GraphSpec
 from app.nodes.reading import OWN
 
@@ -19,12 +20,12 @@ _NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
 
 def _name(value: str) -> str:
     if not 1 <= len(value) <= 64 or not re.fullmatch(_NAME[1:-1], value, re.ASCII):
-        message = "The name of a graph is 1 to 64 of the characters A-Z a-z 0-9 . _ -"
+        message = "The name of a definition is 1 to 64 of the characters A-Z a-z 0-9 . _ -"
         raise PydanticCustomError(OWN, message)
     return value
 
 
-GraphName = Annotated[
+DefinitionName = Annotated[
     str,
     AfterValidator(_name),
     Field(
@@ -37,10 +38,10 @@ GraphName = Annotated[
 Version = Annotated[int, Field(ge=1, le=MAX_VERSION)]
 
 
-class GraphByName(Body):
-    """The name of a registered graph."""
+class DefinitionByName(Body):
+    """The name of a registered graph or agent."""
 
-    name: GraphName
+    name: DefinitionName
     version: Version | None = None
     """Left out, the newest version there is."""
 
@@ -51,14 +52,28 @@ Description = Annotated[StorableText, StringConstraints(max_length=MAX_DESCRIPTI
 InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
 """A graph itself."""
 
-GraphOrName = Annotated[dict[str, Any], DocumentedAs(GraphSpec, GraphByName)]
+GraphOrName = Annotated[dict[str, Any], DocumentedAs(GraphSpec, DefinitionByName)]
 """A graph itself, or the name of a registered one."""
+
+
+InlineAgent = Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
+"""An agent itself."""
+
+AgentOrName = Annotated[dict[str, Any], DocumentedAs(AgentDefinition, DefinitionByName)]
+"""An agent itself, or the name of a registered one."""
+
+
+class NewAgentBody(Body):
+    """An agent to register, under the name that it has."""
+
+    agent: InlineAgent
+    """The agent itself; among its tools it may name other registered agents."""
 
 
 class NewGraphBody(Body):
     """A graph to register."""
 
-    name: GraphName
+    name: DefinitionName
     """What it is called; the first graph of a name is version 1, every change the next version."""
     graph: InlineGraph
     """The graph itself; in the data of its steps it may name other registered graphs."""
@@ -73,15 +88,10 @@ class GraphToValidate(Body):
     """The graph itself; in the data of its steps it may name registered graphs."""
 
 
-class GraphQuery(Query):
-    """Which part of a list of graphs to show."""
+class DefinitionQuery(Query):
+    """Which part of a list of definitions to show."""
 
     limit: Annotated[int, Field(ge=1, le=200)] = 50
     """How many a page holds."""
     cursor: Cursor | None = None
     """The ``next_cursor`` of the page before."""
-
-
-def is_name(graph: dict[str, Any]) -> bool:
-    """Tell whether an object names a graph; one that has steps is a graph, whatever else it has."""
-    return "name" in graph and "steps" not in graph

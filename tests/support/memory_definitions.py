@@ -8,21 +8,25 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Set
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import (
-    ContainedGraphGoneError,
-    GraphInUseError,
-    GraphNotFoundError,
-    GraphsTooLargeError,
+    ContainedDefinitionGoneError,
+    DefinitionInUseError,
+    DefinitionNotFoundError,
+    DefinitionsTooLargeError,
     InvalidRunError,
 )
-from app.runs.graphs import GraphDefinition, GraphPage, GraphVersion, NewGraph, Registered
-from app.runs.run import GraphRef
+from app.runs.graphs import Definition, DefinitionPage, DefinitionVersion, NewDefinition, Registered
+from app.runs.run import DefinitionRef
+
+Key = tuple[str, DefinitionKind, str]
+"""Tenant, kind and name."""
 
 Place = TypeVar("Place", str, int)
 
@@ -31,29 +35,30 @@ Place = TypeVar("Place", str, int)
 class Stored:
     """One version; what it contains is kept beside it."""
 
-    definition: GraphDefinition
-    uses: tuple[GraphRef, ...]
+    definition: Definition
+    uses: tuple[DefinitionRef, ...]
 
 
-class MemoryGraphs:
+class MemoryDefinitions:
     """Implements the store of registered graphs."""
 
     def __init__(self) -> None:
-        self._live: dict[tuple[str, str], dict[int, Stored]] = {}
-        self._last: dict[tuple[str, str], int] = {}
+        self._live: dict[Key, dict[int, Stored]] = {}
+        self._last: dict[Key, int] = {}
         self.loaded_bytes = 0
         """What :meth:`load` has handed out, for tests to look at."""
 
-    async def add(self, new: NewGraph) -> Registered:
+    async def add(self, new: NewDefinition) -> Registered:
         async with _transaction():
-            newest = self._find(new.tenant, GraphRef(new.name))
+            newest = self._find(new.tenant, DefinitionRef(new.name, kind=new.kind))
             if newest is not None and _same(newest.head, new):
                 return Registered(newest.head, created=False)
             if any(self._find(new.tenant, ref) is None for ref in new.uses):
-                raise ContainedGraphGoneError
-            key = new.tenant, new.name
+                raise ContainedDefinitionGoneError
+            key = new.tenant, new.kind, new.name
             version = self._last[key] = self._last.get(key, 0) + 1
-            head = GraphVersion(
+            head = DefinitionVersion(
+                kind=new.kind,
                 name=new.name,
                 version=version,
                 description=new.description,
@@ -61,75 +66,81 @@ class MemoryGraphs:
                 size_bytes=new.size_bytes,
                 created_at=datetime.now(UTC),
             )
-            stored = Stored(GraphDefinition(head, _as_json(new.graph)), new.uses)
+            stored = Stored(Definition(head, _as_json(new.content)), new.uses)
             self._live.setdefault(key, {})[version] = stored
             return Registered(head, created=True)
 
-    async def get(self, tenant: str, ref: GraphRef) -> GraphDefinition | None:
+    async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
         async with _transaction():
             return self._find(tenant, ref)
 
     async def load(
-        self, tenant: str, wanted: Iterable[GraphRef], *, max_bytes: int
-    ) -> Mapping[GraphRef, GraphDefinition]:
+        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
+    ) -> Mapping[DefinitionRef, Definition]:
         async with _transaction():
             found = {ref: self._find(tenant, ref) for ref in wanted}
             there = {ref: definition for ref, definition in found.items() if definition}
             distinct = {definition.head.ref: definition for definition in there.values()}
             size = sum(definition.head.size_bytes for definition in distinct.values())
             if size > max_bytes:
-                raise GraphsTooLargeError
+                raise DefinitionsTooLargeError
             self.loaded_bytes += size
             return there
 
-    async def known(self, tenant: str, names: Iterable[str]) -> frozenset[str]:
+    async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
         async with _transaction():
-            return frozenset(name for name in names if self._live.get((tenant, name)))
+            return {ref for ref in wanted if self._find(tenant, ref) is not None}
 
-    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> GraphPage:
+    async def find(
+        self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
         after = None if cursor is None else _place_in(cursor, str)
         async with _transaction():
-            heads = [head for head in self._newest(tenant) if after is None or head.name > after]
+            heads = [
+                head for head in self._newest(tenant, kind) if after is None or head.name > after
+            ]
             page = heads[:limit]
-            return GraphPage(page, _cursor(page[-1].name) if len(heads) > limit else None)
+            return DefinitionPage(page, _cursor(page[-1].name) if len(heads) > limit else None)
 
     async def versions(
-        self, tenant: str, name: str, *, limit: int, cursor: str | None
-    ) -> GraphPage:
+        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
         before = None if cursor is None else _place_in(cursor, int)
         async with _transaction():
-            versions = self._live.get((tenant, name), {})
+            versions = self._live.get((tenant, ref.kind, ref.name), {})
             kept = [v for v in sorted(versions, reverse=True) if before is None or v < before]
             page = [versions[version].definition.head for version in kept[:limit]]
-            return GraphPage(page, _cursor(page[-1].version) if len(kept) > limit else None)
+            return DefinitionPage(page, _cursor(page[-1].version) if len(kept) > limit else None)
 
-    async def delete(self, tenant: str, ref: GraphRef) -> None:
+    async def delete(self, tenant: str, ref: DefinitionRef) -> None:
         async with _transaction():
-            live = self._live.get((tenant, ref.name), {})
+            live = self._live.get((tenant, ref.kind, ref.name), {})
             doomed = set(live) if ref.version is None else live.keys() & {ref.version}
             if not doomed:
-                raise GraphNotFoundError(ref.name)
-            gone = {GraphRef(ref.name, version) for version in doomed}
+                raise DefinitionNotFoundError(ref)
+            gone = {replace(ref, version=version) for version in doomed}
             if doomed == set(live):
-                gone.add(GraphRef(ref.name))
+                gone.add(replace(ref, version=None))
             users = [user for user, uses in self._uses(tenant) if uses & gone and user not in gone]
             if users:
-                raise GraphInUseError(sorted(users, key=lambda user: (user.name, user.version)))
+                raise DefinitionInUseError(
+                    ref, sorted(users, key=lambda user: (user.name, user.version))
+                )
             for version in doomed:
                 del live[version]
 
-    def _find(self, tenant: str, ref: GraphRef) -> GraphDefinition | None:
-        live = self._live.get((tenant, ref.name), {})
+    def _find(self, tenant: str, ref: DefinitionRef) -> Definition | None:
+        live = self._live.get((tenant, ref.kind, ref.name), {})
         version = max(live, default=0) if ref.version is None else ref.version
         return live[version].definition if version in live else None
 
-    def _newest(self, tenant: str) -> list[GraphVersion]:
-        names = sorted(name for of, name in self._live if of == tenant)
-        found = [self._find(tenant, GraphRef(name)) for name in names]
+    def _newest(self, tenant: str, kind: DefinitionKind) -> list[DefinitionVersion]:
+        names = sorted(name for of, one, name in self._live if (of, one) == (tenant, kind))
+        found = [self._find(tenant, DefinitionRef(name, kind=kind)) for name in names]
         return [definition.head for definition in found if definition is not None]
 
-    def _uses(self, tenant: str) -> Iterator[tuple[GraphRef, set[GraphRef]]]:
-        for (of, _), versions in self._live.items():
+    def _uses(self, tenant: str) -> Iterator[tuple[DefinitionRef, set[DefinitionRef]]]:
+        for (of, _, _), versions in self._live.items():
             for stored in versions.values():
                 if of == tenant:
                     yield stored.definition.head.ref, set(stored.uses)
@@ -144,7 +155,7 @@ async def _transaction() -> AsyncIterator[None]:
         await asyncio.sleep(0)
 
 
-def _same(head: GraphVersion, new: NewGraph) -> bool:
+def _same(head: DefinitionVersion, new: NewDefinition) -> bool:
     return (head.sha256, head.description) == (new.sha256, new.description)
 
 

@@ -1,0 +1,44 @@
+"""Registered agents: register."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Body, Response
+
+from app.api import problem_types as types
+from app.api.api_request import ApiRequest
+from app.api.definition_body import NewAgentBody
+from app.api.definition_views import AgentDefinitionView, AgentList, RegisteredDefinition
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, NEW_AGENTS, REGISTERED, answers
+from app.api.routes.definitions import definition_routes
+from app.nodes.nesting import DefinitionKind
+
+router = definition_routes(
+    DefinitionKind.AGENT,
+    AgentDefinitionView,
+    AgentList,
+    not_found=types.AGENT_NOT_FOUND,
+    in_use=types.AGENT_IN_USE,
+)
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
+        **REGISTERED,
+        200: {**REGISTERED[200], "model": RegisteredDefinition},
+    },
+)
+async def register_agent(
+    body: Annotated[NewAgentBody, Body(openapi_examples=NEW_AGENTS)],
+    request: ApiRequest,
+    response: Response,
+) -> RegisteredDefinition:
+    """Register an agent as the next version of its name; versions never change.
+
+    It must be valid, and every agent that it names must be registered.
+    """
+    registered = await request.api.definitions.register_agent(request.caller.tenant, body.agent)
+    return RegisteredDefinition.answer(registered, request.root, response)
