@@ -189,7 +189,7 @@ class TestCircles:
 
             [problem] = refused.value.problems
             assert problem.place == "steps.1.data.graph"
-            assert problem.message == f"A graph may not contain itself: {name} -> {name}."
+            assert problem.message == f"Nothing may contain itself: {name} -> {name}."
 
     async def test_a_graph_may_contain_an_older_version_of_itself(self, world: World) -> None:
         """That one never changes, so there is no circle."""
@@ -212,7 +212,7 @@ class TestCircles:
             await world.register("c", containing(named("a")))
 
         [problem] = refused.value.problems
-        assert problem.message == "A graph may not contain itself: c -> a@1 -> b@1 -> c."
+        assert problem.message == "Nothing may contain itself: c -> a@1 -> b@1 -> c."
 
     async def test_a_circle_that_came_about_unseen_is_found_when_it_is_run(
         self, world: World
@@ -226,10 +226,10 @@ class TestCircles:
             await world.graphs.named(TENANT, DefinitionRef("b"))
 
         assert [problem.message for problem in problems] == [
-            "A graph may not contain itself: a@1 -> b@1 -> a@1."
+            "Nothing may contain itself: a@1 -> b@1 -> a@1."
         ]
         assert [problem.message for problem in refused.value.problems] == [
-            "A graph may not contain itself: b@1 -> a@1 -> b@1."
+            "Nothing may contain itself: b@1 -> a@1 -> b@1."
         ]
 
 
