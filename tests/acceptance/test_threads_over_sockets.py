@@ -141,7 +141,7 @@ async def test_an_answer_that_a_limit_halted_goes_on_for_the_rest_of_its_cost(
     assert whole["assistant"]["siblings"] == ids
     assert await thread.said() == ["6*7? (halted)", "It is 42."]
     assert len(await provider.arrivals("(halted)")) == 3
-    assert (whole["run"]["usage"]["llm_calls"], whole["run"]["usage"]["tool_calls"]) == (1, 1)
+    assert (whole["run"]["usage"]["llm_calls_small"], whole["run"]["usage"]["tool_calls"]) == (1, 1)
 
 
 @pytest.mark.req("004/chat", "003/FR3.4")

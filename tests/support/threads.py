@@ -60,7 +60,9 @@ class ThreadClient:
         assert response.headers["location"] == turn["run"]["links"]["self"]
         return turn
 
-    async def send(self, action: str = "", *, key: str | None = None, **body: Any) -> httpx.Response:
+    async def send(
+        self, action: str = "", *, key: str | None = None, **body: Any
+    ) -> httpx.Response:
         """Ask for an answer, and return the response."""
         headers = {} if key is None else {"Idempotency-Key": key}
         path = f"{self.path}/messages" + (f"/{action}" if action else "")
@@ -96,13 +98,10 @@ class ThreadClient:
         """Ask for an answer as a stream; return its headers and events."""
         path = f"{self.path}/messages" + (f"/{action}" if action else "")
         headers = {"Accept": "text/event-stream"}
-        seen = []
         async with self.http.stream("POST", path, json=body, headers=headers) as response:
             assert response.status_code == 200, await response.aread()
-            async for line in response.aiter_lines():
-                if line.startswith("data: "):
-                    seen.append(json.loads(line.removeprefix("data: ")))
-            return response.headers, seen
+            lines = [line async for line in response.aiter_lines() if line.startswith("data: ")]
+        return response.headers, [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 async def prompts(provider: FakeProvider, marker: str) -> list[list[str]]:

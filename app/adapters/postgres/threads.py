@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import decode_cursor, encode_cursor
+from app.adapters.postgres.rows import Row, decode_cursor, encode_cursor
 from app.adapters.postgres.tables import messages, runs, threads
 from app.chats.thread import (
     ChatMessage,
@@ -209,7 +209,7 @@ def _in_thread(tenant: str, thread_id: str, message_ids: Sequence[str]) -> Any:
     )
 
 
-def _thread(row: Mapping[str, Any]) -> Thread:
+def _thread(row: Row) -> Thread:
     named = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
     given: dict[str, Any] = {"definition": {}, **named}
     return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **given)
