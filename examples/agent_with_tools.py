@@ -8,8 +8,8 @@ from local_service import HERE, connected
 AGENT = {
     "name": "shopkeeper",
     "prompt": {
-        "system": "You sell ${goods}. Look up what you need with one tool, then answer the customer "
-        "in one short sentence."
+        "system": "You sell ${goods}. Look up what you need with one tool, then answer the "
+        "customer in one short sentence."
     },
     "inputs": {"goods": {"type": "string"}},
     "tools": [{"mcp": "inventory", "allow": ["price", "stock"]}],
@@ -32,5 +32,4 @@ with connected(
         elif event.type == "tool_call_end":
             print("  got", event.data["result"])
     ended = client.get_run(run.run_id)
-    assert ended.result is not None
     print(ended.status, ended.result["turn_count"], "turns:", ended.result["output"])

@@ -4,6 +4,7 @@ from local_service import connected
 
 with connected() as client:
     run = client.run_case("What is 17% of 2,340?", budget={"max_tool_calls": 3}, wait_seconds=20)
-    assert run.result is not None
-    print(run.status, run.result["answer"], "verified by", run.result["verification"]["confirmed_by"])
+    print(
+        run.status, run.result["answer"], "verified by", run.result["verification"]["confirmed_by"]
+    )
     print(client.explain_run(run.run_id))

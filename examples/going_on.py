@@ -1,5 +1,7 @@
 """A run that a limit halts, and a second one that goes on from it with a raised limit."""
 
+from itertools import pairwise
+
 from local_service import connected
 
 STEPS = {
@@ -16,20 +18,17 @@ GRAPH = {
     ],
     "edges": [
         {"source": before, "target": after, "data": {"channel": "flow"}}
-        for before, after in zip(IDS, IDS[1:], strict=False)
+        for before, after in pairwise(IDS)
     ],
 }
 
 with connected() as client:
     first = client.run_graph(GRAPH, budget={"max_tool_calls": 2}, wait_seconds=20)
-    assert first.stop is not None
     print(first.status, "by", first.stop.dimension, "after", first.stop.used)
 
     second = client.create_run(
         {"from": {"run_id": first.run_id}, "budget": {"max_tool_calls": 10}}, wait_seconds=20
     )
-    assert second.result is not None
-    assert second.usage is not None
     outputs = second.result["outputs"]
     print(second.status, {name: each["default"]["value"] for name, each in outputs.items()})
     print("tool calls made anew:", second.usage.tool_calls)

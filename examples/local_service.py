@@ -1,8 +1,8 @@
 """What the examples have in common: a client of a service.
 
-With CASEWORKER_URL set that is the service there. Without, each example starts one of its own, with a
-database in a folder that is removed afterwards, and without any model endpoint: cases are read by the
-built-in planner, and agents hear what a real model replied when the example was recorded.
+With CASEWORKER_URL set that is the service there. Without, each example starts one of its own, with
+a database in a folder that is removed afterwards, and without any model endpoint: cases are read by
+the built-in planner, and agents hear what a real model replied when the example was recorded.
 """
 
 import os

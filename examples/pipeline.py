@@ -47,8 +47,6 @@ with connected(
         GRAPH, inputs={"default": "How many bolts are in stock?"}, budget={"max_turns": 8}
     )
     run = client.wait_for_run(run.run_id)
-    assert run.result is not None
-    assert run.usage is not None
     for step_id in ("answer", "write"):
         print(f"{step_id}: {run.result['outputs'][step_id]['default']}")
     print(run.status, "after", run.usage.turns, "turns and", run.usage.tool_calls, "tool call")

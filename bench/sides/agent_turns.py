@@ -1,4 +1,4 @@
-"""This project's agent in Python: its loop, limits, budget, trace and events, without a database."""
+"""This project's agent in Python: loop, limits, budget, trace and events, without a database."""
 
 import asyncio
 import os
@@ -16,6 +16,7 @@ from app.llm.gateway import ModelGateway
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import AgentData, AgentNode
 from app.nodes.node_type import RunFacts
+from app.observability.logs import configure_logging
 from app.runtime_api import (
     BoundNode,
     Budget,
@@ -27,6 +28,7 @@ from app.runtime_api import (
 from app.settings.loader import load_settings
 from app.settings.schema import Settings
 from bench.answering import answer
+from bench.servers import asking
 from bench.timing import seconds_each_awaited
 
 AMPLE = Budget(max_tokens=10**9, max_steps=10**9, max_tool_calls=10**9, max_turns=10**9)
@@ -40,8 +42,8 @@ def turn(url: str, turns: int, times: int, *, streamed: bool) -> float:
     async def execute() -> None:
         ended: Any = None
         context = ExecutionContext(budget=AMPLE, cancellation=CancellationToken())
-        async for ended in graph.stream(context):
-            pass
+        async for event in graph.stream(context):
+            ended = event
         assert isinstance(ended, GraphRun)
         assert ended.results["agent"]["result"]["turn_count"] == turns, ended
 
@@ -66,16 +68,14 @@ class _InProcess:
 
 @lru_cache
 def _agent(url: str, turns: int, streamed: bool) -> Graph:
-    model = {"PROVIDER": "openai", "BASE_URL": url, "API_KEY": "none", "MODEL": f"turns-{turns}"}
-    variables = {f"MODELS_SMALL_{name}": value for name, value in model.items()}
-    settings = load_settings({**os.environ, **variables}, Path.cwd()).settings
+    settings = load_settings({**os.environ, **asking(url)}, Path.cwd()).settings
     data = AgentData.model_validate(
         {
             "agent": {
                 "name": "helper",
                 "prompt": {"system": "Compute with the tool."},
                 "tools": ["calculator"],
-                "model": {"stream": streamed},
+                "model": {"name": f"turns-{turns}", "stream": streamed},
                 "limits": {"max_turns": None},
             },
             "input": "How much is it?",
@@ -86,7 +86,6 @@ def _agent(url: str, turns: int, streamed: bool) -> Graph:
     return graph
 
 
-
-
 if __name__ == "__main__":
+    configure_logging(level="warning")
     answer({"turn": turn})
