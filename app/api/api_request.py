@@ -16,7 +16,9 @@ from app.api.event_stream import OpenStreams
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
 from app.api.services import AnonymousFrom, ApiLimits, ApiServices
+from app.api.thread_admission import ThreadAdmission
 from app.api.violations import violations_of
+from app.chats.service import Chats
 from app.runs.definitions import Definitions
 from app.runs.run import RunKey
 from app.runs.service import RunService
@@ -112,6 +114,8 @@ class ApiContext:
     cases: CaseAdmission
     graph_runs: GraphAdmission
     definitions: Definitions
+    chats: Chats
+    thread_runs: ThreadAdmission
 
 
 class ApiRoute(APIRoute):

@@ -16,8 +16,21 @@ from app.api.event_stream import OpenStreams
 from app.api.mcp_endpoint import McpEndpoint
 from app.api.mcp_offers import case_tools
 from app.api.request_envelope import AllowedHosts, RequestEnvelope
-from app.api.routes import agents, artifacts, catalog, docs, events, graphs, health, runs, traces
+from app.api.routes import (
+    agents,
+    artifacts,
+    catalog,
+    docs,
+    events,
+    graphs,
+    health,
+    runs,
+    threads,
+    traces,
+)
 from app.api.services import ApiLimits, ApiServices, Readiness
+from app.api.thread_admission import ThreadAdmission
+from app.chats.service import Chats
 from app.runs.definitions import Definitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -43,7 +56,7 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
-    parts = (runs, traces, events, artifacts, graphs, agents, catalog, health, docs)
+    parts = (runs, traces, events, artifacts, threads, graphs, agents, catalog, health, docs)
     app = FastAPI(
         title="Caseworker",
         version=version,
@@ -64,14 +77,17 @@ def build_api(
     )
     app.state.readiness = services.readiness, limits.readiness_seconds
     definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
+    graph_runs = GraphAdmission(limits, definitions)
     app.state.api = ApiContext(
         services=services,
         limits=limits,
         streams=OpenStreams(limits.max_event_streams),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
         cases=CaseAdmission(limits, services.tools),
-        graph_runs=GraphAdmission(limits, definitions),
+        graph_runs=graph_runs,
         definitions=definitions,
+        chats=Chats(services.threads, services.runs),
+        thread_runs=ThreadAdmission(limits, definitions, graph_runs),
     )
     app.state.openapi_documents = {}
     describe(app)

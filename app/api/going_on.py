@@ -78,6 +78,7 @@ def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget
         requires_prices=requires_prices,
         definition_ref=(request if body.graph or body.agent else source).definition_ref,
         source=RunSource(wanted.run_id, wanted.until),
+        chat=source.chat,
     )
     return replace(new, request=request, request_hash=request_hash(body))
 

@@ -78,6 +78,18 @@ CALL_NOT_FOUND = ProblemType(
     title="The run has made no such call",
     detail="Check the node id; GET /runs/{run_id}/trace has those of all calls under nodes.",
 )
+THREAD_NOT_FOUND = ProblemType(
+    slug="thread-not-found",
+    status=404,
+    title="There is no such thread",
+    detail="Check the thread id; GET /threads lists the threads there are.",
+)
+MESSAGE_NOT_FOUND = ProblemType(
+    slug="message-not-found",
+    status=404,
+    title="The thread has no such message",
+    detail="Check the message id; GET /threads/{thread_id}/messages?tree=true has all of them.",
+)
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
     status=405,
@@ -103,6 +115,24 @@ RUN_NOT_ENDED = ProblemType(
     status=409,
     title="The run to go on from has not ended",
     detail="Wait for its end, or cancel it, and send the request again.",
+)
+THREAD_CONFLICT = ProblemType(
+    slug="thread-conflict",
+    status=409,
+    title="The thread id belongs to another request",
+    detail="Choose another thread_id, or repeat the request exactly as it was first sent.",
+)
+THREAD_FULL = ProblemType(
+    slug="thread-full",
+    status=409,
+    title="The thread takes no more messages",
+    detail="Begin another thread.",
+)
+ANSWER_NOT_ENDED = ProblemType(
+    slug="answer-not-ended",
+    status=409,
+    title="The answer is still being written",
+    detail="Wait for the end of its run, or cancel it, and send the request again.",
 )
 GRAPH_IN_USE = ProblemType(
     slug="graph-in-use",
@@ -222,10 +252,15 @@ CATALOGUE: tuple[ProblemType, ...] = (
     AGENT_NOT_FOUND,
     ARTIFACT_NOT_FOUND,
     CALL_NOT_FOUND,
+    THREAD_NOT_FOUND,
+    MESSAGE_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     REQUEST_TIMEOUT,
     RUN_CONFLICT,
     RUN_NOT_ENDED,
+    THREAD_CONFLICT,
+    THREAD_FULL,
+    ANSWER_NOT_ENDED,
     GRAPH_IN_USE,
     AGENT_IN_USE,
     BODY_TOO_LARGE,

@@ -17,6 +17,13 @@ from starlette.exceptions import HTTPException
 from app.api import problem_types as types
 from app.api.problem_types import ProblemType
 from app.api.violations import Violation, graph_violations, violations_of
+from app.chats.thread import (
+    AnswerNotEndedError,
+    MessageNotFoundError,
+    ThreadConflictError,
+    ThreadFullError,
+    ThreadNotFoundError,
+)
 from app.runs.errors import (
     ArtifactNotFoundError,
     CallNotFoundError,
@@ -48,6 +55,11 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
         CallNotFoundError: types.CALL_NOT_FOUND,
         DefinitionInUseError: types.GRAPH_IN_USE,
+        ThreadNotFoundError: types.THREAD_NOT_FOUND,
+        MessageNotFoundError: types.MESSAGE_NOT_FOUND,
+        ThreadConflictError: types.THREAD_CONFLICT,
+        ThreadFullError: types.THREAD_FULL,
+        AnswerNotEndedError: types.ANSWER_NOT_ENDED,
         TooManyPendingCancelsError: types.TOO_MANY_PENDING_CANCELS,
         QueueFullError: types.QUEUE_FULL,
         StoreUnavailableError: types.UNAVAILABLE,
@@ -152,6 +164,9 @@ def as_problem(error: Exception) -> ProblemError:
         case SourceNotEndedError():
             violation = Violation("from.run_id", "The run of this id has not ended.")
             return ProblemError(types.RUN_NOT_ENDED, violations=[violation])
+        case AnswerNotEndedError():
+            violation = Violation(error.field, "This answer is still being written.")
+            return ProblemError(types.ANSWER_NOT_ENDED, violations=[violation])
         case HTTPException():
             return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
     return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))

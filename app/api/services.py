@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from app.chats.thread import ThreadStore
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
 from app.runs.artifacts import ArtifactReading
@@ -54,6 +55,7 @@ class ApiServices:
     definitions: DefinitionStore
     graph_checks: GraphChecks
     node_types: NodeTypes
+    threads: ThreadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
+from app.nodes.chat import chat_start_type
 from app.nodes.function import FunctionNode
 from app.nodes.llm import llm_type
 from app.nodes.registered import function_type
@@ -142,6 +143,7 @@ def build_catalog(
         (
             agent_type(agents, tools, tools.servers),
             case_type(case),
+            chat_start_type(),
             function_type(functions),
             llm_type(agents),
             map_type(),

@@ -26,6 +26,7 @@ from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.listener import listen_for_cancels
 from app.adapters.postgres.migrating import is_current
 from app.adapters.postgres.runs import PostgresRuns
+from app.adapters.postgres.threads import PostgresThreads
 from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any_alive
 from app.adapters.providers.recorded import Recorder
 from app.adapters.queue.worker import QueueTimes, QueueWorker
@@ -88,6 +89,7 @@ class Process:
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         self.models = build_models(settings, recorder)
         self.definitions = PostgresDefinitions(self._engines)
+        self.threads = PostgresThreads(self._engines)
         self._artifacts = PostgresArtifacts(self._engines)
         self.artifacts = ArtifactReading(self._artifacts)
         self._pool = BlockingPool()

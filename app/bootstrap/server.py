@@ -45,6 +45,7 @@ def build_app(process: Process) -> FastAPI:
         definitions=process.definitions,
         graph_checks=process.catalog,
         node_types=process.catalog,
+        threads=process.threads,
     )
     return build_api(
         services,

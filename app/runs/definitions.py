@@ -152,7 +152,7 @@ class Definitions:
         try:
             expanded = await expansion.expand(graph_of(kind, content), itself=itself)
         except GraphRefusedError as refused:
-            raise GraphRefusedError(_at_home(refused.problems, kind), kind) from None
+            raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
         check = self._checks.examine
         if expanded.size.steps > MANY_STEPS or expanded.size.size_bytes > LARGE_BYTES:
             prepared, found = await asyncio.to_thread(check, expanded.graph)
@@ -165,7 +165,7 @@ class Definitions:
             gaps = {place_of(gap.path) for gap in expansion.missing}
             others = [problem for problem in found if not _is_at(problem, gaps)]
             found = (*(_not_there(gap, known) for gap in expansion.missing), *others)
-        return runnable, _at_home(found, kind)
+        return runnable, at_home(found, kind)
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
         """Store an agent as the next version of the name that it has.
@@ -208,7 +208,7 @@ def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None
         raise GraphRefusedError(errors, kind)
 
 
-def _at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
+def at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
     """Return problems of the graph of a definition with their places inside the definition."""
     if kind is DefinitionKind.GRAPH:
         return problems

@@ -109,6 +109,7 @@ class Execution:
                 events=self.journal,
             ),
             services=services,
+            chat_id=chat.thread_id if (chat := self.run.request.chat) else None,
             limits=self._limits,
             slots=slots,
             grace_seconds=grace_seconds,

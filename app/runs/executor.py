@@ -26,6 +26,7 @@ from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
 from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
+from app.nodes.chat import chat_services
 from app.nodes.node_type import RunFacts
 from app.runs.execution import Execution
 from app.runs.giving_back import (
@@ -341,14 +342,15 @@ class RunExecutor:
                 self._record_late(active, execution)
 
         run = active.run
+        prepared = active.prepared or await self._graphs.prepared(run)
         services = {**self._services, RunFacts: facts_of(run)}
+        services |= chat_services(run.request.chat, prepared)
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         slots = StepSlots(self._limits.max_parallel_steps)
         context = execution.context(
             services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
         )
-        prepared = active.prepared or await self._graphs.prepared(run)
         return GraphExecution(prepared, inputs_of(run.request), context)
 
     async def _release(

@@ -16,6 +16,7 @@ from typing import Any
 
 from app.control.budget import Budget
 from app.engine.prepared import PreparedGraph
+from app.nodes.chat import ChatInput
 from app.nodes.nesting import DefinitionKind
 
 
@@ -107,6 +108,8 @@ class RunRequest:
     timezone: str | None = None
     source: RunSource | None = None
     """None begins at the beginning."""
+    chat: ChatInput | None = None
+    """None outside of chats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

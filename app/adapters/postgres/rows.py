@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import RowMapping
 
 from app.control.budget import Budget
+from app.nodes.chat import ChatInput
 from app.nodes.nesting import DefinitionKind
 from app.runs.errors import InvalidRunError
 from app.runs.run import (
@@ -110,6 +111,8 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
     if (source := request.source) is not None:
         stored["source"] = {"run_id": source.run_id, "until": source.until}
+    if request.chat is not None:
+        stored["chat"] = request.chat.to_json()
     if request.kind is not RunKind.CASE:
         ref = request.definition_ref
         stored["graph_ref"] = None if ref is None else {"name": ref.name, "version": ref.version}
@@ -132,6 +135,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         if ref
         else None,
         "source": RunSource(**source) if source else None,
+        "chat": ChatInput.of_json(chat) if (chat := stored.get("chat")) else None,
     }
     known = {name: stored[name] for name in stored if name != "graph_ref"}
     return RunRequest(**{**known, **read})

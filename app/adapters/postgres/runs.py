@@ -82,7 +82,7 @@ from app.runs.run import (
 )
 from app.trace.node import ATTEMPT
 
-_GRAPH = literal(["graph", "inputs"], ARRAY(Text))
+_GRAPH = literal(["graph", "inputs", "chat"], ARRAY(Text))
 _WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
 _LEFT_OUT: dict[str, ColumnElement[Any]] = {
     "request": _WITHOUT_GRAPH,

@@ -4,10 +4,12 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Column,
     ColumnElement,
     DateTime,
     Double,
+    Identity,
     Integer,
     LargeBinary,
     MetaData,
@@ -106,6 +108,32 @@ definitions = Table(
     Column("created_at", INSTANT, nullable=False),
 )
 """The row of a deleted version stays, without its definition, so that its number is not reused."""
+
+threads = Table(
+    "threads",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("thread_id", Text, primary_key=True),
+    *_columns(Text, "kind request_hash", nullable=False),
+    *_columns(JSON, "definition inputs tools", nullable=False),
+    *_columns(Text, "title"),
+    Column("metadata", JSONB, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("thread_id", Text, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("seq", BigInteger, Identity(always=True), nullable=False),
+    *_columns(Text, "role request_hash", nullable=False),
+    *_columns(Text, "parent_id content run_id"),
+    Column("ends", JSONB, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+"""An assistant's message has a run, and no content of its own."""
 
 artifacts = Table(
     "artifacts",

@@ -56,6 +56,11 @@ async def get_events(
         page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
         return EventsPage.of(run_id, page, after=after, limit=query.limit)
     request.api.streams.enter()
+    return await stream_of(run_id, request, after=after)
+
+
+async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> EventStream:
+    """Return the stream of a run's events; it was counted as open before."""
     try:
         batches = request.runs.follow(request.key(run_id), after=after)
         first = await anext(batches, _NOTHING)

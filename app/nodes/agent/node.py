@@ -1,6 +1,7 @@
 """The step type ``agent``."""
 
 from collections.abc import Container, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,10 +11,16 @@ from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.ports import Message
-from app.nodes.agent.definition import MAX_MESSAGES, AgentDefinition, AgentInputError
+from app.nodes.agent.definition import (
+    MAX_MESSAGES,
+    AgentDefinition,
+    AgentInputError,
+    ToolUse,
+)
 from app.nodes.agent.execution import Agents, AgentTask, text_of
 from app.nodes.agent.loop import AgentState
 from app.nodes.agent.tools import LinkedAgent
+from app.nodes.chat import ChatInput, ChatScope
 from app.nodes.node_type import Fault, NodeType
 from app.nodes.reading import JsonField, ObjectField, StepData
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
@@ -96,6 +103,7 @@ class AgentNode:
             Stop: a limit or a cancel request ended it. What it had by then is kept.
         """
         task = data.task(inputs, context.limits, await linked_tools(context))
+        task = _in_chat(task, data, context)
         most = int(context.limits.max_value_bytes * MESSAGES_SHARE)
         state = await self._agents.run(
             task, context, lambda begun: context.keep(lambda: _outputs(begun, most))
@@ -109,6 +117,22 @@ class AgentNode:
         inputs = {} if data.inputs is None else data.inputs.render({}, context.limits)
         agent = LinkedAgent(data.agent, await linked_tools(context), inputs)
         return Toolset(agents=(agent,))
+
+
+def _in_chat(task: AgentTask, data: AgentData, context: FlowContext) -> AgentTask:
+    """Give an entry agent the whole chat, and the user's tools if they are let through.
+
+    What its step says that it is asked takes the place of the newest message.
+    """
+    chat = context.services.get(ChatInput)
+    if chat is None or not context.service(ChatScope).is_entry_agent(context.path):
+        return task
+    said = chat.messages if data.input is None else (*chat.messages[:-1], *task.messages[-1:])
+    definition = task.definition
+    if chat.user_tools and context.service(ChatScope).include_user_tools(context.path):
+        brought = [ToolUse.model_validate(tool) for tool in chat.user_tools]
+        definition = definition.model_copy(update={"tools": [*definition.tools, *brought]})
+    return replace(task, definition=definition, messages=said)
 
 
 def _outputs(state: AgentState, max_bytes: int) -> dict[str, Any]:

@@ -1,0 +1,298 @@
+"""Threads: begin one, say something, answer once more, edit, go on, stop, look."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from app.api import problem_types as types
+from app.api.api_request import ApiRequest, ApiRoute
+from app.api.documentation import (
+    EVENT_STREAM,
+    EVERY_BODY,
+    EVERY_RUN_ROUTE,
+    RUN_HEADERS,
+    Responses,
+    answers,
+    operation_id,
+)
+from app.api.routes.events import stream_of
+from app.api.run_body import POST_HEADERS, idempotency_key
+from app.api.run_views import CancelReceipt, Links
+from app.api.thread_admission import hash_of
+from app.api.thread_body import (
+    AnswerBody,
+    CancelThreadBody,
+    EditBody,
+    GoOnBody,
+    MessageBody,
+    MessageIdPath,
+    MessagesQuery,
+    NewThreadBody,
+    ThreadIdPath,
+    ThreadQuery,
+)
+from app.api.thread_views import CancelledThread, MessageList, ThreadList, ThreadView, TurnView
+from app.chats.service import Answered, Turn
+from app.chats.thread import Thread, ThreadNotFoundError
+from app.runs.run import NewRun, RunKey
+
+router = APIRouter(
+    prefix="/threads",
+    tags=["threads"],
+    route_class=ApiRoute,
+    generate_unique_id_function=operation_id,
+)
+
+_FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND)
+_MESSAGES_FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND, types.MESSAGE_NOT_FOUND)
+_ANSWERED: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE,
+        *EVERY_BODY,
+        types.THREAD_NOT_FOUND,
+        types.MESSAGE_NOT_FOUND,
+        types.ANSWER_NOT_ENDED,
+        types.THREAD_FULL,
+        types.RUN_CONFLICT,
+        types.IDEMPOTENCY_MISMATCH,
+        types.QUEUE_FULL,
+        types.TOO_MANY_STREAMS,
+    ),
+    200: {
+        "description": "It had been accepted before. With `Accept: text/event-stream` the events of"
+        " the run instead, until it has ended.",
+        "model": TurnView,
+        "headers": RUN_HEADERS,
+        "content": {"text/event-stream": EVENT_STREAM},
+    },
+    202: {
+        "description": "Accepted: the messages and the run are stored and survive any crash.",
+        "model": TurnView,
+        "headers": RUN_HEADERS,
+    },
+}
+_ANSWERING: dict[str, Any] = {
+    "status_code": HTTPStatus.ACCEPTED,
+    "response_model": TurnView,
+    "responses": _ANSWERED,
+    "openapi_extra": {"parameters": POST_HEADERS[:1]},
+}
+_NOTHING_MORE = AnswerBody()
+_AS_IT_WAS = GoOnBody()
+_NO_REASON = CancelThreadBody()
+
+NextTurn = Callable[[Thread], Awaitable[Turn]]
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_CONFLICT),
+        200: {"description": "The same thread had been begun before.", "model": ThreadView},
+    },
+)
+async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Response) -> ThreadView:
+    """Begin a thread, in which an agent or a graph answers.
+
+    Repeating a request under the same `thread_id` returns the thread it made.
+    """
+    api = request.api
+    thread = await api.thread_runs.new_thread(body, request.caller.tenant)
+    stored, created = await api.chats.store.create(thread)
+    response.headers["Location"] = f"{request.root}/threads/{stored.thread_id}"
+    if not created:
+        response.status_code = HTTPStatus.OK
+    return ThreadView.of(stored)
+
+
+@router.get("", responses=answers(*EVERY_RUN_ROUTE))
+async def list_threads(query: Annotated[ThreadQuery, Query()], request: ApiRequest) -> ThreadList:
+    """List threads, newest first, without what answers in them."""
+    store = request.api.chats.store
+    page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
+    return ThreadList.of(page)
+
+
+@router.get("/{thread_id}", responses=_FOUND)
+async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView:
+    """Return a thread, without its messages."""
+    return ThreadView.of(await request.api.chats.thread(request.caller.tenant, thread_id))
+
+
+@router.delete(
+    "/{thread_id}",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={**_FOUND, 204: {"description": "It is gone with its messages; their runs stay."}},
+)
+async def delete_thread(thread_id: ThreadIdPath, request: ApiRequest) -> None:
+    """Delete a thread and its messages. Runs that work go on; cancel them first."""
+    if not await request.api.chats.store.delete(request.caller.tenant, thread_id):
+        raise ThreadNotFoundError(thread_id)
+
+
+@router.get("/{thread_id}/messages", responses=_MESSAGES_FOUND)
+async def list_messages(
+    thread_id: ThreadIdPath, query: Annotated[MessagesQuery, Query()], request: ApiRequest
+) -> MessageList:
+    """Return a branch of a thread from its first message on, the newest one unless told otherwise.
+
+    The answers are what their runs came to so far.
+    """
+    chats = request.api.chats
+    thread = await chats.thread(request.caller.tenant, thread_id)
+    tree = await chats.tree(thread)
+    if query.tree:
+        return MessageList.of(tree.messages, tree)
+    branch = await chats.with_contents(thread, tree.branch_through(query.leaf))
+    return MessageList.of(branch, tree)
+
+
+@router.post("/{thread_id}/messages", **_ANSWERING)
+async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiRequest) -> Response:
+    """Say something, and have it answered by a run.
+
+    With `Accept: text/event-stream` the answer is the run's events as they come.
+    """
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.saying(thread, body.content, body.parent_id)
+
+    return await _Action(request, "send", None, body, turn).answer(thread_id)
+
+
+@router.post("/{thread_id}/messages/{message_id}/edit", **_ANSWERING)
+async def edit_message(
+    thread_id: ThreadIdPath, message_id: MessageIdPath, body: EditBody, request: ApiRequest
+) -> Response:
+    """Say something else in the place of a message of the user, in a branch of its own.
+
+    The message and its answers stay in theirs.
+    """
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.editing(thread, message_id, body.content)
+
+    return await _Action(request, "edit", message_id, body, turn).answer(thread_id)
+
+
+@router.post("/{thread_id}/messages/{message_id}/retry", **_ANSWERING)
+async def retry_message(
+    thread_id: ThreadIdPath,
+    message_id: MessageIdPath,
+    request: ApiRequest,
+    body: AnswerBody = _NOTHING_MORE,
+) -> Response:
+    """Answer once more, beside an answer or to a message of the user, in a branch of its own."""
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.retrying(thread, message_id)
+
+    return await _Action(request, "retry", message_id, body, turn).answer(thread_id)
+
+
+@router.post("/{thread_id}/messages/{message_id}/continue", **_ANSWERING)
+async def continue_message(
+    thread_id: ThreadIdPath,
+    message_id: MessageIdPath,
+    request: ApiRequest,
+    body: GoOnBody = _AS_IT_WAS,
+) -> Response:
+    """Let an answer go on.
+
+    One that was halted, cancelled or failed goes on where it was, in an answer beside it that takes
+    over what its run has done; one that had come to its end is followed by another.
+    """
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.continuing(thread, message_id)
+
+    return await _Action(request, "continue", message_id, body, turn).answer(thread_id)
+
+
+@router.post(
+    "/{thread_id}/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={
+        **answers(
+            *EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_NOT_FOUND, types.TOO_MANY_PENDING_CANCELS
+        ),
+        202: {"description": "The requests are stored, also for runs that do not exist yet."},
+    },
+)
+async def cancel_thread(
+    thread_id: ThreadIdPath, request: ApiRequest, body: CancelThreadBody = _NO_REASON
+) -> CancelledThread:
+    """Cancel all answers of a thread that are being written."""
+    request.require_small()
+    chats, caller = request.api.chats, request.caller
+    thread = await chats.thread(caller.tenant, thread_id)
+    stopped = await chats.stop(thread, by=caller.name, reason=body.reason)
+    return CancelledThread(thread_id=thread_id, runs=[CancelReceipt.of(one) for one in stopped])
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """One request for an answer."""
+
+    request: ApiRequest
+    name: str
+    message_id: str | None
+    body: GoOnBody
+    turn: NextTurn
+
+    async def answer(self, thread_id: str) -> Response:
+        """Store the messages, accept the run, and show either both or its events."""
+        request, streams = self.request, self.request.api.streams
+        wants_events = "text/event-stream" in request.headers.get("accept", "")
+        if wants_events:
+            streams.enter()
+        try:
+            thread = await request.api.chats.thread(request.caller.tenant, thread_id)
+            answered = await self._answered(thread)
+            run_id = answered.accepted.run.key.run_id
+            view = TurnView.of(answered, await request.api.chats.tree(thread), request.root)
+        except BaseException:
+            if wants_events:
+                streams.leave()
+            raise
+        location = Links.of(run_id, request.root).self
+        if wants_events:
+            stream = await stream_of(run_id, request)
+            stream.headers["Location"] = location
+            return stream
+        status = HTTPStatus.ACCEPTED if answered.accepted.created else HTTPStatus.OK
+        headers = {"Location": location}
+        return Response(view.model_dump_json(), status, headers, media_type="application/json")
+
+    async def _answered(self, thread: Thread) -> Answered:
+        request, body = self.request, self.body
+        chats, admission = request.api.chats, request.api.thread_runs
+        key = idempotency_key(request.headers)
+        run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
+        hashed = hash_of(self.name, self.message_id, body)
+        turn: Answered | Turn | None = None
+        if body.run_id is not None or key is not None:
+            turn = await chats.earlier(thread, run_key.run_id, hashed)
+        if isinstance(turn, Answered):
+            return turn
+        turn = turn or await self.turn(thread)
+        new, ends = await self._new_run(thread, turn, run_key, hashed)
+        return await chats.answer(thread, turn, new, ends)
+
+    async def _new_run(
+        self, thread: Thread, turn: Turn, key: RunKey, hashed: str
+    ) -> tuple[NewRun, list[str]]:
+        api, body = self.request.api, self.body
+        if turn.goes_on is not None:
+            source = await api.chats.source(thread, turn.goes_on)
+            new = api.thread_runs.going_on(source, body, key, hashed)
+            return new, list(turn.goes_on.ends)
+        if not isinstance(body, AnswerBody):
+            named = ("budget", "deadline", "metadata")
+            body = AnswerBody.model_construct(**{name: getattr(body, name) for name in named})
+        new, ends = await api.thread_runs.new_run(thread, turn, body, key, hashed)
+        return new, list(ends)
