@@ -7,4 +7,4 @@ with connected() as client:
     print(
         run.status, run.result["answer"], "verified by", run.result["verification"]["confirmed_by"]
     )
-    print(client.explain_run(run.run_id))
+    print(client.explain_run(run.run_id).partition("\nWhere the time went")[0])

@@ -8,8 +8,8 @@ kept as hashes, and neither keys nor URLs are kept. An exchange is found by two 
   that a later evaluation of the same case finds it;
 - the *purpose* is the path of the call in its run, such as ``case/small/1/reprompt``.
 
-A run of which there is no case, because the service has made up its id, finds the exchange of the
-same purpose and request. A reply is replayed in parts to whoever asks for a stream.
+A run whose id has no colon, such as one that the service has made up, finds the exchange of the
+same purpose and request as well. A reply is replayed in parts to whoever asks for a stream.
 
 Of the attempts of a call the last one is kept, with its number: a failure that was final is
 replayed, and one that a retry got past is not.
@@ -233,9 +233,9 @@ class RecordedProvider:
         if origin is None:
             raise ModelError("recorded: the request belongs to no run", retryable=False)
         case, asked = case_of(origin.run_id), request_hash(model, request)
-        found = self._exchanges.get((case, origin.call)) or self._by_request.get(
-            (origin.call, asked)
-        )
+        found = self._exchanges.get((case, origin.call))
+        if found is None and case == origin.run_id:
+            found = self._by_request.get((origin.call, asked))
         why, fault = "there is no such exchange", None
         if found is None:
             # Once an endpoint is known to need a simpler form of JSON, it is asked in that form
