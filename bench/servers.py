@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.migrating import upgrade
 from bench.environments import ROOT
@@ -40,6 +42,25 @@ async def service(
     variables = {"DATABASE_URL": url, "SERVER_PORT": "0", "LOGGING_LEVEL": "warning"}
     async with _listening(command, {**variables, **(settings or {})}) as address:
         yield address
+
+
+@asynccontextmanager
+async def models() -> AsyncIterator[str]:
+    """Run a provider of models that takes no time; see ``bench/sides/model_server.py``."""
+    async with _listening((sys.executable, "-m", "bench.sides.model_server"), {}) as address:
+        yield address
+
+
+def asking(url: str) -> dict[str, str]:
+    """Return the settings of a service that asks the models at ``url``."""
+    named = {"PROVIDER": "openai", "BASE_URL": url, "API_KEY": "none", "MODEL": "turns-1"}
+    return {f"MODELS_SMALL_{name}": value for name, value in named.items()}
+
+
+def service_process() -> psutil.Process:
+    """Return the process of the service that runs now."""
+    (process,) = (each for each in psutil.Process().children() if "serve" in each.cmdline())
+    return process
 
 
 @asynccontextmanager

@@ -5,13 +5,14 @@ Most of the service is imported only once the settings are known to fit: it take
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from caseworker_client import AsyncCaseworkerClient
 
+from app.adapters.providers.recorded import Recorder
 from app.bootstrap.configuration import (
     StartupError,
     logged_settings,
@@ -28,8 +29,16 @@ T = TypeVar("T")
 DATABASE_AWAY = "database.url: the database does not answer, or refuses the user."
 
 
-def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaitable[None]]) -> None:
+def run_server(
+    *,
+    executes: bool,
+    migrate: bool,
+    started: Callable[[str], Awaitable[None]],
+    record: Path | None = None,
+) -> None:
     """Serve the API until the process gets a signal to end; ``started`` gets the URL.
+
+    ``record`` names a file to which the models are recorded.
 
     Raises:
         StartupError: the process cannot start.
@@ -37,8 +46,13 @@ def run_server(*, executes: bool, migrate: bool, started: Callable[[str], Awaita
     settings = logged_settings()
     from app.bootstrap.server import serve
 
-    with _database(settings, migrate=migrate) as url, _named_if_away():
-        serve(settings, url, executes=executes and settings.worker.enabled, started=started)
+    executes = executes and settings.worker.enabled
+    with (
+        _recorder(settings, record, {}) as recorder,
+        _database(settings, migrate=migrate) as url,
+        _named_if_away(),
+    ):
+        serve(settings, url, executes=executes, started=started, recorder=recorder)
 
 
 def run_worker(*, migrate: bool) -> None:
@@ -143,14 +157,35 @@ def _use_in_process(
     loaded = read_settings()
     warn_of_near_misses(loaded)
     settings = loaded.settings
-    from app.bootstrap.agents import begin_recording
     from app.bootstrap.server import use_in_process
 
     with (
-        closing(begin_recording(settings, record, about)) if record else nullcontext() as recorder,
+        _recorder(settings, record, about) as recorder,
         _database(settings, migrate=False) as url,
     ):
         return use_in_process(use, settings, url, recorder)
+
+
+@contextmanager
+def _recorder(
+    settings: Settings, record: Path | None, about: Mapping[str, Any]
+) -> Iterator[Recorder | None]:
+    """Return what keeps the replies of the models while the block runs, if a file is named.
+
+    Raises:
+        StartupError: the file cannot be written.
+    """
+    if record is None:
+        yield None
+        return
+    from app.bootstrap.agents import begin_recording
+
+    try:
+        recorder = begin_recording(settings, record, about)
+    except OSError as error:
+        raise StartupError(f"{record} cannot be written: {error.strerror}") from None
+    with closing(recorder):
+        yield recorder
 
 
 @contextmanager

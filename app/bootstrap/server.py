@@ -59,15 +59,22 @@ def build_app(process: Process) -> FastAPI:
     )
 
 
-def serve(settings: Settings, url: str, *, executes: bool, started: Started) -> None:
-    """Serve until the process gets a signal to end.
+def serve(
+    settings: Settings,
+    url: str,
+    *,
+    executes: bool,
+    started: Started,
+    recorder: Recorder | None = None,
+) -> None:
+    """Serve until the process gets a signal to end; a ``recorder`` keeps what models reply.
 
     Raises:
         StoreUnavailableError: the database does not answer.
         StartupError: an agent of the configured folder is wrong.
     """
     agents = read_agents(settings.agents.folder)
-    process = Process(settings, url, executes=executes)
+    process = Process(settings, url, executes=executes, recorder=recorder)
     app = build_app(process)
     app.openapi()  # takes a quarter of a second, in which nobody would be answered later
     config = uvicorn.Config(

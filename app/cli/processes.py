@@ -1,5 +1,6 @@
 """Commands of whoever runs the service: its processes, its configuration, its database."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,14 @@ def serve(
     demo: Annotated[
         bool, typer.Option("--demo", help="Post an example case to the service and show it.")
     ] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep in this file what the models reply, for the provider recorded to replay;"
+            " an earlier recording is replaced.",
+        ),
+    ] = None,
 ) -> None:
     """Serve the HTTP API."""
 
@@ -39,7 +48,7 @@ def serve(
             await _show_demo(url)
 
     with startup_errors():
-        run_server(executes=worker, migrate=migrate or demo, started=started)
+        run_server(executes=worker, migrate=migrate or demo, started=started, record=record)
 
 
 @cli.command()

@@ -8,6 +8,9 @@ kept as hashes, and neither keys nor URLs are kept. An exchange is found by two 
   that a later evaluation of the same case finds it;
 - the *purpose* is the path of the call in its run, such as ``case/small/1/reprompt``.
 
+A run whose id has no colon, such as one that the service has made up, finds the exchange of the
+same purpose and request as well. A reply is replayed in parts to whoever asks for a stream.
+
 Of the attempts of a call the last one is kept, with its number: a failure that was final is
 replayed, and one that a retry got past is not.
 """
@@ -26,6 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.llm.forms import ReplyForm
 from app.llm.ports import (
+    Delta,
     ModelEndpoint,
     ModelError,
     ModelFault,
@@ -40,6 +44,7 @@ FORMAT = 1
 _TODAY = re.compile(r'"today": "[A-Z][a-z]+, [A-Z][a-z]+ \d\d?, \d{4}"')
 _HASH_CHARS = 16
 _SIMPLER = (ReplyForm.JSON, ReplyForm.TEXT)
+_WORD = re.compile(r"\s*\S+\s*?|\s+$")
 
 
 class RecordingError(ValueError):
@@ -213,6 +218,9 @@ class RecordedProvider:
             raise RecordingError("the setting recording must name the file of a recording")
         self._file = Path(endpoint.recording).name
         self._exchanges = _read(Path(endpoint.recording), endpoint.model)
+        self._by_request = {
+            (each.purpose, each.request_hash): each for each in self._exchanges.values()
+        }
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         """Return the recorded reply.
@@ -224,28 +232,40 @@ class RecordedProvider:
         origin = request.origin
         if origin is None:
             raise ModelError("recorded: the request belongs to no run", retryable=False)
-        case = case_of(origin.run_id)
+        case, asked = case_of(origin.run_id), request_hash(model, request)
         found = self._exchanges.get((case, origin.call))
+        if found is None and case == origin.run_id:
+            found = self._by_request.get((origin.call, asked))
         why, fault = "there is no such exchange", None
         if found is None:
             # Once an endpoint is known to need a simpler form of JSON, it is asked in that form
             # alone; a replay in another order of cases asks for the better one, and is sent on.
             if any((case, f"{origin.call}/{form.value}") in self._exchanges for form in _SIMPLER):
                 why, fault = "it was asked in a simpler form", ModelFault.SCHEMA_REFUSED
-        elif found.request_hash != request_hash(model, request):
+        elif found.request_hash != asked:
             why = "the request has changed"
         elif failed := found.error:
             raise ModelError(
                 failed.message, retryable=False, status=failed.status, fault=failed.fault
             )
         elif found.reply is not None:
-            return found.reply
+            return _streamed(found.reply, request)
         place = f"case {case}, purpose {origin.call}, attempt {origin.attempt}"
         message = f"recorded: {place}: {why} in {self._file}; record it anew"
         raise ModelError(message, retryable=False, fault=fault)
 
     async def aclose(self) -> None:
         """Close nothing: the file was read at the beginning."""
+
+
+def _streamed(reply: ModelReply, request: ModelRequest) -> ModelReply:
+    """Return a reply; its texts go word by word to whoever asks for parts."""
+    if (on_delta := request.on_delta) is not None:
+        for word in _WORD.findall(reply.thinking):
+            on_delta(Delta("thinking", word))
+        for word in _WORD.findall(reply.text):
+            on_delta(Delta("content", word))
+    return reply
 
 
 def _read(path: Path, model: str) -> dict[tuple[str, str], RecordedExchange]:

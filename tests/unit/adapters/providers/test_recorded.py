@@ -17,6 +17,7 @@ from app.adapters.providers.recorded import (
     request_hash,
 )
 from app.llm.ports import (
+    Delta,
     Message,
     ModelEndpoint,
     ModelError,
@@ -97,6 +98,26 @@ async def test_a_reply_comes_back_as_it_was_in_any_later_run_of_the_case(tmp_pat
 
     assert await replay.complete("m", later) == REPLY
     assert await replay.complete("m", asking("eval-2:sum", "reprompt")) == silent
+
+
+async def test_a_run_whose_id_is_made_up_finds_what_was_asked_in_another(tmp_path: Path) -> None:
+    """By the purpose and the request; the text comes in parts to whoever wants them."""
+    said = replace(REPLY, text="forty two,\n  or so ", thinking="let me see")
+    unnamed = ModelRequest(messages=(Message(role="user", content="why?"),))
+
+    def origin(run_id: str, call: str = "plan") -> ModelRequest:
+        return replace(unnamed, origin=RequestOrigin(run_id=run_id, call=call))
+
+    replay = replaying(await recorded(tmp_path, (origin("one"), said)))
+    parts: list[Delta] = []
+
+    assert await replay.complete("m", replace(origin("two"), on_delta=parts.append)) == said
+    assert [part.text for part in parts if part.kind == "thinking"] == ["let", " me", " see"]
+    assert len(parts) > 5
+    assert "".join(part.text for part in parts if part.kind == "content") == said.text
+    for other in (origin("two", "answer"), replace(origin("two"), seed=4)):
+        with pytest.raises(ModelError, match="record it anew"):
+            await replay.complete("m", other)
 
 
 @pytest.mark.parametrize(

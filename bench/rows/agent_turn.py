@@ -1,0 +1,104 @@
+"""One turn of an agent: a call of a model, and of the tool that it wants (no target is set).
+
+What is measured is the time that the processor spends in the process of the agent; the provider of
+models is a process of its own. All sides have the same ten turns before them, with the same tool.
+"""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from caseworker_client import AsyncCaseworkerClient
+
+from bench.environments import Worker, own_environment, peer_environment, worker
+from bench.figures import Check, Figure, Target, ratio
+from bench.harness import OURS, Effort, Row, Side, interleaved
+from bench.servers import asking, database, models, service, service_process
+
+TURNS: Final = 10
+PYDANTIC_AI: Final = "pydantic-ai"
+AGNO: Final = "Agno"
+SERVED: Final = "the service"
+PEERS: Final = {
+    PYDANTIC_AI: ("pydantic_ai_turns", ("pydantic-ai-slim[openai]==2.68.0",)),
+    AGNO: ("agno_turns", ("agno==3.1.10", "openai==3.54.0")),
+}
+AT_MOST: Final = Target(must=1.0)
+
+
+async def measure(effort: Effort) -> Sequence[Figure]:
+    """Measure agents in a process of their own, and ours as a durable run of the service."""
+    times = effort.choose(20, 5)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(models())
+        sides = {OURS: await stack.enter_async_context(worker(own_environment(), "agent_turns"))}
+        for name, (script, requirements) in PEERS.items():
+            environment = await peer_environment(*requirements)
+            sides[name] = await stack.enter_async_context(worker(environment, script))
+        served = await stack.enter_async_context(
+            service(stack.enter_context(database()), settings=asking(url))
+        )
+        client = await stack.enter_async_context(AsyncCaseworkerClient(served))
+        return [
+            await _figure(sides, client, url, times, effort, streamed=streamed)
+            for streamed in (False, True)
+        ]
+
+
+async def _figure(
+    workers: dict[str, Worker],
+    client: AsyncCaseworkerClient,
+    url: str,
+    times: int,
+    effort: Effort,
+    *,
+    streamed: bool,
+) -> Figure:
+    asked: dict[str, Any] = {"url": url, "turns": TURNS, "times": times, "streamed": streamed}
+    sides = {name: _side(each, asked) for name, each in workers.items()}
+    sides[SERVED] = _served(client, times, streamed)
+    measured = await interleaved(sides, effort.rounds)
+    ours = measured[OURS]
+    checks = [
+        Check(what=f"against {name}", value=ratio(ours, measured[name]), target=AT_MOST)
+        for name in PEERS
+    ]
+    title = "Streamed" if streamed else "Not streamed"
+    return Figure(title=title, unit="ms a turn", sides=measured, checks=checks)
+
+
+def _side(asked: Worker, arguments: dict[str, Any]) -> Side:
+    async def measure() -> float:
+        return 1e3 * float(await asked.ask("turn", **arguments))
+
+    return measure
+
+
+def _served(client: AsyncCaseworkerClient, times: int, streamed: bool) -> Side:
+    agent = {
+        "name": "helper",
+        "prompt": {"system": "Compute with the tool."},
+        "tools": ["calculator"],
+        "model": {"name": f"turns-{TURNS}", "stream": streamed},
+    }
+    budget = {"max_llm_calls_small": 100, "max_tool_calls": 100}
+
+    async def measure() -> float:
+        process = service_process()
+        before = process.cpu_times()
+        for _ in range(times):
+            run = await client.run_agent(agent, "How much is it?", budget=budget, wait_seconds=30)
+            assert run.result is not None
+            assert run.result["turn_count"] == TURNS, run
+        after = process.cpu_times()
+        spent = after.user + after.system - before.user - before.system
+        return 1e3 * spent / times / TURNS
+
+    return measure
+
+
+ROW: Final = Row(
+    title="Turn of an agent",
+    peers=tuple(each for _, requirements in PEERS.values() for each in requirements),
+    measure=measure,
+)

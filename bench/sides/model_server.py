@@ -1,0 +1,110 @@
+"""A provider of models that takes no time: an OpenAI-compatible server in a process of its own.
+
+The name of the model says what it plays, so that it needs no state: ``turns-20`` asks for nineteen
+calls of the tool ``calculator`` and then answers; ``clock-50-20`` answers with 50 parts, 20
+ms apart, each of which is the time at which it was sent; ``wait-30`` answers after 30 s.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n%s\r\n\r\n"
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+ANSWER = "The calculator has worked out all of it, and this is what the answer looks like."
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of one connection."""
+    try:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+            await answer(json.loads(await reader.readexactly(length)), writer)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+async def answer(asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    """Play what the name of the model says."""
+    play, *numbers = asked["model"].split("-")
+    if play == "clock":
+        writer.write(HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked"))
+        for _ in range(int(numbers[0])):
+            await asyncio.sleep(int(numbers[1]) / 1000)
+            writer.write(sent(asked, {"content": f"{time.monotonic():.6f} "}))
+        writer.write(sent(asked, {}, "stop") + last(asked))
+        return
+    if play == "wait":
+        await asyncio.sleep(int(numbers[0]))
+    made = sum(message["role"] == "tool" for message in asked["messages"])
+    message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
+    if play == "turns" and made < int(numbers[0]) - 1:
+        function = {"name": "calculator", "arguments": json.dumps({"expression": f"{made} + 1"})}
+        call = {"id": f"call-{made}", "type": "function", "function": function}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    reason = "tool_calls" if "tool_calls" in message else "stop"
+    if asked.get("stream"):
+        writer.write(HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked"))
+        writer.write(b"".join(sent(asked, part) for part in parts(message)))
+        writer.write(sent(asked, {}, reason) + last(asked))
+        return
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    document = {**common(asked), "object": "chat.completion", "choices": [choice], "usage": USAGE}
+    body = json.dumps(document).encode()
+    writer.write(HEAD % (b"application/json", b"Content-Length: %d" % len(body)) + body)
+
+
+def parts(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message in the parts that a stream brings."""
+    for word in (message["content"] or "").split():
+        yield {"role": "assistant", "content": f"{word} "}
+    for index, call in enumerate(message.get("tool_calls", ())):
+        function = call["function"]
+        begun = {**call, "index": index, "function": {**function, "arguments": ""}}
+        yield {"role": "assistant", "tool_calls": [begun]}
+        written = {"index": index, "function": {"arguments": function["arguments"]}}
+        yield {"tool_calls": [written]}
+
+
+def common(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return what every document of an answer holds."""
+    return {"id": "chatcmpl-1", "created": 1_700_000_000, "model": asked["model"]}
+
+
+def sent(asked: dict[str, Any], delta: dict[str, Any], reason: str | None = None) -> bytes:
+    """Return one event of a stream."""
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return _event({**common(asked), "object": "chat.completion.chunk", "choices": [choice]})
+
+
+def last(asked: dict[str, Any]) -> bytes:
+    """Return the end of a stream, with what it has used."""
+    usage = {**common(asked), "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
+    return _event(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return _chunk(b"data: " + json.dumps(document).encode() + b"\n\n")
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+async def main() -> None:
+    """Listen on any free port, say which, and serve until the process is ended."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=4096)
+    port = server.sockets[0].getsockname()[1]
+    sys.stdout.write(f"listens on http://127.0.0.1:{port}/v1\n")
+    sys.stdout.flush()
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
