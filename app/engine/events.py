@@ -72,6 +72,9 @@ class Event:
     once: str | None = None
     """A key inside the run, such as ``step|turn_start|3``: if an earlier execution of the run has
     stored an event with this key, this one is dropped."""
+    answer_of: str | None = None
+    """The key of the call with which the texts are journaled that the step's parts of an answer
+    before this event make up: they need not be stored with those as well."""
 
 
 def call_ended(

@@ -101,6 +101,8 @@ class Completion:
     """What the model has shown of its reasoning."""
     provider_state: Mapping[str, Any] | None = None
     """What its provider wants to see again; see :attr:`Message.provider_state`."""
+    call_key: str | None = None
+    """Of the call with which this very text is journaled."""
 
     @property
     def message(self) -> Message:
@@ -110,6 +112,7 @@ class Completion:
             content=self.text,
             tool_calls=self.tool_calls,
             provider_state=self.provider_state,
+            result_of=self.call_key,
         )
 
     @property
@@ -177,18 +180,15 @@ class Exchange:
             "tools": [tool.name for tool in request.tools] or None,
         }
 
-    def note_stored(self, value: Mapping[str, Any]) -> None:
-        """Note in the log that the prompt is stored, and with it the journaled answer."""
+    def note_stored(self) -> None:
+        """Note in the log that the prompt is stored."""
         log, count = self.log, len(self.request.messages)
         if log is None or (log.stored is not None and log.stored.messages > count):
             return
-        key = self.key.text
         log.stored = StoredPrompt(
-            call_key=key if log.stored is None else log.stored.call_key,
+            call_key=self.key.text if log.stored is None else log.stored.call_key,
             messages=count,
             parameters=self.parameters,
-            reply_key=key,
-            reply=completion_of(self, value, wants_json=False).message,
         )
 
 
@@ -254,8 +254,8 @@ class Exchanges:
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
         if before is None or before.request_hash == call.request_hash:
-            exchange.note_stored(value)
-        return completion_of(exchange, value, wants_json=exchange.wants_json)
+            exchange.note_stored()
+        return completion_of(exchange, value)
 
     def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
         """Return what a trace keeps of a request: of a conversation, what it adds."""
@@ -264,7 +264,7 @@ class Exchanges:
             messages = [_shown_message(message) for message in exchange.request.messages]
             return self._payloads.prompt(messages, exchange.parameters)
         added = exchange.request.messages[stored.messages :]
-        messages = [stored.refers_to(message) or _shown_message(message) for message in added]
+        messages = [message.reference or _shown_message(message) for message in added]
         same = stored.parameters == exchange.parameters
         shown = self._payloads.prompt(messages, {} if same else exchange.parameters)
         after = {"call_key": stored.call_key, "messages": stored.messages}
@@ -357,11 +357,13 @@ def _shown_message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": message.content, **message.extras()}
 
 
-def completion_of(exchange: Exchange, value: Mapping[str, Any], *, wants_json: bool) -> Completion:
+def completion_of(exchange: Exchange, value: Mapping[str, Any]) -> Completion:
     """Return an answer as it was journaled, or the JSON in it."""
     cost = value["cost_usd"]
+    text = read_json(value["text"]) if exchange.wants_json else value["text"]
     read = {
-        "text": read_json(value["text"]) if wants_json else value["text"],
+        "text": text,
+        "call_key": exchange.key.text if text == value["text"] else None,
         "cost_usd": None if cost is None else Decimal(cost),
         "provider": exchange.model.provider.name,
         "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),

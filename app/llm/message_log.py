@@ -24,18 +24,6 @@ class StoredPrompt:
     """Of the call that has stored the beginning."""
     messages: int
     parameters: Mapping[str, Any]
-    reply_key: str
-    """Of the last call."""
-    reply: Message
-    """Its answer, which is stored with it."""
-
-    def refers_to(self, message: Message) -> dict[str, Any] | None:
-        """Return a message as the name of the call that stores it; None if none does."""
-        if message == self.reply:
-            return {"role": message.role, "reply_of": self.reply_key}
-        if message.result_of is not None:
-            return {"role": message.role, **message.extras(), "result_of": message.result_of}
-        return None
 
 
 class MessageLog(Sequence[Message]):

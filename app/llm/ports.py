@@ -49,8 +49,18 @@ class Message:
     """JSON that the provider of an assistant's message wants to see again with it, such as the
     signature of its thinking; others ignore it."""
     result_of: str | None = field(default=None, compare=False)
-    """Of a ``tool`` message: the key of the journaled call whose result its content is, as compact
-    JSON and unabridged. It is not sent; what is stored of a prompt names the call instead."""
+    """The key of the journaled call that has brought it: of an assistant's message the call of the
+    model whose answer it is, of a ``tool`` message the call whose result its content is, as compact
+    JSON and unabridged. It is not sent; what is stored of the message names the call instead."""
+
+    @property
+    def reference(self) -> dict[str, Any] | None:
+        """What is stored of it where the call that has brought it is stored; None if none has."""
+        if self.result_of is None:
+            return None
+        if self.role == "assistant":
+            return {"role": self.role, "reply_of": self.result_of}
+        return {"role": self.role, **self.extras(), "result_of": self.result_of}
 
     def extras(self) -> dict[str, Any]:
         """Return what it carries beside role and content, as JSON; nothing if it is plain text."""

@@ -4,11 +4,11 @@ Each call stores the messages that it adds, and after how many messages they sta
 is the answer of a call, or the result of one, names that call.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.engine.ports import CallOutcome
+from app.nodes.agent.references import REPLY_OF, key_in_message, whole_message
 from app.runs.run import CallRecord
 
 AFTER = "after"
@@ -51,13 +51,9 @@ def whole_request(
 
 def _full(message: Any, values: Mapping[Any, Any], shown: Callable[[Any], Any]) -> Any:
     """Return a message with the result of the call that it names, if that can be shown."""
-    if (key := message.get("reply_of")) in values:
-        reply = shown(values[key]) or {}
-        found = {name: reply[name] for name in ("tool_calls", "provider_state") if name in reply}
-        return {"role": message["role"], "content": reply.get("text", ""), **found}
-    if (key := message.get("result_of")) in values:
-        content = json.dumps(shown(values[key]), ensure_ascii=False, separators=(",", ":"))
-        return {name: message[name] for name in message if name != "result_of"} | {
-            "content": content
-        }
-    return message
+    key = key_in_message(message)
+    if key not in values:
+        return message
+    value = shown(values[key]) or {}
+    state = value.get("provider_state") if REPLY_OF in message else None
+    return whole_message(message, value) | ({"provider_state": state} if state else {})

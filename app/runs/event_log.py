@@ -4,17 +4,20 @@ An event gets its number and its time when it is emitted, and both stay: numbers
 over all executions of a run. Every write carries all events that no answer has confirmed yet, also
 those that an earlier write carries that is still under way. So whichever of several writes arrives,
 or is given up, the store never holds an event without those before it; what it holds already it
-leaves as it is. What an owner lost with its process was never stored and does not exist: the next
-owner counts on from the last event that was.
+leaves as it is, but for the text of an answer that is journaled by then: such a part is written
+once more, with the key of the call in place of the text. What an owner lost with its process was
+never stored and does not exist: the next owner counts on from the last event that was.
 """
 
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
+from app.nodes.agent.references import part_in
 from app.runs.run import EventRecord, RunStatus
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
 
@@ -57,17 +60,21 @@ class EventLog:
         self.size_bytes = 0
         """Of the data of all events so far."""
         self._now = now
-        self._fresh: list[tuple[Event, Mapping[str, Any], float]] = []
+        self._fresh: list[_Fresh] = []
         self._numbered: list[EventRecord] = []
+        self._parts: dict[tuple[str | None, str], list[_Fresh]] = {}
+        """The parts of answers that are not journaled yet, by step and type, from offset 0 on."""
+        self._shortened: list[EventRecord] = []
+        """Parts that are stored with texts that are journaled now."""
 
     def __bool__(self) -> bool:
         """Tell whether there is an event that may not be stored yet."""
-        return bool(self._fresh or self._numbered)
+        return bool(self._fresh or self._numbered or self._shortened)
 
     @property
     def streams(self) -> bool:
         """Whether the last event is a part of an answer that was not sent to the store yet."""
-        return bool(self._fresh) and self._fresh[-1][0].type in STREAMED
+        return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
 
     def add(self, event: Event) -> None:
         """Take an event.
@@ -85,7 +92,30 @@ class EventLog:
         # What the gateway tells of calls is its own, and JSON: nobody else changes it.
         own = not event.data or event.type in CALLS
         data = event.data if own else self._frozen(event)
-        self._fresh.append((event, data, self._now()))
+        if event.answer_of is not None:
+            self._shorten(event.step_id, event.answer_of)
+        fresh = _Fresh(event, data, self._now())
+        self._fresh.append(fresh)
+        if event.type in STREAMED:
+            parts = self._parts.setdefault((event.step_id, event.type), [])
+            if not data.get("offset"):
+                parts.clear()
+            parts.append(fresh)
+
+    def _shorten(self, step_id: str | None, call_key: str) -> None:
+        """Leave the texts of a step's answer to the call that they are journaled with."""
+        for kind in STREAMED:
+            for part in self._parts.pop((step_id, kind), ()):
+                part.data = part_in(call_key, part.data)
+                record = part.record
+                if record is None:
+                    continue
+                shorter = replace(record, data=part.data)
+                at = record.seq - self._numbered[0].seq if self._numbered else -1
+                if at < 0:
+                    self._shortened.append(shorter)
+                else:
+                    self._numbered[at] = shorter
 
     def _frozen(self, event: Event) -> Any:
         """Return the data of an event as the store will give it back."""
@@ -104,17 +134,23 @@ class EventLog:
 
     def unconfirmed(self) -> tuple[EventRecord, ...]:
         """Return everything that may not be stored yet, in order."""
-        for event, data, at in self._fresh:
+        for each in self._fresh:
             self._last_seq += 1
-            self._numbered.append(_record(self._last_seq, event, data, at))
+            each.record = _record(self._last_seq, each.event, each.data, each.at)
+            self._numbered.append(each.record)
         self._fresh.clear()
-        return tuple(self._numbered)
+        return (*self._shortened, *self._numbered)
 
     def confirm(self, stored: Sequence[EventRecord]) -> None:
         """Forget events that are stored now."""
+        if self._shortened:
+            known = set(map(id, stored))
+            self._shortened = [each for each in self._shortened if id(each) not in known]
         if stored and self._numbered:
-            beyond = stored[-1].seq - self._numbered[0].seq + 1
-            del self._numbered[: max(0, beyond)]
+            beyond = max(0, stored[-1].seq - self._numbered[0].seq + 1)
+            ended = zip(self._numbered[:beyond], stored[-beyond:], strict=False)
+            self._shortened += (ours for ours, theirs in ended if ours is not theirs)
+            del self._numbered[:beyond]
 
     def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
         """Return everything that may not be stored yet, and behind it an event that is not kept.
@@ -123,6 +159,16 @@ class EventLog:
         """
         pending = self.unconfirmed()
         return (*pending, _record(self._last_seq + 1, event, event.data, self._now()))
+
+
+@dataclass(slots=True)
+class _Fresh:
+    """An event that has no number yet, or had none when it was emitted."""
+
+    event: Event
+    data: Mapping[str, Any]
+    at: float
+    record: EventRecord | None = None
 
 
 def _record(seq: int, event: Event, data: Mapping[str, Any], at: float) -> EventRecord:

@@ -22,6 +22,7 @@ from app.runs.ports import (
     RunFilter,
     RunStore,
 )
+from app.runs.put_back import whole_events, whole_run
 from app.runs.replay import graph_of
 from app.runs.run import CallRecord, CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -67,7 +68,8 @@ class RunService:
 
         Raises what :meth:`RunStore.accept` does.
         """
-        return await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
+        accepted = await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
+        return replace(accepted, run=await whole_run(self._store, accepted.run))
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
         """Store a cancel request; it is kept even if the run does not exist yet.
@@ -90,7 +92,7 @@ class RunService:
         run = await self._store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)
-        return run
+        return await whole_run(self._store, run)
 
     async def with_usage(self, run: Run) -> Run:
         """Return a run that is worked on with what it has spent so far.
@@ -114,7 +116,9 @@ class RunService:
         """
         run = await self._store.earlier(key, idempotency_key)
         same = run is not None and run.request_hash == request_hash
-        return Accepted(run, created=False) if run is not None and same else None
+        if run is None or not same:
+            return None
+        return Accepted(await whole_run(self._store, run), created=False)
 
     def stop_waiting(self) -> None:
         """Answer callers that wait for a run with the run as it stands; end what is followed."""
@@ -134,7 +138,8 @@ class RunService:
         pause, longest = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
-            run = await self._until_ended_here(key, until) or await self.get(key)
+            run = await self._until_ended_here(key, until)
+            run = await (self.get(key) if run is None else whole_run(self._store, run))
             left = until - time.monotonic()
             if run.finished or left <= 0 or self._closing.is_set():
                 return run
@@ -146,7 +151,7 @@ class RunService:
         page = await self._store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)
-        return page
+        return replace(page, events=await whole_events(self._store, key, page.events))
 
     async def follow(
         self, key: RunKey, *, after: int = 0

@@ -19,6 +19,7 @@ from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
 from app.nodes.catalog import NodeCatalog
 from app.runs.plan import RunGraphs
+from app.runs.put_back import whole_events, whole_run
 from app.runs.run import EventRecord, NewRun, Run, RunKind, RunRequest
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolPolicy, ToolRegistry
@@ -123,6 +124,8 @@ class Tale:
     draining: list[asyncio.Task[None]] = field(default_factory=list)
     ended: bool = False
     final: Run = field(init=False)
+    events: Sequence[EventRecord] = ()
+    """The log of the run as a client reads it."""
 
     @property
     def budget(self) -> Budget:
@@ -132,12 +135,6 @@ class Tale:
     def reached(self, what: str) -> None:
         """Note that a call has reached the outside."""
         self.made.append((what, len(self.processes)))
-
-    @property
-    def events(self) -> Sequence[EventRecord]:
-        """The log of the run."""
-        row = self.store.rows[KEY]
-        return [row.events[seq] for seq in sorted(row.events)]
 
     async def play(self) -> None:
         """Play the run to its end."""
@@ -159,8 +156,10 @@ class Tale:
             assert await self._process().take() is not None
             if self.interrupted < self.losses:
                 loop().call_later(random.Random(self.seed).uniform(0, 1), self.strike)
-        self.ended, self.final = True, found
+        self.ended, self.final = True, await whole_run(self.store, found)
         await asyncio.sleep(200)
+        stored = self.store.rows[KEY].events
+        self.events = await whole_events(self.store, KEY, [stored[seq] for seq in sorted(stored)])
 
     def strike(self) -> None:
         """End the process that executes the run, politely or not."""

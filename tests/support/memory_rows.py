@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from app.engine.events import STEP_ENDS, STEP_STARTED
+from app.nodes.agent.references import TEXT_OF
 from app.runs.errors import SourceNotEndedError, SourceNotFoundError
 from app.runs.going_on import NodeLine, taken_over
 from app.runs.ports import SpentSoFar
@@ -85,6 +86,8 @@ def write_events(row: Row, records: Iterable[EventRecord]) -> None:
     kept = dict(row.events)
     for record in records:
         if record.seq in kept:
+            if TEXT_OF in record.data and TEXT_OF not in kept[record.seq].data:
+                kept[record.seq] = replace(kept[record.seq], data=as_json(record.data))
             continue
         for stored in kept.values():
             assert not _contradict(stored, record), f"{stored} and {record}"

@@ -174,11 +174,13 @@ _WRITE_EVENTS = """
     INSERT INTO events (tenant_id, run_id, seq, ts, type, step_id, node_id, data, once_key)
     SELECT tenant_id, run_id, seq, ts, type, step_id, node_id, data, once_key
     FROM {events}
-    ON CONFLICT (tenant_id, run_id, seq) DO NOTHING
+    ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET data = excluded.data
+    WHERE excluded.data ? 'text_of' AND NOT events.data ? 'text_of'
 """
 
 WRITE_EVENTS = _WRITE_EVENTS.format(events=_EVENTS)
-"""Write events of a run that this transaction has locked; one that is stored stays as it is."""
+"""Write events of a run that this transaction has locked; one that is stored stays as it is, but
+for a text that is stored with a call by now."""
 
 
 def _written_by(owner: str) -> str:

@@ -25,15 +25,13 @@ from app.engine.events import (
 )
 from app.llm.gateway import Completion
 from app.llm.ports import Delta, ToolCall
+from app.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS, TEXT_OF, shown
 from app.nodes.templates import compact
-from app.observability.redaction import redact_text
 from app.tools.ports import ToolResult
 
 MERGE_SECONDS = 0.02
 """How long a part of an answer waits for the next one, unless nothing was emitted for as long."""
 CHUNK_CHARS = 2048
-MAX_SHOWN_CHARS = 4000
-"""Of the arguments and of the result of a tool in an event."""
 
 _KINDS: Mapping[str, str] = {"thinking": THINKING, "content": CONTENT_CHUNK}
 
@@ -45,6 +43,7 @@ class TurnActivity:
         self._context = context
         self._number = number
         self._stream: _Stream | None = None
+        self._answer_of: str | None = None
 
     def start(self) -> None:
         """Begin the turn."""
@@ -58,11 +57,11 @@ class TurnActivity:
     def answered(self, completion: Completion, name: str) -> None:
         """Show the answer as far as it was not shown, and what it has used."""
         usage_key = f"{USAGE}|{self._number}|{name}"
-        shown = {"thinking": "", "content": ""}
+        written = {"thinking": "", "content": ""}
         if self._stream is not None:
-            shown, self._stream = self._stream.close(), None
+            written, self._stream = self._stream.close(), None
         for kind, text in (("thinking", completion.thinking), ("content", completion.text)):
-            if shown[kind] == text:
+            if written[kind] == text:
                 continue
             for offset in range(0, len(text), CHUNK_CHARS):
                 part = text[offset : offset + CHUNK_CHARS]
@@ -73,18 +72,33 @@ class TurnActivity:
             "tokens_out": completion.tokens_out,
             "cost_usd": None if cost is None else float(cost),
         }
-        self._emit(USAGE, used, usage_key)
+        self._answer_of = completion.call_key
+        self._emit(USAGE, used, usage_key, answer_of=completion.call_key)
 
     def tool_started(self, index: int, call: ToolCall) -> None:
         """Show a call of a tool, which is the ``index``-th of the turn."""
-        shown = {"id": call.id, "name": call.name, "arguments": _shown(call.arguments)}
-        self._once(TOOL_CALL_START, {"tool_call": shown}, index)
+        called: dict[str, Any] = {"id": call.id, "name": call.name}
+        if self._answer_of is None or len(call.arguments) < LEAST_CHARS:
+            called["arguments"] = shown(call.arguments)
+            self._once(TOOL_CALL_START, {"tool_call": called}, index)
+        else:
+            called["index"] = index
+            about = {"tool_call": called, TEXT_OF: self._answer_of}
+            self._once(TOOL_CALL_START, about, index)
 
-    def tool_ended(self, index: int, call: ToolCall, result: ToolResult) -> None:
-        """Show the end of a call."""
-        about = {"tool_call_id": call.id, "name": call.name, "result": _shown(compact(result))}
+    def tool_ended(
+        self, index: int, call: ToolCall, result: ToolResult, stored_as: str | None = None
+    ) -> None:
+        """Show the end of a call; ``stored_as`` is the key under which its result is journaled."""
+        about = {"tool_call_id": call.id, "name": call.name}
         if "error" in result:
-            about["error"] = _shown(str(result["error"]))
+            about["error"] = shown(str(result["error"]))
+            stored_as = None
+        text = compact(result)
+        if stored_as is not None and LEAST_CHARS <= len(text) <= MAX_SHOWN_CHARS:
+            about[TEXT_OF] = stored_as
+        else:
+            about["result"] = shown(text)
         self._once(TOOL_CALL_END, about, index)
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
@@ -109,7 +123,13 @@ class TurnActivity:
     def _once(self, kind: str, data: Mapping[str, Any], *which: object) -> None:
         self._emit(kind, data, "|".join(map(str, (kind, self._number, *which))))
 
-    def _emit(self, kind: str, data: Mapping[str, Any], key: str | None = None) -> None:
+    def _emit(
+        self,
+        kind: str,
+        data: Mapping[str, Any],
+        key: str | None = None,
+        answer_of: str | None = None,
+    ) -> None:
         context = self._context
         if context.run.events is None:
             return
@@ -120,6 +140,7 @@ class TurnActivity:
             node_id=context.trace_parent,
             data={"turn_number": self._number, **data},
             once=None if key is None else f"{path}|{key}",
+            answer_of=answer_of,
         )
         context.run.events.emit(event)
 
@@ -132,6 +153,8 @@ class _Stream:
         self._attempt = 0
         self._shown: dict[str, list[str]] = {"thinking": [], "content": []}
         self._offsets = {"thinking": 0, "content": 0}
+        self._outdated: set[str] = set()
+        """The kinds of which an earlier attempt was shown and nothing of this one."""
         self._waiting: list[str] = []
         self._waiting_chars = 0
         self._kind = "content"
@@ -142,6 +165,7 @@ class _Stream:
         """Take a part; a new attempt begins the answer anew."""
         if attempt != self._attempt:
             self._attempt = attempt
+            self._outdated |= {kind for kind, parts in self._shown.items() if parts}
             self._waiting, self._waiting_chars = [], 0
             self._shown = {"thinking": [], "content": []}
             self._offsets = {"thinking": 0, "content": 0}
@@ -159,6 +183,8 @@ class _Stream:
     def close(self) -> dict[str, str]:
         """Emit the rest; return everything that was shown, by kind."""
         self._flush()
+        for kind in self._outdated:
+            self._emit(_KINDS[kind], {"offset": 0, "content": ""})
         if self._timer is not None:
             self._timer.cancel()
         return {kind: "".join(parts) for kind, parts in self._shown.items()}
@@ -173,11 +199,8 @@ class _Stream:
         self._waiting, self._waiting_chars = [], 0
         self._quiet_until = asyncio.get_running_loop().time() + MERGE_SECONDS
         self._shown[kind].append(text)
+        self._outdated.discard(kind)
         for start in range(0, len(text), CHUNK_CHARS):
             part = text[start : start + CHUNK_CHARS]
             self._emit(_KINDS[kind], {"offset": self._offsets[kind], "content": part})
             self._offsets[kind] += len(part)
-
-
-def _shown(text: str) -> str:
-    return redact_text(text, max_chars=MAX_SHOWN_CHARS)

@@ -97,8 +97,11 @@ class Conversation:
         """Return what is sent as texts alone, for a model that is offered no tools."""
         return list(plain(self._window))
 
-    def shown(self, max_bytes: int) -> dict[str, Any]:
-        """Return all messages as JSON, the oldest left out if they are too many bytes."""
+    def shown(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
+        """Return all messages as JSON, the oldest left out if they are too many bytes.
+
+        With ``named`` those that a journaled call has brought are named by its key alone.
+        """
         found: list[dict[str, Any]] = []
         left = max_bytes
         for message in reversed(self.messages):
@@ -109,7 +112,7 @@ class Conversation:
                     "messages": found[::-1],
                     "messages_left_out": len(self.messages) - len(found),
                 }
-            found.append(one)
+            found.append((message.reference if named else None) or one)
         return {"messages": found[::-1]}
 
 

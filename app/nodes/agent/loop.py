@@ -67,8 +67,11 @@ class AgentState:
         self.output, self.raw_content = answer.output, answer.raw
         self.output_valid = answer.valid
 
-    def result(self, max_bytes: int) -> dict[str, Any]:
-        """Return everything that is to be said of it, with as many messages as fit."""
+    def result(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
+        """Return everything that is to be said of it, with as many messages as fit.
+
+        With ``named`` messages that are journaled are named by the key of their call.
+        """
         return {
             "success": self.success,
             "output": self.output,
@@ -76,7 +79,7 @@ class AgentState:
             "raw_content": self.raw_content,
             "terminate_reason": self.terminate_reason,
             "turn_count": self.turns,
-            **self.conversation.shown(max_bytes),
+            **self.conversation.shown(max_bytes, named=named),
         }
 
 

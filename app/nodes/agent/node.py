@@ -105,10 +105,11 @@ class AgentNode:
         task = data.task(inputs, context.limits, await linked_tools(context))
         task = _in_chat(task, data, context)
         most = int(context.limits.max_value_bytes * MESSAGES_SHARE)
+        named = _is_for_readers(context)
         state = await self._agents.run(
-            task, context, lambda begun: context.keep(lambda: _outputs(begun, most))
+            task, context, lambda begun: context.keep(lambda: _outputs(begun, most, named=named))
         )
-        return ExecutionResult(_outputs(state, most))
+        return ExecutionResult(_outputs(state, most, named=named))
 
     async def materialize(
         self, data: AgentData, output_handle: str, context: FlowContext
@@ -135,8 +136,17 @@ def _in_chat(task: AgentTask, data: AgentData, context: FlowContext) -> AgentTas
     return replace(task, definition=definition, messages=said)
 
 
-def _outputs(state: AgentState, max_bytes: int) -> dict[str, Any]:
-    outputs: dict[str, Any] = {RESULT: state.result(max_bytes)}
+def _is_for_readers(context: FlowContext) -> bool:
+    """Return whether nothing but the result of a stored run takes the outputs of a step.
+
+    Readers of that get the messages that are named by their calls put back.
+    """
+    alone = not context.runtime.outgoing_edges(context.node_id)
+    return alone and context.run.journal is not None and "/" not in context.path.text
+
+
+def _outputs(state: AgentState, max_bytes: int, *, named: bool) -> dict[str, Any]:
+    outputs: dict[str, Any] = {RESULT: state.result(max_bytes, named=named)}
     if state.output_valid is False:
         outputs[DEFAULT_HANDLE] = state.raw_content
     elif state.output is not None:

@@ -91,7 +91,7 @@ class ToolRound:
                 self._activity.tool_ended(index, call, cut_off)
             raise
         self._results[index] = result
-        self._activity.tool_ended(index, call, result)
+        self._activity.tool_ended(index, call, result, self._stored_as(index, call))
 
     def _batches(self, alone: Callable[[str], bool]) -> Iterator[list[int]]:
         batch: list[int] = []

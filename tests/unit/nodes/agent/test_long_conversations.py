@@ -58,4 +58,5 @@ async def test_a_call_stores_what_it_adds_to_the_conversation() -> None:
     assert result(outcome)["turn_count"] == 61
     stored = [len(compact(dict(request))) for request in here.journal.requests.values()]
     assert max(stored[2:]) < 1000
-    assert sum(stored) < len(compact(result(outcome)["messages"]))
+    assert sum(stored) < sum(len(one.content) for one in here.small.requests[-1].messages)
+    assert len(compact(result(outcome)["messages"])) < sum(stored)

@@ -51,8 +51,18 @@ async def test_an_agent_asks_calls_and_answers() -> None:
         "tool",
         "assistant",
     ]
-    assert found["messages"][2]["tool_calls"][0]["name"] == "calculator"
-    assert '"42"' in found["messages"][3]["content"] or "42" in found["messages"][3]["content"]
+    answer, tool_result = here.small.requests[1].messages[2:]
+    assert (answer.tool_calls[0].name, '"42"' in tool_result.content) == ("calculator", True)
+    assert found["messages"][2:] == [
+        {"role": "assistant", "reply_of": "a/turn/1"},
+        {
+            "role": "tool",
+            "tool_call_id": "c1",
+            "tool_name": "calculator",
+            "result_of": "a/turn/1/tool/1",
+        },
+        {"role": "assistant", "reply_of": "a/turn/2"},
+    ]
     assert [len(request.messages) for request in here.small.requests] == [2, 4]
     assert [tool.name for tool in here.small.requests[0].tools] == ["calculator", "finish"]
     assert here.scope.usage.to_dict()["turns"] == 2
