@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import psycopg
-import pytest
 
 from app.adapters.postgres.connections import driver_url
 from tests.support.archive_tool import page_text
@@ -81,7 +80,7 @@ def said_bytes(messages: list[dict[str, Any]]) -> int:
 async def test_a_long_conversation_is_stored_once(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """x."""
+    """X."""
     settings = {
         **model_settings(provider.openai_url),
         "TOOLS_PLUGINS": '["tests.support.archive_tool:ArchiveTool"]',
