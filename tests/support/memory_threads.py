@@ -77,7 +77,8 @@ class MemoryThreads:
         of_tenant = (all_ for (owner, _), all_ in self._messages.items() if owner == tenant)
         if any(message.run_id == answer.run_id for all_ in of_tenant for message in all_):
             raise RunConflictError
-        if await self._runs.get(RunKey(tenant, answer.run_id or "")) is not None:
+        row = self._runs.rows.get(RunKey(tenant, answer.run_id or ""))
+        if row is not None and row.run is not None:
             raise RunConflictError
         if len(stored) + len(messages) > most:
             raise ThreadFullError
