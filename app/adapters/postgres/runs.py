@@ -96,7 +96,6 @@ _LEFT_OUT: dict[str, ColumnElement[Any]] = {
 _LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
 """A page of runs would hold a page of graphs and results, which nobody looks at there."""
 
-_AGENT_NAME: ColumnElement[str] = literal_column("request #>> '{graph_ref,name}'", Text)
 _HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
 
 RUN_BYTES = 1000
@@ -189,12 +188,11 @@ class PostgresRuns:
         query = select(*_LISTED).where(runs.c.tenant_id == tenant, runs.c.request.is_not(None))
         if wanted.status:
             query = query.where(runs.c.status == wanted.status.value)
-        if wanted.kind or wanted.agent is not None:
-            # Written out, not bound: partial indexes are chosen by it.
-            kind = RunKind.AGENT if wanted.kind is None else wanted.kind
-            query = query.where(runs.c.kind == literal(kind.value, Text, literal_execute=True))
+        if wanted.kind:
+            query = query.where(_of_kind(wanted.kind))
         if wanted.agent is not None:
-            query = query.where(wanted.agent == _AGENT_NAME)
+            name = literal_column("request #>> '{graph_ref,name}'", Text)
+            query = query.where(_of_kind(RunKind.AGENT), name == wanted.agent)
         for key, value in wanted.metadata.items():
             same = (runs.c.metadata.contains({key: one}) for one in json_of_text(value))
             query = query.where(_HAS_METADATA, or_(*same))
@@ -333,6 +331,11 @@ class PostgresRuns:
         async with transaction(self.engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
+
+
+def _of_kind(kind: RunKind) -> ColumnElement[bool]:
+    """Return the condition, written out and not bound: partial indexes are chosen by it."""
+    return runs.c.kind == literal(kind.value, Text, literal_execute=True)
 
 
 def _bounded(page: Subquery, max_bytes: int | None) -> Select[Any]:

@@ -23,16 +23,14 @@ from app.api.run_body import (
     POST_HEADERS,
     AgentRunBody,
     CancelBody,
-    CancelQuery,
     CaseBody,
     GoingOnBody,
     GraphRunBody,
     RunBody,
-    RunQuery,
     idempotency_key,
-    metadata_filter,
     wait_seconds,
 )
+from app.api.run_query import CancelQuery, RunQuery, metadata_filter
 from app.api.run_views import CancelReceipt, RunPage, RunView, view_of
 from app.runs.errors import GraphRefusedError, StoreUnavailableError
 from app.runs.ports import Accepted, RunFilter
