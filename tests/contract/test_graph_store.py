@@ -1,4 +1,4 @@
-"""What the store of registered graphs promises, asked of every implementation."""
+"""What the store of registered graphs and agents promises, asked of every implementation."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -271,3 +271,55 @@ async def test_a_graph_whose_content_is_gone_is_not_stored(store: DefinitionStor
         with pytest.raises(ContainedDefinitionGoneError):
             await store.add(new_graph("user", uses=(DefinitionRef("g"), ref)))
     assert await names(store) == (["g"], None)
+
+
+AGENT = DefinitionKind.AGENT
+PROMPT: dict[str, Any] = {"name": "g", "prompt": {}}
+
+
+@pytest.mark.req("003/FR4.1")
+async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_another(
+    store: DefinitionStore,
+) -> None:
+    """Versions, lists and deletions are each kind's own."""
+    await store.add(new_graph("g", flat("a")))
+    await store.add(new_graph("g", flat("b")))
+    added = await store.add(new_graph("g", PROMPT, kind=AGENT))
+    graph, agent = DefinitionRef("g"), DefinitionRef("g", kind=AGENT)
+
+    loaded = await store.load(TENANT, [graph, agent], max_bytes=10_000)
+    listed = await store.find(TENANT, AGENT, limit=9, cursor=None)
+    versions = await store.versions(TENANT, agent, limit=9, cursor=None)
+    await store.delete(TENANT, agent)
+
+    assert added.head.ref == DefinitionRef("g", 1, AGENT)
+    assert {ref: found.content for ref, found in loaded.items()} == {
+        graph: flat("b"),
+        agent: PROMPT,
+    }
+    assert listed.heads == versions.heads == [added.head]
+    assert await store.known(TENANT, [graph, agent]) == {graph}
+    assert (await store.find(TENANT, AGENT, limit=9, cursor=None)).heads == []
+
+
+@pytest.mark.req("003/FR4.1")
+async def test_what_contains_an_agent_keeps_it_whatever_its_own_kind(
+    store: DefinitionStore,
+) -> None:
+    """A graph of the name of the agent is not meant."""
+    agent = DefinitionRef("g", kind=AGENT)
+    await store.add(new_graph("g"))
+    await store.add(new_graph("g", PROMPT, kind=AGENT))
+    await store.add(new_graph("flow", uses=(agent,)))
+    await store.add(new_graph("chief", {"name": "chief"}, kind=AGENT, uses=(agent,)))
+
+    with pytest.raises(DefinitionInUseError) as refused:
+        await store.delete(TENANT, agent)
+    await store.delete(TENANT, DefinitionRef("g"))
+
+    assert refused.value.users == (
+        DefinitionRef("chief", 1, AGENT),
+        DefinitionRef("flow", 1),
+    )
+    with pytest.raises(ContainedDefinitionGoneError):
+        await store.add(new_graph("other", uses=(DefinitionRef("g"),)))
