@@ -45,6 +45,7 @@ def body(run_id: str, calls: int) -> dict[str, Any]:
         "max_llm_calls_small": 2 * calls,
         "max_tool_calls": 2 * calls,
         "max_api_calls": 3 * calls,
+        "max_tokens": 2_000_000_000,
     }
     return {
         "run_id": run_id,
@@ -83,7 +84,10 @@ async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(
         **model_settings(provider.openai_url),
         "TOOLS_PLUGINS": '["tests.support.archive_tool:ArchiveTool"]',
         "LIMITS_MAX_RUN_MB": "1000",
-        "BUDGET_MAX_SECONDS": "100000",
+        "BUDGET_MAX_SECONDS": "3600",
+        "ADMISSION_MAX_TOKENS": "2000000000",
+        "ADMISSION_MAX_API_CALLS": "10000",
+        "ADMISSION_MAX_TOOL_CALLS": "10000",
     }
     steps = [*(said(number) for number in range(CALLS)), Step(text="All read.")]
     await provider.script("(long)", steps)
