@@ -119,6 +119,10 @@ class ResourceUsage:
         if self._start_monotonic == math.inf:
             self.start_time, self._start_monotonic = datetime.now(UTC), self._clock()
 
+    def resume(self, before_seconds: float) -> None:
+        """Count seconds that had passed before this began."""
+        self._before_seconds += before_seconds
+
     def fresh(self) -> "ResourceUsage":
         """Return a usage that begins now, on the same clock, with nothing spent."""
         return ResourceUsage(clock=self._clock)

@@ -143,6 +143,7 @@ class ModelGateway:
         on_delta: OnDelta | None = None,
         temperature: float | None = None,
         model: str | None = None,
+        fallbacks: Sequence[str] = (),
         charge: Charge = NOTHING,
     ) -> Completion:
         """Ask the models of a tier; ``max_output_tokens`` can only narrow what is configured.
@@ -151,7 +152,8 @@ class ModelGateway:
         the run is executed again. ``on_delta`` asks for a stream: it gets each part of the reply as
         it comes, with the number of the attempt, from 1; a later attempt begins the reply anew, and
         a replayed call has no parts. ``temperature`` takes the place of the configured one.
-        ``model`` names a model of the tier, or another one of its provider, that is asked first.
+        ``model`` names a model of the tier, or another one of its provider, that is asked first;
+        ``fallbacks`` name such models that are asked next, before those of the configuration.
         ``charge`` is charged once with the call.
         Of ``messages`` that are a ``MessageLog``, a call stores and hashes only what it adds.
 
@@ -175,7 +177,7 @@ class ModelGateway:
             on_delta=on_delta,
             once={_LOGICAL_CALL[tier]: 1, **charge},
         )
-        models = deque(enumerate(_chain(self._tiers[tier], model)))
+        models = deque(enumerate(_chain(self._tiers[tier], model, fallbacks)))
         while True:
             number, chosen = models.popleft()
             try:
@@ -237,13 +239,13 @@ class ModelGateway:
         return known or forms
 
 
-def _chain(tier: TierModel, model: str | None) -> Sequence[TierModel]:
-    """Return the models of a tier in the order in which they are asked, a named one first."""
-    if model is None or model == tier.model:
-        return tier.chain
-    named = next((each for each in tier.chain if each.model == model), None)
-    first = named or replace(tier, model=model, price=None)
-    return (first, *(each for each in tier.fallbacks if each is not named))
+def _chain(tier: TierModel, model: str | None, fallbacks: Sequence[str]) -> Sequence[TierModel]:
+    """Return the models of a tier in the order in which they are asked, the named ones first."""
+    configured = {each.model: each for each in reversed(tier.chain)}
+    names = dict.fromkeys((model or tier.model, *fallbacks))
+    named = [configured.get(name) or replace(tier, model=name, price=None) for name in names]
+    chosen = set(map(id, named))
+    return (*named, *(each for each in tier.fallbacks if id(each) not in chosen))
 
 
 def _endpoint(chosen: TierModel) -> tuple[int, str]:

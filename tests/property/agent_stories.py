@@ -142,7 +142,7 @@ class Tale:
         request = RunRequest(
             kind=RunKind.GRAPH, graph=self._graph(), inputs={"default": "Go."}, budget=self.budget
         )
-        await self._process().post(NewRun(key=KEY, request=request, request_hash="h"))
+        await self.process().post(NewRun(key=KEY, request=request, request_hash="h"))
         while True:
             await self.processes[-1].executor.ended(KEY)
             found = await self.store.get(KEY)
@@ -153,7 +153,7 @@ class Tale:
             calls = await self.store.calls(KEY)
             ended = (each.call_key for each in calls if each.outcome in ("result", "failure"))
             self.ended_before.append(frozenset(key for key in ended if key is not None))
-            assert await self._process().take() is not None
+            assert await self.process().take() is not None
             if self.interrupted < self.losses:
                 loop().call_later(random.Random(self.seed).uniform(0, 1), self.strike)
         self.ended, self.final = True, await whole_run(self.store, found)
@@ -188,7 +188,8 @@ class Tale:
         step = {"id": "a", "type": "agent", "data": {"agent": agent}}
         return {"steps": [step], "edges": []}
 
-    def _process(self) -> Process:
+    def process(self) -> Process:
+        """Return one more process that executes runs."""
         process = Process(_none, self.store, name=f"p{len(self.processes) + 1}")
         tools = ToolRegistry(
             [

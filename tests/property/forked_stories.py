@@ -76,11 +76,11 @@ class Forks:
         yield from violations(row.snapshots[0])
         yield from event_problems([row.events[seq] for seq in sorted(row.events)], run.status)
         for node_id in taken:
-            yield from _changed(before[node_id].node, after[node_id].node, old.run_id)
-        missing = _expected(before, until) - taken
+            yield from changed(before[node_id].node, after[node_id].node, old.run_id)
+        missing = expected(before, until) - taken
         if missing:
             yield f"{missing} had ended well, and is not taken over"
-        answered = {before[node_id].call_key for node_id in taken & _ended_well(before)}
+        answered = {before[node_id].call_key for node_id in taken & ended_well(before)}
         for key, process in self.tale.made:  # what an earlier fork has lost may only end now
             if key in answered and process >= self._first:
                 yield f"{key} was called again"
@@ -97,16 +97,16 @@ class Forks:
             yield f"{run.usage} for {calls} calls"
 
 
-def _ended_well(records: Mapping[str, CallRecord]) -> set[str]:
+def ended_well(records: Mapping[str, CallRecord]) -> set[str]:
     return {
         id_ for id_, each in records.items() if each.call_key and each.node["status"] == "success"
     }
 
 
-def _expected(records: Mapping[str, CallRecord], until: str | None) -> set[str]:
+def expected(records: Mapping[str, CallRecord], until: str | None) -> set[str]:
     """Return what must be taken over: what ended well, and before another millisecond began."""
     if until is None:
-        return _ended_well(records)
+        return ended_well(records)
     last = records[until].node
     around, parent = set(), last["parent_id"]
     while parent is not None:
@@ -114,10 +114,10 @@ def _expected(records: Mapping[str, CallRecord], until: str | None) -> set[str]:
         parent = records[parent].node["parent_id"]
     early = {id_ for id_, each in records.items() if each.node["end_ts_ms"] < last["end_ts_ms"]}
     itself = {until} if last["status"] == "success" and last["name"] != "attempt" else set()
-    return (_ended_well(records) & early | itself & _ended_well(records)) - around
+    return (ended_well(records) & early | itself & ended_well(records)) - around
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any], run_id: str) -> Iterator[str]:
+def changed(old: Mapping[str, Any], new: Mapping[str, Any], run_id: str) -> Iterator[str]:
     for name in SAME:
         if old[name] != new[name]:
             yield f"{old['node_id']}.{name} was {old[name]}, and is {new[name]}"

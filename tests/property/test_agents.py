@@ -1,5 +1,6 @@
 """Random agents, whole and interrupted: the order of events, and nothing lost or made twice."""
 
+import asyncio
 import random
 import re
 from collections import Counter
@@ -12,11 +13,14 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.control.budget import Budget
+from app.llm.ports import ModelReply, ModelRequest
 from app.runs.run import EventRecord, RunStatus
-from tests.property.agent_stories import Tale, reply_of, told
+from tests.property.agent_stories import Model, Tale, reply_of, told
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import violations
-from tests.unit.runs.world import KEY
+from tests.support.seeded_loop import run
+from tests.unit.runs.world import KEY, loop
 
 SEEDS = 40
 SHARDS = 4
@@ -163,3 +167,45 @@ def _key_of_tool(about: str) -> str:
     """Return the key of the call that a model has asked for, by its place in the answer."""
     turn, _, number = about.rpartition("/")
     return f"{turn}/tool/{int(number) + 1}"
+
+
+class _Slow(Tale):
+    """An agent that would work for a minute, in ten seconds at most."""
+
+    @property
+    def budget(self) -> Budget:
+        return Budget()
+
+    def reached(self, what: str) -> None:
+        super().reached(what)
+        if not self.interrupted:
+            loop().call_later(7, self.strike)
+
+    def _graph(self) -> dict[str, Any]:
+        agent = {"name": "slow", "prompt": {}, "limits": {"timeout_ms": 10_000}}
+        step = {"id": "a", "type": "agent", "data": {"agent": agent}}
+        return {"steps": [step], "edges": []}
+
+
+@pytest.mark.req("003/FR2.2", "003/resume")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_time_of_an_agent_does_not_begin_anew_in_another_process(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven seconds in one process leave three for the next, killed or shut down."""
+
+    async def complete(self: Model, model: str, request: ModelRequest) -> ModelReply:
+        self._tale.reached("model")
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    monkeypatch.setattr(Model, "complete", complete)
+    tale = _Slow(seed)
+    story = run(tale.play, seed)
+
+    assert story.leftover == ()
+    assert (tale.interrupted, tale.final.status) == (1, RunStatus.HALTED)
+    assert tale.final.result is not None
+    assert tale.final.result["outputs"]["a"]["result"]["terminate_reason"] == "timeout"
+    assert tale.final.usage is not None
+    assert tale.final.usage["seconds"] == pytest.approx(10, abs=1.5)

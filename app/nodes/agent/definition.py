@@ -33,6 +33,7 @@ MAX_DEPTH = 8
 DEFAULT_MAX_TURNS = 20
 MAX_TOOLS = 128
 MAX_MESSAGES = 1000
+MAX_FALLBACKS = 8
 MIN_WINDOW_TOKENS = 256
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -82,6 +83,10 @@ class ModelSpec(StepData):
     tier: Literal["small", "big"] = "small"
     name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Another model of the provider of the tier; left out, the one that is configured."""
+    fallbacks: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=MAX_FALLBACKS)
+    ] = Field(default_factory=list)
+    """Further models of that provider, which are asked in this order when one cannot answer."""
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
     """The longest answer; it can only narrow what is configured for the tier."""

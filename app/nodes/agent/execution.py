@@ -39,6 +39,8 @@ _REASONS: Mapping[str, str] = {
     StopKind.BUDGET: "budget",
     StopKind.LOOP: "budget",
 }
+_BEGAN = "began_after_seconds"
+"""Key of the metadata of an agent whose time is limited: the seconds of the run when it began."""
 _OF_DIMENSIONS: Mapping[str, str] = {
     Dimension.SECONDS: "timeout",
     Dimension.TURNS: "max_turns",
@@ -111,12 +113,16 @@ class Agents:
         scope = context.scope.child(definition.name, limits)
         if context.run.journal is not None:
             scope.restore(context.run.journal.spent_below(context.path))
+        most_seconds = limits.max_seconds
+        if most_seconds is not None:
+            scope.usage.resume(_worked_before(context))
+            most_seconds -= scope.usage.time_elapsed_seconds
         context = replace(context, scope=scope)
         state = AgentState(conversation)
         begun(state)
         begun_at = time.monotonic()
         try:
-            async with asyncio.timeout(limits.max_seconds) as limit:
+            async with asyncio.timeout(most_seconds) as limit:
                 loop = AgentLoop(
                     definition=definition,
                     context=context,
@@ -202,13 +208,16 @@ class _Called:
         recorded = journal.recorded(self._path.record_key)
         if recorded is not None and recorded.outcome is CallOutcome.RESULT:
             return dict(recorded.value)
-        node = trace.begin_node(
-            self._context.trace_parent,
-            "system",
-            self._path.text,
-            metadata={"agent": self._task.definition.name},
-            running=True,
-        )
+        if recorded is not None and recorded.taken_over and trace.mark_running(recorded.node_id):
+            node = recorded.node_id  # another run has left it open
+        else:
+            node = trace.begin_node(
+                self._context.trace_parent,
+                "system",
+                self._path.text,
+                metadata={"agent": self._task.definition.name},
+                running=True,
+            )
         journal.note(node, step_entry(self._path, NOTHING))
         try:
             result = await self._worked(node)
@@ -244,6 +253,20 @@ class _Called:
     def _failed(self, message: str, code: str) -> ToolResult:
         so_far = self._state.raw_content if self._state else ""
         return {**failure(message, code), **({"so_far": so_far} if so_far else {})}
+
+
+def _worked_before(context: FlowContext) -> float:
+    """Return for how many seconds earlier executions of the run have worked on an agent.
+
+    Its node says how far the run was when it began; the time of the run goes on where it was lost.
+    """
+    now, trace = context.scope.lineage()[-1].usage.time_elapsed_seconds, context.run.trace
+    recorded = context.calls.journal.recorded(context.path.record_key)
+    began = now
+    if recorded is not None and not recorded.taken_over:
+        began = float(trace.node(recorded.node_id)["metadata"].get(_BEGAN, now))  # type: ignore[arg-type]
+    trace.annotate(context.trace_parent, {_BEGAN: round(began, 3)})
+    return max(0.0, now - began)
 
 
 def text_of(asked: Any) -> str:

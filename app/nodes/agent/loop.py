@@ -187,6 +187,7 @@ class AgentLoop:
         return {
             "tier": Tier(model.tier),
             "model": model.name,
+            "fallbacks": model.fallbacks,
             "temperature": model.temperature,
             "max_output_tokens": model.max_output_tokens,
             "seed": self.context.service(RunFacts).seed,

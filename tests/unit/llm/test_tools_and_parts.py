@@ -159,6 +159,19 @@ def test_a_named_model_is_asked_first_and_at_its_own_price() -> None:
     assert seen[1].cost_usd is None
 
 
+def test_fallbacks_that_a_caller_names_are_asked_before_the_configured_ones() -> None:
+    """Each once, in their order."""
+
+    async def story(asking: Asking) -> None:
+        for model in ("first", "other", "third"):
+            asking.provider.script(model, busy(), repeat_last=True)
+        await asking.ask(fallbacks=("other", "third", "first"))
+
+    asked = told(story, chain(unpriced("first"), unpriced("second"), unpriced("third")))
+
+    assert list(dict.fromkeys(asked.provider.models())) == ["first", "other", "third", "second"]
+
+
 def test_the_hash_of_a_request_is_that_of_what_is_sent() -> None:
     """Tools and their messages count; plain requests keep the hash that journals hold."""
     plain = ModelRequest(

@@ -1,0 +1,114 @@
+"""Random agent runs from which others go on: the way there is the old one's, and costs nothing."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from app.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunSource
+from app.trace.node import TAKEN_OVER
+from tests.property.agent_stories import Tale
+from tests.property.forked_stories import changed, ended_well, expected
+from tests.support.event_log import event_problems
+from tests.support.graph_invariants import violations
+from tests.support.memory_rows import journal_of
+from tests.support.seeded_loop import run
+from tests.unit.runs.world import KEY
+
+SEEDS = 100
+SHARDS = 4
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+class Forks:
+    """Runs that go on from the run of a tale, at each of its nodes."""
+
+    def __init__(self, seed: int) -> None:
+        self.tale = Tale(seed)
+        self.problems: list[str] = []
+        self.made = self.taken_over = self.inner = self.whole = 0
+
+    async def play(self) -> None:
+        """Play the tale, then go on from all of it and from each of its nodes."""
+        await self.tale.play()
+        nodes = [record.node_id for record in journal_of(self.tale.store.rows[KEY])]
+        for number, until in enumerate([None, *nodes]):
+            await self._fork(f"fork-{number}", until)
+
+    async def _fork(self, run_id: str, until: str | None) -> None:
+        tale = self.tale
+        tale.made.clear()
+        request = RunRequest(
+            kind=RunKind.GRAPH,
+            graph=tale.final.request.graph,
+            inputs=tale.final.request.inputs,
+            source=RunSource(KEY.run_id, until),
+        )
+        key = replace(KEY, run_id=run_id)
+        process = tale.process()
+        await process.post(NewRun(key=key, request=request, request_hash=run_id))
+        await process.executor.ended(key)
+        found = await tale.store.get(key)
+        assert found is not None
+        told = self._problems(key, found, until)
+        self.problems += [f"{run_id} until {until}: {each}" for each in told]
+
+    def _problems(self, key: RunKey, run: Run, until: str | None) -> Iterator[str]:
+        before = {each.node_id: each for each in journal_of(self.tale.store.rows[KEY])}
+        row = self.tale.store.rows[key]
+        after = {each.node_id: each for each in journal_of(row)}
+        taken = {id_ for id_, each in after.items() if TAKEN_OVER in each.node["metadata"]}
+        self.made += len(self.tale.made)
+        self.taken_over += len(taken)
+        self.whole += not self.tale.made
+        self.inner += any("/tool/" in str(before[id_].call_key) for id_ in taken)
+        yield from violations(row.snapshots[0])
+        yield from event_problems([row.events[seq] for seq in sorted(row.events)], run.status)
+        for node_id in taken:
+            yield from changed(before[node_id].node, after[node_id].node, KEY.run_id)
+        missing = expected(before, until) - taken
+        if missing:
+            yield f"{missing} had ended well, and is not taken over"
+        answered = {before[node_id].call_key for node_id in taken & ended_well(before)}
+        for made, _ in self.tale.made:
+            if _key_of(made) in answered:
+                yield f"{made} was made again"
+        yield from _doubled(after)
+
+
+def _key_of(made: str) -> str:
+    kind, _, about = made.partition(" ")
+    if kind == "model":
+        return about
+    turn, _, number = about.rpartition("/")
+    return f"{turn}/tool/{int(number) + 1}"
+
+
+def _doubled(records: Mapping[str, CallRecord]) -> Iterator[str]:
+    """Yield the calls that stand twice in a run of which no worker was lost."""
+    keys = [each.call_key for each in records.values() if each.call_key is not None]
+    yield from (f"{key} stands there twice" for key in {k for k in keys if keys.count(k) > 1})
+
+
+@pytest.mark.req("003/resume")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_run_goes_on_from_every_node_of_an_agents_run(shard: int) -> None:
+    """No call that had ended well by then is made again, and the trace up to there is the same."""
+    made = taken_over = inner = whole = 0
+    for seed in range(shard, SEEDS, SHARDS):
+        forks = Forks(seed)
+        story = run(forks.play, seed)
+        assert [*forks.problems[:5], *story.leftover] == [], f"seed {seed}"
+        made += forks.made
+        taken_over += forks.taken_over
+        inner += forks.inner
+        whole += forks.whole
+
+    assert min(made, taken_over) > 500
+    assert min(inner, whole) > 20
