@@ -247,7 +247,7 @@ class ModelSettings(ProviderSettings):
     """`openai` (or what speaks its protocol), `anthropic`, `recorded`, `offline` (the built-in
     planner; null, without key and base_url) or an entry point of the group caseworker.providers."""
     model: Text | None = key(None, "Its name; null, with openai: gpt-5-nano, for big gpt-5.")
-    recording: Text | None = key(None, "File of `caseworker eval --record`, for `recorded`.")
+    recording: Text | None = key(None, "File of `--record` of serve or eval, for `recorded`.")
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Randomness of replies; null leaves it to the provider."""
     max_output_tokens: Positive = key(4096, "Longest reply, in tokens; every call reserves them.")

@@ -1,10 +1,12 @@
-"""One turn of an agent: a call of a model, and of the tool that it wants (no target is set).
+"""One turn of an agent: a call of a model, and of the tool that it wants (003/NFR1.1).
 
 What is measured is the time that the processor spends in the process of the agent; the provider of
 models is a process of its own. All sides have the same ten turns before them, with the same tool.
+The client of the provider that they all stand on is measured alone beside them.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -23,15 +25,19 @@ PEERS: Final = {
     PYDANTIC_AI: ("pydantic_ai_turns", ("pydantic-ai-slim[openai]==2.68.0",)),
     AGNO: ("agno_turns", ("agno==3.1.10", "openai==3.54.0")),
 }
-AT_MOST: Final = Target(must=1.0)
+CLIENT: Final = "openai's client alone"
+AGAINST_PEER: Final = Target(must=1.0)
+ABOVE_CLIENT: Final = Target(must=10, stretch=5, unit="ms")
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
     """Measure agents in a process of their own, and ours as a durable run of the service."""
-    times = effort.choose(20, 5)
+    times = effort.choose(10, 5)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(models())
         sides = {OURS: await stack.enter_async_context(worker(own_environment(), "agent_turns"))}
+        alone = await stack.enter_async_context(worker(own_environment(), "openai_turns"))
+        sides[CLIENT] = alone
         for name, (script, requirements) in PEERS.items():
             environment = await peer_environment(*requirements)
             sides[name] = await stack.enter_async_context(worker(environment, script))
@@ -39,10 +45,11 @@ async def measure(effort: Effort) -> Sequence[Figure]:
             service(stack.enter_context(database()), settings=asking(url))
         )
         client = await stack.enter_async_context(AsyncCaseworkerClient(served))
-        return [
+        figures = [
             await _figure(sides, client, url, times, effort, streamed=streamed)
             for streamed in (False, True)
         ]
+        return [*figures, await _wall(alone, client, url, times, effort)]
 
 
 async def _figure(
@@ -56,15 +63,35 @@ async def _figure(
 ) -> Figure:
     asked: dict[str, Any] = {"url": url, "turns": TURNS, "times": times, "streamed": streamed}
     sides = {name: _side(each, asked) for name, each in workers.items()}
-    sides[SERVED] = _served(client, times, streamed)
+    sides[SERVED] = _served(client, times, streamed, _processor_seconds)
     measured = await interleaved(sides, effort.rounds)
     ours = measured[OURS]
     checks = [
-        Check(what=f"against {name}", value=ratio(ours, measured[name]), target=AT_MOST)
+        Check(what=f"against {name}", value=ratio(ours, measured[name]), target=AGAINST_PEER)
         for name in PEERS
     ]
     title = "Streamed" if streamed else "Not streamed"
     return Figure(title=title, unit="ms a turn", sides=measured, checks=checks)
+
+
+async def _wall(
+    alone: Worker, client: AsyncCaseworkerClient, url: str, times: int, effort: Effort
+) -> Figure:
+    asked: dict[str, Any] = {"url": url, "turns": TURNS, "times": times, "streamed": True}
+    sides = {
+        SERVED: _served(client, times, True, time.perf_counter),
+        CLIENT: _side(alone, {**asked, "wall": True}),
+    }
+    measured = await interleaved(sides, effort.rounds)
+    above = measured[SERVED].median - measured[CLIENT].median
+    check = Check(what=f"above {CLIENT}", value=above, target=ABOVE_CLIENT)
+    title = "Streamed, by the clock on the wall: a durable run, barriers included"
+    return Figure(title=title, unit="ms a turn", sides=measured, checks=[check])
+
+
+def _processor_seconds() -> float:
+    spent = service_process().cpu_times()
+    return spent.user + spent.system
 
 
 def _side(asked: Worker, arguments: dict[str, Any]) -> Side:
@@ -74,7 +101,9 @@ def _side(asked: Worker, arguments: dict[str, Any]) -> Side:
     return measure
 
 
-def _served(client: AsyncCaseworkerClient, times: int, streamed: bool) -> Side:
+def _served(
+    client: AsyncCaseworkerClient, times: int, streamed: bool, clock: Callable[[], float]
+) -> Side:
     agent = {
         "name": "helper",
         "prompt": {"system": "Compute with the tool."},
@@ -84,15 +113,12 @@ def _served(client: AsyncCaseworkerClient, times: int, streamed: bool) -> Side:
     budget = {"max_llm_calls_small": 100, "max_tool_calls": 100}
 
     async def measure() -> float:
-        process = service_process()
-        before = process.cpu_times()
+        before = clock()
         for _ in range(times):
             run = await client.run_agent(agent, "How much is it?", budget=budget, wait_seconds=30)
             assert run.result is not None
             assert run.result["turn_count"] == TURNS, run
-        after = process.cpu_times()
-        spent = after.user + after.system - before.user - before.system
-        return 1e3 * spent / times / TURNS
+        return 1e3 * (clock() - before) / times / TURNS
 
     return measure
 

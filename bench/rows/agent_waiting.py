@@ -1,4 +1,4 @@
-"""Runs of agents whose provider lets them wait: the memory that each holds (no target is set)."""
+"""Runs of agents whose provider lets them wait: the memory that each holds."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,13 +7,14 @@ from urllib.parse import urlsplit
 
 from caseworker_client import AsyncCaseworkerClient
 
-from bench.figures import Figure, Samples
+from bench.figures import Check, Figure, Samples, Target
 from bench.harness import OURS, Effort, Row
 from bench.servers import asking, database, models, service, service_process
 
 WAIT_SECONDS: Final = 300
 AT_ONCE: Final = 20
 LOOK_SECONDS: Final = 0.5
+WITH_HTTP: Final = Target(must=60, stretch=40, unit="KiB")
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
@@ -38,7 +39,9 @@ async def measure(effort: Effort) -> Sequence[Figure]:
             async for run in client.iterate_runs(status="running"):
                 await client.cancel_run(run.run_id)
     title = f"{runs:,} runs that wait for their provider"
-    return [Figure(title=title, unit="KiB a run", sides={OURS: Samples((each,))})]
+    sides = {OURS: Samples((each,))}
+    check = Check(what="a run, its connection included", value=each, target=WITH_HTTP)
+    return [Figure(title=title, unit="KiB a run", sides=sides, checks=[check])]
 
 
 async def _post(client: AsyncCaseworkerClient, model: str, runs: int) -> None:
@@ -66,7 +69,7 @@ def _connections(provider: str) -> Callable[[], int]:
 
     def count() -> int:
         found = process.net_connections("tcp")
-        return sum(each.raddr != () and each.raddr.port == port for each in found)
+        return sum(getattr(each.raddr, "port", None) == port for each in found)
 
     return count
 
