@@ -77,7 +77,7 @@ async def register_agents(
         except GraphRefusedError as refused:
             raise _wrong(one.file, _line(refused.problems[0])) from None
         if registered.created:
-            log.info("agent.registered", agent=one.name, version=registered.head.version)
+            log.info("agent.registered", agent=f"{one.name}@{registered.head.version}")
 
 
 def _read(path: Path) -> AgentFile:

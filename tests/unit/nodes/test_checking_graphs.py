@@ -350,7 +350,18 @@ def test_the_types_describe_themselves_as_json() -> None:
     described = {kind["name"]: kind for kind in json.loads(json.dumps(world().catalog.describe()))}
 
     assert list(described) == sorted(
-        ["agent", "case", "function", "llm", "map", "router", "subgraph", "tool", "toolset"]
+        [
+            "agent",
+            "case",
+            "chat_start",
+            "function",
+            "llm",
+            "map",
+            "router",
+            "subgraph",
+            "tool",
+            "toolset",
+        ]
     )
     assert described["llm"]["data"]["required"] == ["prompt"]
     assert described["tool"]["outputs"] == {"flow": ["default", "error"], "link": []}
