@@ -14,7 +14,7 @@ from app.api.api_request import ApiContext, BodiesUnderWay
 from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
 from app.api.mcp_endpoint import McpEndpoint
-from app.api.mcp_offers import case_tools
+from app.api.mcp_offers import agent_tools, case_tools
 from app.api.request_envelope import AllowedHosts, RequestEnvelope
 from app.api.routes import (
     agents,
@@ -64,7 +64,7 @@ def build_api(
         # routes of the application itself: those of an included router are looked for twice
         routes=[
             *(route for part in parts for route in part.router.routes),
-            Route("/mcp", McpEndpoint(version, (case_tools,)), include_in_schema=False),
+            Route("/mcp", McpEndpoint(version, (case_tools, agent_tools)), include_in_schema=False),
         ],
         lifespan=lifespan,
         openapi_url=None,

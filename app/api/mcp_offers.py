@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.api.api_request import ApiRequest
-from app.api.run_body import CaseBody
+from app.api.json_text import is_storable
+from app.api.run_body import AgentRunBody, CaseBody
+from app.nodes.agent.definition import AgentDefinition
+from app.nodes.agent.tools import INPUT, parameters_of
+from app.nodes.nesting import DefinitionKind
+from app.runs.graphs import Definition
 from app.runs.ports import Accepted
+from app.runs.run import DefinitionRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +28,60 @@ class OfferedTool:
     the arguments. It raises what a route that accepts runs raises, or a ValidationError."""
 
 
-Offers = Callable[[ApiRequest], Awaitable[Sequence[OfferedTool]]]
-"""Returns the tools that the sender of a request may call now."""
+Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[OfferedTool]]]
+"""Returns the tools that the sender of a request may call now, only that of a name if one is given.
+
+Of two with one name the first is meant."""
+
+MAX_AGENTS = 100
+"""So many agents are listed, by name; any other can be called all the same."""
 
 
-async def case_tools(request: ApiRequest) -> Sequence[OfferedTool]:
+async def case_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
     """Return the tool that runs cases."""
     return (_RUN_CASE,)
+
+
+async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
+    """Return a tool for every registered agent: its newest version."""
+    store, tenant, kind = request.api.services.definitions, request.caller.tenant, _AGENT
+    if name is not None:
+        if not is_storable(name):
+            return ()
+        found = await store.get(tenant, DefinitionRef(name, kind=kind))
+        return () if found is None else (_tool_of(found),)
+    page = await store.find(tenant, kind, limit=MAX_AGENTS, cursor=None)
+    refs = [head.ref for head in page.heads]
+    agents = await store.load(tenant, refs, max_bytes=MAX_AGENTS * request.limits.max_graph_bytes)
+    return [_tool_of(agents[ref]) for ref in refs if ref in agents]
+
+
+def _tool_of(found: Definition) -> OfferedTool:
+    agent = AgentDefinition.model_validate(found.content)
+
+    async def accept(request: ApiRequest, fields: Mapping[str, Any]) -> Accepted:
+        inputs = {name: value for name, value in fields.items() if name not in _OF_RUN}
+        body = AgentRunBody.model_validate(
+            {
+                "kind": "agent",
+                "agent": {"name": found.head.name, "version": found.head.version},
+                "inputs": {name: inputs[name] for name in inputs if name != INPUT},
+                **{name: fields.get(name) for name in (INPUT, *_OF_RUN)},
+            }
+        )
+        new = await request.api.graph_runs.new_run(body, request.caller.tenant, None)
+        return await request.runs.accept(new)
+
+    return OfferedTool(
+        name=found.head.name,
+        description=agent.description or f"The agent {found.head.name}.",
+        parameters=parameters_of(agent),
+        accept=accept,
+    )
+
+
+_AGENT = DefinitionKind.AGENT
+_OF_RUN = ("run_id", "metadata")
 
 
 async def _accept_case(request: ApiRequest, fields: Mapping[str, Any]) -> Accepted:

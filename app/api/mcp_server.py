@@ -86,11 +86,11 @@ class OfferingServer:
 
     async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         request = _request_of(context)
-        offered = [_tool(each) for each in await self._offered(request)]
-        return ListToolsResult(tools=[_GET_RUN, *offered])
-
-    async def _offered(self, request: ApiRequest) -> list[OfferedTool]:
-        return [tool for offers in self._offers for tool in await offers(request)]
+        tools = {_GET_RUN.name: _GET_RUN}
+        for offers in self._offers:
+            for each in await offers(request, None):
+                tools.setdefault(each.name, _tool(each))
+        return ListToolsResult(tools=list(tools.values()))
 
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         request = _request_of(context)
@@ -103,9 +103,10 @@ class OfferingServer:
             if params.name == _GET_RUN.name:
                 run = await request.runs.get(request.key(str(args.get("run_id"))))
                 return await self._ended(context, request, run, wait)
-            for tool in await self._offered(request):
-                if tool.name == params.name:
-                    return await self._run(context, request, tool, args, wait)
+            for offers in self._offers:
+                for tool in await offers(request, params.name):
+                    if tool.name == params.name:
+                        return await self._run(context, request, tool, args, wait)
             return _refused("There is no such tool; tools/list names those there are.")
         except ValidationError as error:
             found = violations_of(error.errors())

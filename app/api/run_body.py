@@ -1,4 +1,4 @@
-"""What a caller may send about runs: bodies, queries and headers."""
+"""What a caller may send about runs: bodies and headers."""
 
 import hashlib
 import re
@@ -26,9 +26,7 @@ from app.api.definition_body import AgentOrName, GraphOrName
 from app.api.field_types import (
     Body,
     CaseInput,
-    Cursor,
     Instant,
-    Query,
     Reason,
     RunId,
     Seed,
@@ -42,7 +40,6 @@ from app.api.violations import Violation
 from app.control.budget import Budget, json_name, json_number
 from app.nodes.agent.definition import MAX_MESSAGES
 from app.nodes.reading import OWN
-from app.runs.run import RunStatus
 
 MAX_EXPECTED_TOOLS = 50
 MAX_KEY_CHARS = 255
@@ -317,37 +314,6 @@ class CancelBody(Body):
     @classmethod
     def _null_is_empty(cls, sent: Any) -> Any:
         return {} if sent is None else sent
-
-
-class CancelQuery(Query):
-    """The query of a cancel request."""
-
-    reason: Reason | None = None
-    """Shown in the receipt and in the trace; a reason in the body takes precedence."""
-
-
-class RunQuery(Query):
-    """Which runs to list."""
-
-    status: RunStatus | None = None
-    """Runs of one status."""
-    created_after: Instant | None = None
-    """Runs accepted later than this."""
-    created_before: Instant | None = None
-    """Runs accepted earlier than this."""
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many runs a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""
-
-
-class TraceQuery(Query):
-    """How to show a trace."""
-
-    format: Literal["json", "explain"] = "json"
-    """``json`` is the snapshot; ``explain`` is a text to read."""
-    payloads: bool = False
-    """Show with the snapshot what each call asked and what it got."""
 
 
 def idempotency_key(headers: Headers) -> str | None:

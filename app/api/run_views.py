@@ -76,7 +76,8 @@ class RunSummary(View):
     agent: RunDefinition | None
     """The registered agent that it executes; null likewise."""
     finish_reason: FinishReason | None
-    """How a case ended; null while it works, if it was cancelled, or if something else broke."""
+    """How a case ended; null while it works, if it was cancelled, or if something else broke. Of
+    agents it is null: their result has ``terminate_reason``."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

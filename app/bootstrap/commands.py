@@ -85,10 +85,12 @@ def check_configuration() -> CheckedConfiguration:
         StartupError: it does not fit.
     """
     loaded = read_settings()
+    from app.bootstrap.agent_folder import read_agents
     from app.bootstrap.agents import build_tools, check_providers
     from app.bootstrap.plugins import Toolbox
 
     check_providers(loaded.settings)
+    read_agents(loaded.settings.agents.folder)
     build_tools(loaded.settings, Toolbox(loaded.settings.tools).tools)
     source = str(loaded.source or "defaults and environment")
     return CheckedConfiguration(loaded.warnings, loaded.near_misses, source)

@@ -4,7 +4,8 @@ import asyncio
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from types import FrameType
 from typing import TypeVar
@@ -16,12 +17,15 @@ from caseworker_client import AsyncCaseworkerClient
 from fastapi import FastAPI
 
 from app.adapters.providers.recorded import Recorder
+from app.api.api_request import ANONYMOUS
 from app.api.application import build_api
 from app.api.http_protocol import ConnectionLimits, bounded_by
 from app.api.services import ApiLimits, ApiServices
+from app.bootstrap.agent_folder import AgentFile, read_agents, register_agents
 from app.bootstrap.configuration import url_of
 from app.bootstrap.process import Process, collect_garbage_seldom
 from app.harness.runner import RETRY
+from app.runs.definitions import Definitions
 from app.settings.schema import Settings
 
 T = TypeVar("T")
@@ -67,7 +71,9 @@ def serve(
 
     Raises:
         StoreUnavailableError: the database does not answer.
+        StartupError: an agent of the configured folder is wrong.
     """
+    agents = read_agents(settings.agents.folder)
     process = Process(settings, url, executes=executes, recorder=recorder)
     app = build_app(process)
     app.openapi()  # takes a quarter of a second, in which nobody would be answered later
@@ -86,7 +92,7 @@ def serve(
         timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
     )
     _allow_connections(settings.server.max_connections)
-    _Server(config, process, started).run()
+    _Server(config, process, agents, started).run()
 
 
 def use_in_process(
@@ -101,26 +107,44 @@ def use_in_process(
     """
 
     async def opened() -> T:
+        agents = read_agents(settings.agents.folder)
         process = Process(settings, url, executes=True, recorder=recorder)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
         client = AsyncCaseworkerClient("http://localhost", retry=RETRY, transport=transport)
-        async with process.opened(), client:
+        async with _opened(process, agents), client:
             return await use(client)
 
     return uvloop.run(opened())
 
 
+@asynccontextmanager
+async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
+    """Open a process whose agents are registered before anybody is answered."""
+    async with process.opened():
+        limits = api_limits(process.settings).of_graphs
+        definitions = Definitions(process.definitions, process.catalog, limits)
+        await register_agents(agents, definitions, ANONYMOUS.tenant)
+        yield
+
+
 class _Server(uvicorn.Server):
     """A server that says when it answers, and tells the process at once that it will end."""
 
-    def __init__(self, config: uvicorn.Config, process: Process, started: Started) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        process: Process,
+        agents: Sequence[AgentFile],
+        started: Started,
+    ) -> None:
         super().__init__(config)
         self._process = process
+        self._agents = agents
         self._tell_started = started
         self._telling: asyncio.Task[None] | None = None
 
     async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
-        async with self._process.opened():
+        async with _opened(self._process, self._agents):
             await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

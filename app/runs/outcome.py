@@ -36,7 +36,8 @@ def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
         return stopped(run, outcome.stop, result, at=at)
     if outcome.error is not None:
         return failed(run, outcome.error, result, at=at, step_id=_failed_step(outcome))
-    return RunOutcome(status=RunStatus.COMPLETED, finish_reason="success", result=result)
+    finish_reason = None if run.kind is RunKind.AGENT else "success"
+    return RunOutcome(status=RunStatus.COMPLETED, finish_reason=finish_reason, result=result)
 
 
 def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> RunOutcome:
@@ -49,7 +50,8 @@ def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datet
         case StopKind.WORKER_LOST | StopKind.ERROR:
             status = RunStatus.FAILED
         case _:
-            status, finish_reason = RunStatus.HALTED, "budget"
+            status = RunStatus.HALTED
+            finish_reason = None if run.kind is RunKind.AGENT else "budget"
     if result is not None and run.kind is RunKind.CASE:
         result = {**result, "finish_reason": finish_reason}
     return RunOutcome(status=status, finish_reason=finish_reason, result=result, stop=cause)

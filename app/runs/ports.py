@@ -1,6 +1,8 @@
 """What runs need of whatever stores and dispatches them."""
 
 import asyncio
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from app.runs.run import (
     NewRun,
     Run,
     RunKey,
+    RunKind,
     RunStatus,
 )
 
@@ -59,6 +62,11 @@ class RunFilter:
     """Which runs to list."""
 
     status: RunStatus | None = None
+    kind: RunKind | None = None
+    agent: str | None = None
+    """The name of a registered agent that they execute."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Texts by key; numbers, booleans and null count as they are written in JSON."""
     created_after: datetime | None = None
     created_before: datetime | None = None
     limit: int = 50
@@ -66,6 +74,17 @@ class RunFilter:
     """Where the page before ended."""
     max_bytes: int | None = None
     """Runs that would begin beyond so many bytes of JSON are left to the next page."""
+
+
+def json_of_text(text: str) -> Sequence[Any]:
+    """Return the JSON values that a text may mean: it itself, a number, a boolean, null."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return (text,)
+    plain = value is None or isinstance(value, bool | int)
+    finite = isinstance(value, float) and math.isfinite(value)
+    return (text, value) if plain or finite else (text,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,16 +86,25 @@ class _PlainLoader(yaml.SafeLoader):
         return mapping
 
 
+def read_yaml(path: Path) -> Any:
+    """Return what a file holds: plain YAML without aliases and repeated keys.
+
+    Raises:
+        SettingsError: it cannot be read; the line names the file and shows no secret.
+    """
+    try:
+        with path.open("rb") as file:  # not its text, which errors would quote
+            return yaml.load(file, Loader=_PlainLoader)  # noqa: S506 - safe
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        problem = " ".join(redact_text(str(error)).split())
+        raise SettingsError(f"{path.name} cannot be read: {problem}") from error
+
+
 class YamlSource(YamlConfigSettingsSource):
     """What the file sets, if it exists: plain YAML without secrets."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
-        try:
-            with file_path.open("rb") as file:  # not its text, which errors would quote
-                written = yaml.load(file, Loader=_PlainLoader)  # noqa: S506 - safe
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            problem = " ".join(redact_text(str(error)).split())
-            raise SettingsError(f"{file_path.name} cannot be read: {problem}") from error
+        written = read_yaml(file_path)
         if not isinstance(written, dict | None):
             raise SettingsError(f"{file_path.name}: {_IN_YAML['model_type']}")
         _refuse_secrets(written, (), file_path.name)

@@ -141,6 +141,14 @@ class AuthSettings(Section):
     """Where requests without a key may come from while no key exists: this machine, or anywhere."""
 
 
+class AgentSettings(Section):
+    """Agents that the operator keeps as files."""
+
+    folder: Path | None = None
+    """Folder of definitions, *.yaml, that are registered when the API starts to be served: see
+    docs/agents.md. Null: none."""
+
+
 class ShutdownSettings(Section):
     """How the process ends."""
 
@@ -174,6 +182,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     limits: LimitsSettings = LimitsSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
+    agents: AgentSettings = AgentSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     logging: LoggingSettings = LoggingSettings()
 

@@ -1,6 +1,7 @@
 """What both clients send, how often, and what they make of the answers."""
 
 import itertools
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -102,6 +103,36 @@ async def test_an_agent_is_run_by_its_name_or_as_it_is(callers: Callers) -> None
 
     sent = httpx.Response(200, content=service.asked[0].content).json()
     assert sent == {"kind": "agent", "agent": {"name": "a"}, "input": "Hi", "run_id": "r"}
+
+
+async def test_what_is_registered_has_its_name_beside_it_or_in_it(callers: Callers) -> None:
+    """A graph has none of its own; an agent has."""
+    service = Service(httpx.Response(201, json={"name": "a", "version": 1}))
+    caller = callers.answered_by(service)
+
+    await caller.do("register_graph", "g", {"steps": []})
+    await caller.do("register_agent", {"name": "a", "prompt": {}})
+
+    graph, agent = (json.loads(request.content) for request in service.asked)
+    assert (graph["name"], graph["graph"]) == ("g", {"steps": []})
+    assert agent == {"agent": {"name": "a", "prompt": {}}}
+    assert [request.url.path for request in service.asked] == ["/graphs", "/agents"]
+
+
+async def test_runs_are_listed_by_what_they_are(callers: Callers) -> None:
+    """Each key of the metadata is a parameter of its own."""
+    service = Service(httpx.Response(200, json={"runs": []}))
+
+    await callers.answered_by(service).do(
+        "list_runs", kind="agent", agent="a", metadata={"ticket": "7"}
+    )
+
+    assert dict(service.asked[0].url.params) == {
+        "limit": "50",
+        "kind": "agent",
+        "agent": "a",
+        "metadata.ticket": "7",
+    }
 
 
 async def test_a_failure_that_stays_is_raised_after_the_last_attempt(callers: Callers) -> None:

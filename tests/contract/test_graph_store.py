@@ -1,4 +1,4 @@
-"""What the store of registered graphs promises, asked of every implementation."""
+"""What the store of registered graphs and agents promises, asked of every implementation."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,6 +8,7 @@ import pytest
 
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.engines import open_engines
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
@@ -36,8 +37,8 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[DefinitionStore
 
 
 async def names(store: DefinitionStore, **page: Any) -> tuple[list[str], str | None]:
-    found = await store.find(TENANT, **{"limit": 50, "cursor": None} | page)
-    return [head.name for head in found.graphs], found.next_cursor
+    found = await store.find(TENANT, DefinitionKind.GRAPH, **{"limit": 50, "cursor": None} | page)
+    return [head.name for head in found.heads], found.next_cursor
 
 
 async def test_what_is_registered_comes_back_as_it_was(store: DefinitionStore) -> None:
@@ -52,8 +53,8 @@ async def test_what_is_registered_comes_back_as_it_was(store: DefinitionStore) -
     assert (found.head.name, found.head.version) == ("g", 1)
     assert found.head.description == "What it is for"
     assert found.head.size_bytes == new_graph("g", graph).size_bytes
-    assert found.graph == graph
-    assert [list(step) for step in found.graph["steps"]] == [["type", "id", "data"]]
+    assert found.content == graph
+    assert [list(step) for step in found.content["steps"]] == [["type", "id", "data"]]
 
 
 async def test_every_change_is_a_new_version(store: DefinitionStore) -> None:
@@ -64,7 +65,7 @@ async def test_every_change_is_a_new_version(store: DefinitionStore) -> None:
     for version, step_id in enumerate("abc", start=1):
         found = await store.get(TENANT, DefinitionRef("g", version))
         assert found is not None
-        assert found.graph == flat(step_id)
+        assert found.content == flat(step_id)
     newest = await store.get(TENANT, DefinitionRef("g"))
     assert newest is not None
     assert newest.head.version == 3
@@ -105,9 +106,9 @@ async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
     assert theirs.head.version == 1
     assert await store.get("c", DefinitionRef("g")) is None
     assert await store.load("c", [DefinitionRef("g")], max_bytes=10_000) == {}
-    assert await store.known("c", ["g"]) == frozenset()
-    assert (await store.find("c", limit=9, cursor=None)).graphs == []
-    assert (await store.versions("c", "g", limit=9, cursor=None)).graphs == []
+    assert await store.known("c", [DefinitionRef("g")]) == frozenset()
+    assert (await store.find("c", DefinitionKind.GRAPH, limit=9, cursor=None)).heads == []
+    assert (await store.versions("c", DefinitionRef("g"), limit=9, cursor=None)).heads == []
     with pytest.raises(DefinitionNotFoundError):
         await store.delete("c", DefinitionRef("g"))
     with pytest.raises(ContainedDefinitionGoneError):
@@ -132,8 +133,8 @@ async def test_many_are_loaded_at_once(store: DefinitionStore) -> None:
 
     versions = {ref: found.head.version for ref, found in loaded.items()}
     assert versions == {DefinitionRef("g"): 2, DefinitionRef("g", 1): 1, DefinitionRef("g", 2): 2}
-    assert loaded[DefinitionRef("g", 1)].graph == flat("a")
-    assert await store.known(TENANT, ["g", "x"]) == frozenset({"g"})
+    assert loaded[DefinitionRef("g", 1)].content == flat("a")
+    assert await store.known(TENANT, wanted) == loaded.keys()
 
 
 async def test_more_than_can_be_taken_is_not_read(store: DefinitionStore) -> None:
@@ -157,11 +158,11 @@ async def test_names_are_listed_in_order_page_by_page(store: DefinitionStore) ->
 
     seen, cursor = await names(store, limit=4)
     rest, last = await names(store, limit=4, cursor=cursor)
-    page = await store.find(TENANT, limit=50, cursor=None)
+    page = await store.find(TENANT, DefinitionKind.GRAPH, limit=50, cursor=None)
 
     assert [*seen, *rest] == ["Z", "a", "a-2", "a.1", "a_3", "b"]
     assert (cursor is None, last) == (False, None)
-    assert {head.version for head in page.graphs} == {2}
+    assert {head.version for head in page.heads} == {2}
 
 
 async def test_versions_are_listed_newest_first_page_by_page(store: DefinitionStore) -> None:
@@ -171,8 +172,8 @@ async def test_versions_are_listed_newest_first_page_by_page(store: DefinitionSt
     seen: list[int] = []
     cursor = None
     for _ in range(2):
-        page = await store.versions(TENANT, "g", limit=3, cursor=cursor)
-        seen += [head.version for head in page.graphs]
+        page = await store.versions(TENANT, DefinitionRef("g"), limit=3, cursor=cursor)
+        seen += [head.version for head in page.heads]
         cursor = page.next_cursor
 
     assert (seen, cursor) == ([6, 5, 4, 3, 2, 1], None)
@@ -184,10 +185,10 @@ async def test_a_cursor_of_somebody_else_is_refused(store: DefinitionStore, curs
     of_names, of_versions = cursor != "ImEi", cursor != "MQ"
     if of_names:
         with pytest.raises(InvalidRunError):
-            await store.find(TENANT, limit=5, cursor=cursor)
+            await store.find(TENANT, DefinitionKind.GRAPH, limit=5, cursor=cursor)
     if of_versions:
         with pytest.raises(InvalidRunError):
-            await store.versions(TENANT, "g", limit=5, cursor=cursor)
+            await store.versions(TENANT, DefinitionRef("g"), limit=5, cursor=cursor)
 
 
 async def test_a_number_is_never_used_again(store: DefinitionStore) -> None:
@@ -270,3 +271,55 @@ async def test_a_graph_whose_content_is_gone_is_not_stored(store: DefinitionStor
         with pytest.raises(ContainedDefinitionGoneError):
             await store.add(new_graph("user", uses=(DefinitionRef("g"), ref)))
     assert await names(store) == (["g"], None)
+
+
+AGENT = DefinitionKind.AGENT
+PROMPT: dict[str, Any] = {"name": "g", "prompt": {}}
+
+
+@pytest.mark.req("003/FR4.1")
+async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_another(
+    store: DefinitionStore,
+) -> None:
+    """Versions, lists and deletions are each kind's own."""
+    await store.add(new_graph("g", flat("a")))
+    await store.add(new_graph("g", flat("b")))
+    added = await store.add(new_graph("g", PROMPT, kind=AGENT))
+    graph, agent = DefinitionRef("g"), DefinitionRef("g", kind=AGENT)
+
+    loaded = await store.load(TENANT, [graph, agent], max_bytes=10_000)
+    listed = await store.find(TENANT, AGENT, limit=9, cursor=None)
+    versions = await store.versions(TENANT, agent, limit=9, cursor=None)
+    await store.delete(TENANT, agent)
+
+    assert added.head.ref == DefinitionRef("g", 1, AGENT)
+    assert {ref: found.content for ref, found in loaded.items()} == {
+        graph: flat("b"),
+        agent: PROMPT,
+    }
+    assert listed.heads == versions.heads == [added.head]
+    assert await store.known(TENANT, [graph, agent]) == {graph}
+    assert (await store.find(TENANT, AGENT, limit=9, cursor=None)).heads == []
+
+
+@pytest.mark.req("003/FR4.1")
+async def test_what_contains_an_agent_keeps_it_whatever_its_own_kind(
+    store: DefinitionStore,
+) -> None:
+    """A graph of the name of the agent is not meant."""
+    agent = DefinitionRef("g", kind=AGENT)
+    await store.add(new_graph("g"))
+    await store.add(new_graph("g", PROMPT, kind=AGENT))
+    await store.add(new_graph("flow", uses=(agent,)))
+    await store.add(new_graph("chief", {"name": "chief"}, kind=AGENT, uses=(agent,)))
+
+    with pytest.raises(DefinitionInUseError) as refused:
+        await store.delete(TENANT, agent)
+    await store.delete(TENANT, DefinitionRef("g"))
+
+    assert refused.value.users == (
+        DefinitionRef("chief", 1, AGENT),
+        DefinitionRef("flow", 1),
+    )
+    with pytest.raises(ContainedDefinitionGoneError):
+        await store.add(new_graph("other", uses=(DefinitionRef("g"),)))

@@ -202,20 +202,28 @@ async def test_what_belongs_to_cases_is_refused(
     left_out = await post(client, graph=flat("a"), **{field: None})
 
     assert fields(refused) == {
-        field: "This belongs to runs of kind case; leave it out of a graph run."
+        field: "This belongs to runs of kind case: send that kind with it, or leave it out."
     }
     assert left_out.status_code == 202
 
 
-@pytest.mark.parametrize(("field", "value"), [("graph", flat("a")), ("inputs", {"default": 1})])
-async def test_what_belongs_to_graphs_is_refused_of_a_case(
-    client: httpx.AsyncClient, field: str, value: Any
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("graph", flat("a"), "graph"),
+        ("inputs", {"default": 1}, "graph or agent"),
+        ("agent", {"name": "a", "prompt": {}}, "agent"),
+        ("messages", [{"role": "user", "content": "Hello"}], "agent"),
+    ],
+)
+async def test_what_belongs_to_other_kinds_is_refused_of_a_case(
+    client: httpx.AsyncClient, field: str, value: Any, kind: str
 ) -> None:
     """Whoever forgot the kind learns so."""
     refused = await client.post("/runs", json={"input": "2+2?", field: value})
 
     assert fields(refused) == {
-        field: "This belongs to graph runs: send the kind graph with it, or leave it out."
+        field: f"This belongs to runs of kind {kind}: send that kind with it, or leave it out."
     }
 
 

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from app.api.api_request import Caller
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import StoreUnavailableError
 from app.runs.graphs import DefinitionPage
 from tests.support.graph_documents import containing, flat, named
@@ -189,7 +190,9 @@ async def test_a_database_that_is_away_is_a_problem_to_come_back_with() -> None:
     """503 with the time to come back."""
 
     class Away(MemoryDefinitions):
-        async def find(self, tenant: str, *, limit: int, cursor: str | None) -> DefinitionPage:
+        async def find(
+            self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
+        ) -> DefinitionPage:
             raise StoreUnavailableError
 
     async with client_of(memory_api(graphs=Away())) as client:

@@ -17,7 +17,18 @@ from tests.support.memory_runs import MemoryRuns
 
 RUN_KEYS = {
     *("run_id", "kind", "status", "finish_reason", "created_at", "started_at", "finished_at"),
-    *("attempts", "result", "usage", "stop", "cancel", "metadata", "links", "graph", "limits"),
+    *(
+        "attempts",
+        "result",
+        "usage",
+        "stop",
+        "cancel",
+        "metadata",
+        "links",
+        "graph",
+        "agent",
+        "limits",
+    ),
 }
 
 
@@ -211,14 +222,14 @@ async def test_an_unknown_field_is_refused_by_name(client: httpx.AsyncClient, fi
     assert [error["field"] for error in refused.json()["errors"]] == [field]
 
 
-@pytest.mark.parametrize("kind", ["agent", "Graph", 1, ["graph"], None])
+@pytest.mark.parametrize("kind", ["chat", "Graph", 1, ["graph"], None])
 async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient, kind: Any) -> None:
-    """Cases and graphs are what this version runs."""
+    """Cases, graphs and agents are what this version runs."""
     refused = await client.post("/runs", json={"input": "2+2?", "kind": kind})
 
     assert refused.status_code == 422
     assert refused.json()["errors"] == [
-        {"field": "kind", "message": "This must be one of: 'case' or 'graph'."}
+        {"field": "kind", "message": "This must be one of: 'case', 'graph' or 'agent'."}
     ]
 
 
@@ -352,10 +363,43 @@ async def test_runs_are_listed_by_status_and_time(client: httpx.AsyncClient) -> 
     assert await listed(created_before=middle) == ["a"]
 
 
+async def test_runs_are_listed_by_kind_and_metadata(client: httpx.AsyncClient) -> None:
+    """Any key of the metadata, also one with a dot; all that is asked for must hold."""
+    about = {"a": {"ticket": 7, "x.y": "z"}, "b": {"ticket": "7"}, "c": {}}
+    for run_id, metadata in about.items():
+        body = {"run_id": run_id, "input": "2+2?", "metadata": metadata}
+        await client.post("/runs", json=body)
+
+    async def listed(query: str) -> list[str]:
+        page = (await client.get(f"/runs?{query}")).json()
+        return [run["run_id"] for run in page["runs"]]
+
+    assert await listed("kind=case") == ["c", "b", "a"]
+    assert await listed("kind=agent") == await listed("agent=helper") == []
+    assert await listed("metadata.ticket=7") == ["b", "a"]
+    assert await listed("metadata.ticket=7&metadata.x.y=z&limit=5") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "query", ["metadata.=1", "metadata.a=%00", "metadata.%00=1", "metadata.a=1&metadata.a=2"]
+)
+async def test_metadata_that_no_run_can_have_are_refused(
+    client: httpx.AsyncClient, query: str
+) -> None:
+    """And a key that is asked for twice, which could not both hold."""
+    answer = await client.get(f"/runs?{query}")
+
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
+    assert [error["field"] for error in answer.json()["errors"]] == ["metadata"]
+
+
 @pytest.mark.parametrize(
     "query",
     [
         "status=done",
+        "kind=chat",
+        "agent=%00",
+        "metadata=1",
         "limit=0",
         "limit=201",
         "limit=ten",

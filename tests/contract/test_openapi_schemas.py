@@ -47,7 +47,7 @@ def test_every_answer_is_described_and_has_a_form() -> None:
 
 
 def test_a_run_is_told_apart_by_its_kind_and_has_typed_parts() -> None:
-    """A generated client knows the result of either kind, the usage and the stop."""
+    """A generated client knows the result of every kind, the usage and the stop."""
     answer = DOCUMENT["paths"]["/runs/{run_id}"]["get"]["responses"]["200"]
     shown = answer["content"]["application/json"]["schema"]
 
@@ -55,11 +55,16 @@ def test_a_run_is_told_apart_by_its_kind_and_has_typed_parts() -> None:
     assert SCHEMAS["RunView"]["discriminator"] == {
         "propertyName": "kind",
         "mapping": {
+            "agent": "#/components/schemas/AgentRun",
             "case": "#/components/schemas/CaseRun",
             "graph": "#/components/schemas/GraphRun",
         },
     }
-    for run, result in (("CaseRun", "CaseResult"), ("GraphRun", "GraphResult")):
+    for run, result in (
+        ("CaseRun", "CaseResult"),
+        ("GraphRun", "GraphResult"),
+        ("AgentRun", "AgentResult"),
+    ):
         for name, schema in (("result", result), ("usage", "Usage"), ("stop", "RunStop")):
             assert properties(run)[name]["anyOf"] == [
                 {"$ref": f"#/components/schemas/{schema}"},

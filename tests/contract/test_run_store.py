@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from app.nodes.nesting import DefinitionKind
 from app.runs.errors import (
     IdempotencyMismatchError,
     InvalidRunError,
@@ -16,7 +18,7 @@ from app.runs.ports import (
     JournalWrite,
     RunFilter,
 )
-from app.runs.run import CancelRequest, RunKey, RunStatus
+from app.runs.run import CancelRequest, DefinitionRef, RunKey, RunKind, RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import store_limits
 from tests.support.ports import KEY, Open, Ports
@@ -290,6 +292,39 @@ class TestListing:
         assert await found(RunFilter(status=RunStatus.QUEUED)) == ["case-2"]
         assert await found(RunFilter(created_after=now + timedelta(minutes=1))) == []
         assert len(await found(RunFilter(created_before=now + timedelta(minutes=1)))) == 2
+
+    async def test_runs_are_found_by_what_they_execute_and_by_their_metadata(
+        self, ports: Ports
+    ) -> None:
+        """A number is the number and the text; pending cancels have neither."""
+        agent = replace(
+            new_run("agent").request,
+            kind=RunKind.AGENT,
+            graph={"steps": []},
+            definition_ref=DefinitionRef("helper", 2, DefinitionKind.AGENT),
+        )
+        graph = replace(agent, kind=RunKind.GRAPH, definition_ref=DefinitionRef("helper", 1))
+        about: list[dict[str, Any]] = [{"n": 7, "a": "x"}, {"n": "7"}, {"n": True, "a": "x"}, {}]
+        for number, request in enumerate([agent, graph, new_run("case").request, agent]):
+            new = replace(new_run(f"r{number}"), request=request, metadata=about[number])
+            await ports.runs.accept(new, worker_id=None)
+        await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
+
+        async def found(**wanted: Any) -> list[str]:
+            page = await ports.runs.find("default", RunFilter(**wanted))
+            return [run.key.run_id for run in page.runs]
+
+        assert await found(kind=RunKind.AGENT) == ["r3", "r0"]
+        assert await found(kind=RunKind.GRAPH) == ["r1"]
+        assert await found(kind=RunKind.CASE) == ["r2"]
+        assert await found(agent="helper") == ["r3", "r0"]
+        assert await found(agent="other") == []
+        assert await found(agent="helper", kind=RunKind.GRAPH) == []
+        assert await found(metadata={"n": "7"}) == ["r1", "r0"]
+        assert await found(metadata={"n": "true"}) == ["r2"]
+        assert await found(metadata={"n": "7", "a": "x"}) == ["r0"]
+        assert await found(metadata={"a": "x"}, limit=1) == ["r2"]
+        assert await found(metadata={"b": "null"}) == []
 
     @pytest.mark.parametrize("cursor", ["?", "e30", "WzEsMl0", "W1tbW1tb", "\u00e4", "bnVsbA"])
     async def test_a_cursor_of_somebody_elses_making_is_refused(

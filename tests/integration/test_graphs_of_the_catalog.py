@@ -9,6 +9,7 @@ from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import Toolbox
 from app.runs.definitions import Definitions
 from app.runs.errors import GraphRefusedError
+from app.runs.run import DefinitionRef
 from app.settings.schema import Settings
 from tests.support.graph_documents import TENANT, edge, named
 from tests.support.limits import graph_limits
@@ -46,8 +47,10 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
     graphs: Definitions,
 ) -> None:
     """In subgraphs, at any depth, in the data of a map and in fallbacks."""
-    await graphs.register(TENANT, "plus-one", PLUS_ONE)
-    await graphs.register(TENANT, "twice", holding(named("plus-one"), named("plus-one", 1)))
+    await graphs.register(TENANT, DefinitionRef("plus-one"), PLUS_ONE)
+    await graphs.register(
+        TENANT, DefinitionRef("twice"), holding(named("plus-one"), named("plus-one", 1))
+    )
     graph = holding(holding(named("twice")), named("plus-one"))
     graph["steps"][1]["policy"] = {
         "on_error": "fallback",
@@ -86,6 +89,6 @@ async def test_an_edge_that_does_not_say_its_channel_is_refused(
     graph["edges"] = [edge("inner-0", "inner-1", **data)]
 
     with pytest.raises(GraphRefusedError) as refused:
-        await graphs.register(TENANT, "g", graph)
+        await graphs.register(TENANT, DefinitionRef("g"), graph)
 
     assert [problem.place for problem in refused.value.problems] == ["edges.0.data.channel"]

@@ -4,8 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import DefinitionReference
+from app.nodes.agent.definition import AgentDefinition
+from app.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
+from app.nodes.reading import problems_in
 
 CONTAINERS = ("subgraph", "map")
 CHANNELS = ("flow", "link")
@@ -13,7 +17,7 @@ CHANNELS = ("flow", "link")
 
 @dataclass
 class ShapeChecks:
-    """Checks ids, types and channels, at every depth, and finds references."""
+    """Checks ids, types and channels, at every depth, agents, and finds references."""
 
     types: frozenset[str] | None = None
     """The types of steps that there are; None is any."""
@@ -42,12 +46,23 @@ class ShapeChecks:
             seen.add(step["id"])
             if self.types is not None and step.get("type") not in self.types:
                 yield Problem(f"{place}.type", "There is no such type.")
+            if step.get("type") == "agent":
+                yield from _of_agent(step.get("data"), f"{place}.data.agent")
             nested = _nested(step)
             if nested is not None and not _is_name(nested):
                 yield from self._problems(nested, f"{place}.data.graph.")
         if len(graph["steps"]) == 0:
             yield Problem(f"{at}steps", "This graph does nothing.", Severity.WARNING)
         yield from _bad_channels(graph, at)
+
+
+def _of_agent(data: Any, place: str) -> Iterator[Problem]:
+    """Look at an agent as the step does that executes it; any tool exists."""
+    agent = data.get("agent") if isinstance(data, dict) else None
+    try:
+        AgentDefinition.model_validate(agent)
+    except ValidationError as error:
+        yield from problems_in(error, place)
 
 
 def _bad_channels(graph: Mapping[str, Any], at: str) -> Iterator[Problem]:
@@ -62,10 +77,16 @@ def _references(
 ) -> Iterator[DefinitionReference]:
     steps = graph.get("steps")
     for index, step in enumerate(steps if isinstance(steps, list) else ()):
+        if isinstance(step, dict) and step.get("type") == "agent":
+            data = step.get("data")
+            agent = data.get("agent") if isinstance(data, dict) else None
+            yield from agents_in(agent, (*place, "steps", index, "data", "agent"))
         nested = _nested(step) if isinstance(step, dict) else None
         here = (*place, "steps", index, "data", "graph")
         if nested is not None and _is_name(nested):
-            yield DefinitionReference(here, nested["name"], nested.get("version"))
+            yield DefinitionReference(
+                here, DefinitionKind.GRAPH, nested["name"], nested.get("version")
+            )
         elif nested is not None:
             yield from _references(nested, here)
 

@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any
 
+from app.nodes.nesting import DefinitionKind
 from app.runs.expansion import canonical
 from app.runs.graphs import NewDefinition
 from app.runs.run import DefinitionRef
@@ -43,15 +44,17 @@ def new_graph(
     uses: tuple[DefinitionRef, ...] = (),
     tenant: str = TENANT,
     description: str | None = None,
+    kind: DefinitionKind = DefinitionKind.GRAPH,
 ) -> NewDefinition:
-    """Return a graph as the service hands it to the store."""
+    """Return a graph, or something of another kind, as the service hands it to the store."""
     graph = graph or flat("a")
     text = canonical(graph)
     return NewDefinition(
         tenant=tenant,
+        kind=kind,
         name=name,
         description=description,
-        graph=graph,
+        content=graph,
         sha256=hashlib.sha256(text).hexdigest(),
         size_bytes=len(text),
         uses=uses,

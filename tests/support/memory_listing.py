@@ -6,16 +6,34 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from app.runs.errors import InvalidRunError
-from app.runs.ports import RunFilter
-from app.runs.run import Run
+from app.runs.ports import RunFilter, json_of_text
+from app.runs.run import Run, RunKind
+
+_NOTHING = object()
 
 
 def fits(run: Run, wanted: RunFilter) -> bool:
     return (
         (wanted.status is None or run.status is wanted.status)
+        and (wanted.kind is None or run.kind is wanted.kind)
+        and (wanted.agent is None or _agent_of(run) == wanted.agent)
+        and all(
+            any(_same(run.metadata.get(key, _NOTHING), one) for one in json_of_text(value))
+            for key, value in wanted.metadata.items()
+        )
         and (wanted.created_after is None or run.created_at > wanted.created_after)
         and (wanted.created_before is None or run.created_at < wanted.created_before)
     )
+
+
+def _agent_of(run: Run) -> str | None:
+    ref = run.request.definition_ref
+    return ref.name if ref is not None and run.kind is RunKind.AGENT else None
+
+
+def _same(stored: object, wanted: object) -> bool:
+    """Whether two JSON values are the same: true is not 1 there."""
+    return stored == wanted and isinstance(stored, bool) == isinstance(wanted, bool)
 
 
 def place(run: Run) -> tuple[datetime, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
+    Boolean,
     ColumnElement,
     Select,
     Subquery,
@@ -18,7 +19,9 @@ from sqlalchemy import (
     cast,
     func,
     literal,
+    literal_column,
     null,
+    or_,
     select,
     tuple_,
 )
@@ -68,6 +71,7 @@ from app.runs.ports import (
     Page,
     RunFilter,
     SpentSoFar,
+    json_of_text,
 )
 from app.runs.replay import charge_of
 from app.runs.run import (
@@ -78,6 +82,7 @@ from app.runs.run import (
     NewRun,
     Run,
     RunKey,
+    RunKind,
     RunStatus,
 )
 from app.trace.node import ATTEMPT
@@ -90,6 +95,8 @@ _LEFT_OUT: dict[str, ColumnElement[Any]] = {
 }
 _LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
 """A page of runs would hold a page of graphs and results, which nobody looks at there."""
+
+_HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
 
 RUN_BYTES = 1000
 """What a run takes on a page beside its metadata, about."""
@@ -181,6 +188,14 @@ class PostgresRuns:
         query = select(*_LISTED).where(runs.c.tenant_id == tenant, runs.c.request.is_not(None))
         if wanted.status:
             query = query.where(runs.c.status == wanted.status.value)
+        if wanted.kind:
+            query = query.where(_of_kind(wanted.kind))
+        if wanted.agent is not None:
+            name = literal_column("request #>> '{graph_ref,name}'", Text)
+            query = query.where(_of_kind(RunKind.AGENT), name == wanted.agent)
+        for key, value in wanted.metadata.items():
+            same = (runs.c.metadata.contains({key: one}) for one in json_of_text(value))
+            query = query.where(_HAS_METADATA, or_(*same))
         if wanted.created_after:
             query = query.where(runs.c.created_at > wanted.created_after)
         if wanted.created_before:
@@ -316,6 +331,11 @@ class PostgresRuns:
         async with transaction(self.engines.work) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
+
+
+def _of_kind(kind: RunKind) -> ColumnElement[bool]:
+    """Return the condition, written out and not bound: partial indexes are chosen by it."""
+    return runs.c.kind == literal(kind.value, Text, literal_execute=True)
 
 
 def _bounded(page: Subquery, max_bytes: int | None) -> Select[Any]:

@@ -23,15 +23,14 @@ from app.api.run_body import (
     POST_HEADERS,
     AgentRunBody,
     CancelBody,
-    CancelQuery,
     CaseBody,
     GoingOnBody,
     GraphRunBody,
     RunBody,
-    RunQuery,
     idempotency_key,
     wait_seconds,
 )
+from app.api.run_query import CancelQuery, RunQuery, metadata_filter
 from app.api.run_views import CancelReceipt, RunPage, RunView, view_of
 from app.runs.errors import GraphRefusedError, StoreUnavailableError
 from app.runs.ports import Accepted, RunFilter
@@ -110,9 +109,16 @@ router.add_api_route(
 async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) -> RunPage:
     """List runs, newest first, without their results.
 
+    `metadata.<key>=<value>` lists those whose metadata have this value under the key: the text, or
+    the number, boolean or null that it is in JSON. Several must all hold.
+
     A page whose runs are large holds fewer than `limit`.
     """
-    wanted = RunFilter(**query.model_dump(), max_bytes=request.limits.max_page_bytes)
+    wanted = RunFilter(
+        **query.model_dump(),
+        metadata=metadata_filter(request.query_params),
+        max_bytes=request.limits.max_page_bytes,
+    )
     page = await request.runs.find(request.caller.tenant, wanted)
     return RunPage.of(page, request.root)
 

@@ -12,7 +12,7 @@ from app.api.api_request import ApiRequest, ApiRoute
 from app.api.call_views import CallDetails
 from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
 from app.api.field_types import RunIdPath
-from app.api.run_body import TraceQuery
+from app.api.run_query import TraceQuery
 from app.api.trace_views import TraceView
 from app.runs.run import RunStatus
 from app.runs.service import Trace

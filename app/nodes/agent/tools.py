@@ -7,7 +7,7 @@ server meanwhile.
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -222,7 +222,7 @@ class AgentTools:
         shown = ToolDefinition(
             name=definition.name,
             description=definition.description or f"The agent {definition.name}.",
-            parameters=_parameters(definition, agent.inputs),
+            parameters=parameters_of(definition, agent.inputs),
         )
         return OfferedTool(shown, True, partial(self._call_agent, agent), journaled=False)
 
@@ -233,8 +233,11 @@ def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
         yield from (ToolUse(mcp=one.server, allow=one.allowed) for one in linked.servers)
 
 
-def _parameters(agent: AgentDefinition, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of the arguments of an agent: what it is asked, and its inputs."""
+def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[str, Any]:
+    """Return the schema of the arguments of an agent: what it is asked, and its inputs.
+
+    Those of ``given`` are left out.
+    """
     asked = {"type": "string", "description": "What the agent is asked to do."}
     inputs = {name: spec for name, spec in agent.inputs.items() if name not in given}
     needed = (name for name, spec in inputs.items() if spec.required and not spec.has_default)

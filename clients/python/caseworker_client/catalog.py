@@ -20,19 +20,6 @@ class Definitions(Generic[L]):
     """``graph`` or ``agent``: a member of bodies, and in the plural the path."""
     page: type[L]
 
-    def register(
-        self,
-        settings: Settings,
-        name: str,
-        definition: Mapping[str, Any],
-        *,
-        description: str | None = None,
-    ) -> Flow[Definition]:
-        """Register the next version of a name; the same definition again is the same version."""
-        body = {"name": name, self.kind: dict(definition), "description": description}
-        request = Request(method="POST", path=f"/{self.kind}s", json=body)
-        return (yield from fetch(settings, request, Definition))
-
     def get(self, settings: Settings, name: str, version: int | None = None) -> Flow[Definition]:
         """Return a version of a name, the newest unless one is given."""
         request = Request(method="GET", path=self._path(name, version))
@@ -63,6 +50,21 @@ class Definitions(Generic[L]):
 
 GRAPHS: Final = Definitions("graph", GraphList)
 AGENTS: Final = Definitions("agent", AgentList)
+
+
+def register_graph(
+    settings: Settings, name: str, graph: Mapping[str, Any], *, description: str | None = None
+) -> Flow[Definition]:
+    """Register the next version of a name; the same graph again is the same version."""
+    body = {"name": name, "graph": dict(graph), "description": description}
+    request = Request(method="POST", path="/graphs", json=body)
+    return (yield from fetch(settings, request, Definition))
+
+
+def register_agent(settings: Settings, agent: Mapping[str, Any]) -> Flow[Definition]:
+    """Register the next version of the name that the agent has; the same again is the same."""
+    request = Request(method="POST", path="/agents", json={"agent": dict(agent)})
+    return (yield from fetch(settings, request, Definition))
 
 
 def validate_graph(settings: Settings, graph: Mapping[str, Any]) -> Flow[Validation]:

@@ -191,14 +191,23 @@ def list_runs(
     settings: Settings,
     *,
     status: str | None = None,
+    kind: str | None = None,
+    agent: str | None = None,
+    metadata: Mapping[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     limit: int = 50,
     cursor: str | None = None,
 ) -> Flow[RunList]:
-    """Return a page of runs, newest first, without their results."""
+    """Return a page of runs, newest first, without their results.
+
+    ``agent`` is the name of a registered agent; ``metadata`` are values that a run must have.
+    """
     chosen = {
         "status": status,
+        "kind": kind,
+        "agent": agent,
+        **{f"metadata.{name}": value for name, value in (metadata or {}).items()},
         "created_after": None if created_after is None else created_after.isoformat(),
         "created_before": None if created_before is None else created_before.isoformat(),
         "cursor": cursor,
@@ -212,6 +221,9 @@ def iterate_runs(
     settings: Settings,
     *,
     status: str | None = None,
+    kind: str | None = None,
+    agent: str | None = None,
+    metadata: Mapping[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     page_size: int = 50,
@@ -222,6 +234,9 @@ def iterate_runs(
         page = yield from list_runs(
             settings,
             status=status,
+            kind=kind,
+            agent=agent,
+            metadata=metadata,
             created_after=created_after,
             created_before=created_before,
             limit=page_size,

@@ -6,10 +6,15 @@ small, and reads a whole index, would read all of it when the table has grown.
 
 import re
 from itertools import count
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine
+from sqlalchemy.event import listen, remove
 
 from app.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
+from app.runs.ports import RunFilter
+from app.runs.run import RunKind
 from tests.support.stores import Oracle, Stores, new_run
 
 FOREIGN_KEY = """
@@ -63,3 +68,46 @@ async def test_a_list_of_runs_with_one_status_reads_no_others(oracle: Oracle) ->
 
     assert (scan["Index Name"], scan["Actual Rows"]) == ("runs_by_status", 5)
     assert scan.get("Rows Removed by Filter", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (RunFilter(kind=RunKind.AGENT), "runs_by_kind"),
+        (RunFilter(agent="helper"), "runs_by_agent"),
+        (RunFilter(metadata={"ticket": "7"}), "runs_by_metadata"),
+    ],
+    ids=["kind", "agent", "metadata"],
+)
+async def test_a_filtered_list_of_runs_has_an_index(
+    stores: Stores, oracle: Oracle, wanted: RunFilter, index: str
+) -> None:
+    """What the store asks is answered by it, among many runs of other kinds."""
+    await stores.runs.accept(new_run("first"), worker_id="w1")
+    await oracle.rows(
+        """INSERT INTO runs
+           (tenant_id, run_id, kind, status, request, metadata, request_hash, finished_at)
+           SELECT 'default', 'old-' || n, CASE n %% 1000 WHEN 0 THEN 'agent' ELSE 'graph' END,
+           'completed', request || jsonb_build_object(
+               'kind', CASE n %% 1000 WHEN 0 THEN 'agent' ELSE 'graph' END,
+               'graph_ref', jsonb_build_object('name', 'a' || n, 'version', 1)),
+           jsonb_build_object('ticket', n), 'h', now()
+           FROM runs, generate_series(1, 5000) n"""
+    )
+    await oracle.rows("ANALYZE runs")
+    asked: list[tuple[str, Any]] = []
+
+    def keep(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "FROM runs" in statement:
+            asked.append((statement, parameters))
+
+    listen(Engine, "before_cursor_execute", keep)
+    try:
+        await stores.runs.find("default", wanted)
+    finally:
+        remove(Engine, "before_cursor_execute", keep)
+    [(statement, parameters)] = asked
+    cursor = await oracle.connection.execute(f"EXPLAIN {statement}".encode(), parameters)
+    plan = "\n".join(str(row["QUERY PLAN"]) for row in await cursor.fetchall())
+
+    assert index in plan, plan

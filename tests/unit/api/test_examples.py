@@ -5,12 +5,18 @@ from typing import Any
 import pytest
 
 from app.api.admission import CaseAdmission
-from app.api.definition_body import DefinitionByName, GraphToValidate, NewGraphBody
-from app.api.documentation import GRAPHS_TO_VALIDATE, NEW_GRAPHS, RUNS
-from app.api.run_body import CaseBody, GoingOnBody, GraphRunBody
+from app.api.definition_body import (
+    DefinitionByName,
+    GraphToValidate,
+    NewAgentBody,
+    NewGraphBody,
+)
+from app.api.documentation import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
+from app.api.run_body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
 from app.bootstrap.agents import build_catalog, build_models, build_tools
 from app.bootstrap.plugins import Toolbox
-from app.nodes.nesting import is_reference
+from app.nodes.nesting import DefinitionKind, is_reference
+from app.runs.definitions import graph_of
 from app.runs.graphs import GraphChecks
 from app.settings.schema import Settings
 from tests.support.limits import api_limits
@@ -27,10 +33,17 @@ def catalog() -> GraphChecks:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChecks) -> None:
-    """Cases and graphs; nothing of a graph is even odd."""
+    """Nothing of a graph or an agent is even odd."""
     value: Any = RUNS[name]["value"]
     if "from" in value:
         assert GoingOnBody.model_validate(value).from_.run_id in str(RUNS)
+        return
+    if value.get("kind") == "agent":
+        agent = AgentRunBody.model_validate(value).agent
+        if is_reference(agent, DefinitionKind.AGENT):
+            DefinitionByName.model_validate(agent)
+        else:
+            assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()
         return
     if value.get("kind") != "graph":
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
@@ -49,3 +62,10 @@ def test_every_graph_that_is_shown_is_valid(catalog: GraphChecks) -> None:
         assert catalog.examine(NewGraphBody.model_validate(example["value"]).graph)[1] == ()
     for example in GRAPHS_TO_VALIDATE.values():
         assert catalog.examine(GraphToValidate.model_validate(example["value"]).graph)[1] == ()
+
+
+def test_every_agent_that_is_shown_is_valid(catalog: GraphChecks) -> None:
+    """As something to register; what it names is not looked up."""
+    for example in NEW_AGENTS.values():
+        agent = NewAgentBody.model_validate(example["value"]).agent
+        assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()

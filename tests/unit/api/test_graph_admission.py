@@ -9,6 +9,7 @@ from app.api.run_body import GraphRunBody
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.runs.definitions import Definitions
+from app.runs.run import DefinitionRef
 from tests.support.limits import api_limits, graph_limits
 from tests.support.memory_definitions import MemoryDefinitions
 
@@ -30,7 +31,7 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
 ) -> None:
     """The process that takes the run need not read it a second time."""
     graphs = Definitions(MemoryDefinitions(), NodeCatalog((router_type(),)), graph_limits())
-    await graphs.register("t", "route", ROUTE)
+    await graphs.register("t", DefinitionRef("route"), ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
 
     new = await GraphAdmission(api_limits(), graphs).new_run(body, "t", None)

@@ -11,7 +11,7 @@ from app.kernel.validation import Severity
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
 from app.nodes.llm import llm_type
-from app.nodes.nesting import DefinitionReference
+from app.nodes.nesting import DefinitionKind, DefinitionReference
 from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import map_type, subgraph_type
@@ -279,12 +279,21 @@ def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
     found = catalog.references(outer)
 
     assert found == (
-        DefinitionReference(("steps", 0, "data", "graph"), "prices", 2),
+        DefinitionReference(("steps", 0, "data", "graph"), DefinitionKind.GRAPH, "prices", 2),
         DefinitionReference(
-            ("steps", 1, "data", "graph", "steps", 0, "data", "graph"), "inner", None
+            ("steps", 1, "data", "graph", "steps", 0, "data", "graph"),
+            DefinitionKind.GRAPH,
+            "inner",
         ),
-        DefinitionReference(("steps", 2, "data", "step", "data", "graph"), "each", None),
-        DefinitionReference(("steps", 3, "policy", "fallback", "data", "graph"), "instead", None),
+        DefinitionReference(
+            ("steps", 2, "data", "step", "data", "graph"), DefinitionKind.GRAPH, "each", None
+        ),
+        DefinitionReference(
+            ("steps", 3, "policy", "fallback", "data", "graph"),
+            DefinitionKind.GRAPH,
+            "instead",
+            None,
+        ),
     )
     assert [".".join(map(str, one.place)) for one in found] == [
         problem.place for problem in catalog.examine(outer)[1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import DefinitionReference
+from app.nodes.nesting import DefinitionKind, DefinitionReference
 from app.runs.definitions import MANY_STEPS, Definitions
 from app.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from app.runs.graphs import GraphLimits, NewDefinition, Registered
@@ -29,7 +29,7 @@ class World:
         self.graphs = Definitions(self.store, self.checks, limits)
 
     async def register(self, name: str, graph: dict[str, Any]) -> Registered:
-        return await self.graphs.register(TENANT, name, graph)
+        return await self.graphs.register(TENANT, DefinitionRef(name), graph)
 
     async def inline(self, graph: dict[str, Any]) -> Any:
         return (await self.graphs.inline(TENANT, graph)).graph
@@ -155,7 +155,9 @@ async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing() -> None:
     await world.store.add(new_graph("bad", {"steps": [{"id": "a", "type": "nothing"}]}))
 
     problems = await world.refused(containing(named("bad")))
-    accepted = await world.graphs.register(TENANT, "empty", containing({"steps": []}))
+    accepted = await world.graphs.register(
+        TENANT, DefinitionRef("empty"), containing({"steps": []})
+    )
 
     assert [problem.place for problem in problems] == ["steps.0.data.graph.steps.0.type"]
     assert [problem.severity for problem in accepted.warnings] == [Severity.WARNING]
@@ -187,7 +189,7 @@ class TestCircles:
 
             [problem] = refused.value.problems
             assert problem.place == "steps.1.data.graph"
-            assert problem.message == f"A graph may not contain itself: {name} -> {name}."
+            assert problem.message == f"Nothing may contain itself: {name} -> {name}."
 
     async def test_a_graph_may_contain_an_older_version_of_itself(self, world: World) -> None:
         """That one never changes, so there is no circle."""
@@ -210,7 +212,7 @@ class TestCircles:
             await world.register("c", containing(named("a")))
 
         [problem] = refused.value.problems
-        assert problem.message == "A graph may not contain itself: c -> a@1 -> b@1 -> c."
+        assert problem.message == "Nothing may contain itself: c -> a@1 -> b@1 -> c."
 
     async def test_a_circle_that_came_about_unseen_is_found_when_it_is_run(
         self, world: World
@@ -224,10 +226,10 @@ class TestCircles:
             await world.graphs.named(TENANT, DefinitionRef("b"))
 
         assert [problem.message for problem in problems] == [
-            "A graph may not contain itself: a@1 -> b@1 -> a@1."
+            "Nothing may contain itself: a@1 -> b@1 -> a@1."
         ]
         assert [problem.message for problem in refused.value.problems] == [
-            "A graph may not contain itself: b@1 -> a@1 -> b@1."
+            "Nothing may contain itself: b@1 -> a@1 -> b@1."
         ]
 
 
@@ -329,7 +331,7 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
     graphs = Definitions(store, world.checks, LIMITS)
 
     with pytest.raises(GraphRefusedError) as refused:
-        await graphs.register(TENANT, "user", containing(named("g")))
+        await graphs.register(TENANT, DefinitionRef("user"), containing(named("g")))
 
     assert [problem.place for problem in refused.value.problems] == ["steps.0.data.graph.name"]
 
@@ -344,13 +346,13 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
             return await super().add(new)
 
     graphs = Definitions(Watching(), world.checks, LIMITS)
-    await graphs.register(TENANT, "g", flat("a"))
+    await graphs.register(TENANT, DefinitionRef("g"), flat("a"))
     await graphs.register(
-        TENANT, "user", containing(named("g"), containing(named("g", 1)), named("g"))
+        TENANT, DefinitionRef("user"), containing(named("g"), containing(named("g", 1)), named("g"))
     )
 
     assert kept[1].uses == (DefinitionRef("g"), DefinitionRef("g", 1))
-    assert kept[1].graph == containing(named("g"), containing(named("g", 1)), named("g"))
+    assert kept[1].content == containing(named("g"), containing(named("g", 1)), named("g"))
 
 
 async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
@@ -368,7 +370,7 @@ async def test_what_is_not_there_is_not_found(world: World) -> None:
     with pytest.raises(DefinitionNotFoundError):
         await world.graphs.get(TENANT, DefinitionRef("x"))
     with pytest.raises(DefinitionNotFoundError):
-        await world.graphs.versions(TENANT, "x", limit=5, cursor=None)
+        await world.graphs.versions(TENANT, DefinitionRef("x"), limit=5, cursor=None)
 
 
 async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: World) -> None:
@@ -377,7 +379,9 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: Wo
     class Elsewhere(ShapeChecks):
         def references(self, graph: Any) -> Sequence[DefinitionReference]:
             return (
-                [DefinitionReference(("steps", 0, "data", "body"), "g")] if "root" in graph else []
+                [DefinitionReference(("steps", 0, "data", "body"), DefinitionKind.GRAPH, "g")]
+                if "root" in graph
+                else []
             )
 
     graphs = Definitions(world.store, Elsewhere(), graph_limits(max_depth=1))

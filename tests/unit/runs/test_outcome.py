@@ -12,6 +12,7 @@ from app.control.stops import StopKind as Kind
 from app.control.usage import BudgetExceededError, ResourceUsage
 from app.engine.report import GraphOutcome, StepReport
 from app.kernel.facts import StepStatus
+from app.runs.definitions import AGENT_STEP
 from app.runs.outcome import RunOutcome, close, outcome_of
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
@@ -84,6 +85,17 @@ def test_every_stop_has_its_status(
     assert run_outcome.result == {"answer": "4", "finish_reason": finish_reason}
     assert run_outcome.stop is not None
     assert (run_outcome.stop.kind, run_outcome.stop.at) == (kind, AT)
+
+
+@pytest.mark.parametrize("stop", [None, BudgetExceededError(ResourceUsage(), Budget(), "spent")])
+def test_the_end_of_an_agent_run_has_no_finish_reason(stop: Stop | None) -> None:
+    """Its result says why it ended."""
+    result = {"success": stop is None, "terminate_reason": "goal" if stop is None else "budget"}
+    steps = {AGENT_STEP: StepReport(StepStatus.COMPLETED, {"default": "4", "result": result})}
+
+    run_outcome = outcome_of(run_of(RunKind.AGENT), GraphOutcome(steps, stop=stop), at=AT)
+
+    assert (run_outcome.finish_reason, run_outcome.result) == (None, result)
 
 
 @pytest.mark.parametrize("stop", [None, BudgetExceededError(ResourceUsage(), Budget(), "spent")])

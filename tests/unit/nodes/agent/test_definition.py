@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from app.nodes.agent.definition import (
     AgentDefinition,
     AgentInputError,
-    NamedAgent,
-    named_agents,
 )
+from app.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
 from app.nodes.reading import problems_in
 
 WHOLE: dict[str, Any] = {
@@ -146,7 +145,10 @@ def test_the_names_that_stand_for_agents_are_found_in_the_json() -> None:
     """Also the whole agent may be a name."""
     inner = {"name": "a", "prompt": {}, "tools": [{"agent": {"name": "b"}}]}
 
-    assert list(named_agents({"name": "c", "version": 2})) == [NamedAgent((), "c", 2)]
-    assert list(named_agents({**WHOLE, "tools": ["x", {"agent": inner}]}, ("agent",))) == [
-        NamedAgent(("agent", "tools", 1, "agent", "tools", 0, "agent"), "b")
+    assert list(agents_in({"name": "c", "version": 2})) == [
+        DefinitionReference((), DefinitionKind.AGENT, "c", 2)
+    ]
+    place = ("agent", "tools", 1, "agent", "tools", 0, "agent")
+    assert list(agents_in({**WHOLE, "tools": ["x", {"agent": inner}]}, ("agent",))) == [
+        DefinitionReference(place, DefinitionKind.AGENT, "b")
     ]

@@ -1,0 +1,75 @@
+"""The queries that a caller may send about runs."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+from starlette.datastructures import QueryParams
+
+from app.api.field_types import Cursor, Instant, Query, Reason, StorableText
+from app.api.json_text import is_storable
+from app.api.problem_types import INVALID_REQUEST
+from app.api.problems import ProblemError
+from app.api.violations import Violation
+from app.runs.run import RunKind, RunStatus
+
+METADATA_PREFIX = "metadata."
+
+
+class CancelQuery(Query):
+    """The query of a cancel request."""
+
+    reason: Reason | None = None
+    """Shown in the receipt and in the trace; a reason in the body takes precedence."""
+
+
+class RunQuery(Query):
+    """Which runs to list."""
+
+    status: RunStatus | None = None
+    """Runs of one status."""
+    kind: RunKind | None = None
+    """Runs of one kind."""
+    agent: Annotated[StorableText, StringConstraints(max_length=64)] | None = None
+    """Runs of the registered agent of this name, whatever its version."""
+    created_after: Instant | None = None
+    """Runs accepted later than this."""
+    created_before: Instant | None = None
+    """Runs accepted earlier than this."""
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    """How many runs a page holds."""
+    cursor: Cursor | None = None
+    """The ``next_cursor`` of the page before."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_metadata(cls, sent: Mapping[str, Any]) -> Any:
+        """Leave out what :func:`metadata_filter` reads."""
+        return {name: sent[name] for name in sent if not name.startswith(METADATA_PREFIX)}
+
+
+def metadata_filter(query: QueryParams) -> dict[str, str]:
+    """Return the values by key of the parameters ``metadata.<key>``.
+
+    Raises:
+        ProblemError: a key stands there twice, or a text cannot be stored.
+    """
+    found: dict[str, str] = {}
+    for name, value in query.multi_items():
+        if not name.startswith(METADATA_PREFIX):
+            continue
+        key = name.removeprefix(METADATA_PREFIX)
+        if key in found or not key or not (is_storable(key) and is_storable(value)):
+            message = "Send metadata.<key>=<value>, every key once, without NUL."
+            raise ProblemError(INVALID_REQUEST, violations=[Violation("metadata", message)])
+        found[key] = value
+    return found
+
+
+class TraceQuery(Query):
+    """How to show a trace."""
+
+    format: Literal["json", "explain"] = "json"
+    """``json`` is the snapshot; ``explain`` is a text to read."""
+    payloads: bool = False
+    """Show with the snapshot what each call asked and what it got."""

@@ -1,0 +1,186 @@
+"""Runs of kind agent over real sockets: registered, from files, over MCP, and gone on from."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client
+
+from tests.support.event_log import require_sound_events
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.graph_invariants import violations
+from tests.support.json_client import JsonClient
+from tests.support.processes import ChildFailedError
+from tests.support.service import ServiceProcess, finished, model_settings
+
+CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+HELPER: dict[str, Any] = {
+    "name": "helper",
+    "description": "Helps with sums",
+    "prompt": {"system": "Help with ${topic}."},
+    "inputs": {"topic": {"type": "string", "description": "With what"}},
+    "tools": ["calculator"],
+}
+
+
+async def register(service: ServiceProcess, agent: dict[str, Any]) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False) as http:
+        answer = await http.post("/agents", json={"agent": agent})
+    assert answer.is_success, answer.text
+    registered: dict[str, Any] = answer.json()
+    return registered
+
+
+def asked(run_id: str, **more: Any) -> dict[str, Any]:
+    """A run of the registered helper."""
+    return {
+        "run_id": run_id,
+        "kind": "agent",
+        "agent": {"name": "helper"},
+        "input": f"6 times 7? ({run_id})",
+        "inputs": {"topic": "sums"},
+        **more,
+    }
+
+
+@pytest.mark.req("003/FR1.1", "003/FR1.3", "003/FR4.1", "003/FR3.4")
+async def test_a_registered_agent_is_run_and_its_answer_streams(
+    service: ServiceProcess, client: JsonClient, provider: FakeProvider
+) -> None:
+    """The result is the agent's own; the model got the prompt with the inputs put in."""
+    registered = await register(service, HELPER)
+    answer = "It is 42, as everybody knows."
+    await provider.script("(whole)", [Step(tool_calls=[CALL]), Step(text=answer, chunk_chars=6)])
+
+    await client.post_run(asked("whole"))
+    run = await finished(client, "whole")
+    seen = [event async for event in client.events("whole")]
+    snapshot = (await client.trace("whole"))["snapshot"]
+
+    assert (run["status"], run["kind"], run["finish_reason"]) == ("completed", "agent", None)
+    assert run["agent"] == {"name": "helper", "version": registered["version"]}
+    result = run["result"]
+    assert (result["success"], result["output"], result["terminate_reason"]) == (
+        True,
+        answer,
+        "goal",
+    )
+    assert (result["turn_count"], run["usage"]["turns"]) == (2, 2)
+    system, user, *_ = result["messages"]
+    assert system["content"] == "Help with sums."
+    assert user["content"] == "6 times 7? (whole)"
+    written = [event["data"] for event in seen if event["type"] == "content_chunk"]
+    assert "".join(chunk["content"] for chunk in written) == answer
+    assert violations(snapshot) == []
+
+
+@pytest.mark.req("003/sub", "003/FR1.1")
+async def test_a_registered_agent_calls_another_one(
+    service: ServiceProcess, client: JsonClient, provider: FakeProvider
+) -> None:
+    """By the name that it has; the run keeps both."""
+    await register(service, HELPER)
+    chief = {"name": "chief", "prompt": {}, "tools": [{"agent": {"name": "helper"}}]}
+    await register(service, chief)
+    delegated = {
+        "id": "d1",
+        "name": "helper",
+        "arguments": '{"input": "What is 6 times 7? (inner)", "topic": "sums"}',
+    }
+    await provider.script("(outer)", [Step(tool_calls=[delegated]), Step(text="42, says helper.")])
+    await provider.script("(inner)", [Step(text="42")])
+
+    await client.post_run(
+        {"run_id": "two", "kind": "agent", "agent": {"name": "chief"}, "input": "Well? (outer)"}
+    )
+    run = await finished(client, "two")
+
+    assert run["status"] == "completed", run
+    assert run["result"]["output"] == "42, says helper."
+    assert run["usage"]["turns"] == 3
+
+
+@pytest.mark.req("003/resume")
+async def test_an_agent_that_a_limit_halted_goes_on_when_it_is_raised(
+    service: ServiceProcess, client: JsonClient, provider: FakeProvider
+) -> None:
+    """What it had called and asked is not made again and costs nothing."""
+    await register(service, HELPER)
+    await provider.script("(limit)", [Step(tool_calls=[CALL]), Step(text="About 42.")])
+    await client.post_run(asked("limit", budget={"max_turns": 1}))
+    halted = await finished(client, "limit")
+    await provider.script("(limit)", [Step(text="It is 42.")])
+    before = len(await provider.arrivals())
+
+    await client.post_run(
+        {"run_id": "raised", "from": {"run_id": "limit"}, "budget": {"max_turns": 5}}
+    )
+    run = await finished(client, "raised")
+
+    assert (halted["status"], halted["finish_reason"]) == ("halted", None)
+    assert halted["result"]["terminate_reason"] == "max_turns"
+    assert run["status"] == "completed", run
+    assert run["agent"] == halted["agent"]
+    assert (run["result"]["output"], run["result"]["terminate_reason"]) == ("It is 42.", "goal")
+    assert len(await provider.arrivals()) == before + 1
+    assert (run["usage"].get("tool_calls", 0), run["usage"]["llm_calls_small"]) == (0, 1)
+    nodes = (await client.trace("raised"))["snapshot"]["nodes"].values()
+    taken = [node["kind"] for node in nodes if "taken_over" in node["metadata"]]
+    assert "tool" in taken
+
+
+@pytest.mark.req("003/FR4.1")
+async def test_registered_agents_are_tools_of_mcp_clients(
+    service: ServiceProcess, client: JsonClient, provider: FakeProvider
+) -> None:
+    """Each call is a run of that agent; what is wrong with it is named."""
+    await register(service, HELPER)
+    await register(service, {"name": "run_case", "prompt": {}})
+    await provider.script("(mcp)", [Step(text="42")])
+
+    async with Client(f"{service.url}/mcp") as mcp:
+        listed = (await mcp.list_tools()).tools
+        result = await mcp.call_tool("helper", {"input": "6 times 7? (mcp)", "topic": "sums"})
+        missing = await mcp.call_tool("helper", {"input": "6 times 7?"})
+
+    tools = {tool.name: tool for tool in listed}
+    assert len(tools) == len(listed)
+    assert tools["helper"].description == "Helps with sums"
+    schema = tools["helper"].input_schema
+    assert schema["properties"]["topic"] == {"type": "string", "description": "With what"}
+    assert schema["required"] == ["input", "topic"]
+    assert tools["run_case"].description != "The agent run_case."
+    assert not result.is_error
+    run: dict[str, Any] = result.structured_content
+    assert (run["kind"], run["agent"]["name"], run["result"]["output"]) == ("agent", "helper", "42")
+    assert run["metadata"] == {"via": "mcp", "tool": "helper"}
+    assert (await client.get_run(run["run_id"]))["status"] == "completed"
+    assert missing.is_error
+    assert "inputs.topic: " in missing.content[0].text  # type: ignore[union-attr]
+
+
+@pytest.mark.req("003/FR1.2", "003/FR4.2")
+async def test_agents_from_files_are_there_when_the_service_answers(
+    database_url: str, provider: FakeProvider, tmp_path: Path
+) -> None:
+    """A wrong one keeps it from starting, with one line."""
+    (tmp_path / "helper.yaml").write_text("name: filed\nprompt: {system: Help.}\n")
+    settings = model_settings(provider.openai_url) | {"AGENTS_FOLDER": str(tmp_path)}
+    await provider.script("(filed)", [Step(text="42")])
+
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        service.client() as client,
+    ):
+        await client.post_run(asked("filed", agent={"name": "filed"}, inputs=None))
+        run = await finished(client, "filed")
+    (tmp_path / "wrong.yaml").write_text("name: wrong\nprompt: {}\ntools: [sawdust]\n")
+    with pytest.raises(ChildFailedError) as refused:
+        await ServiceProcess(database_url, settings=settings).__aenter__()
+
+    assert (run["status"], run["agent"]) == ("completed", {"name": "filed", "version": 1})
+    [line] = [one for one in str(refused.value).splitlines() if "agents.folder" in one]
+    assert line.startswith("agents.folder: wrong.yaml: tools.0: There is no tool 'sawdust'")
+    require_sound_events(database_url)
