@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from app.api.field_types import View
 from app.api.run_views import CancelReceipt, RunView, view_of
@@ -129,6 +129,3 @@ class CancelledThread(View):
 
     thread_id: str
     runs: list[CancelReceipt]
-
-
-Kind = Literal["agent", "graph"]

@@ -26,6 +26,7 @@ from tests.support.limits import api_limits, retry_policy, tier_model, tool_disp
 from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_definitions import MemoryDefinitions
 from tests.support.memory_runs import MemoryRuns
+from tests.support.memory_threads import MemoryThreads
 
 ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
 
@@ -80,6 +81,7 @@ def memory_api(
         definitions=graphs or MemoryDefinitions(),
         graph_checks=graph_checks or ShapeChecks(),
         node_types=NodeCatalog((router_type(), toolset_type(["calculator"]))),
+        threads=MemoryThreads(store),
     )
     return build_api(services, limits or api_limits(), version="0.0.0")
 

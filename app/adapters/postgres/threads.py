@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import decode_cursor, encode_cursor
+from app.adapters.postgres.rows import Row, decode_cursor, encode_cursor
 from app.adapters.postgres.tables import messages, runs, threads
 from app.chats.thread import (
     ChatMessage,
@@ -93,7 +93,11 @@ class PostgresThreads:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
         page = [_thread(row) for row in rows[:limit]]
         last = rows[limit - 1] if len(rows) > limit else None
-        following = last and encode_cursor([last["created_at"].isoformat(), last["thread_id"]])
+        following = (
+            None
+            if last is None
+            else encode_cursor([last["created_at"].isoformat(), last["thread_id"]])
+        )
         return ThreadPage(threads=page, next_cursor=following)
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
@@ -205,9 +209,9 @@ def _in_thread(tenant: str, thread_id: str, message_ids: Sequence[str]) -> Any:
     )
 
 
-def _thread(row: Mapping[str, Any]) -> Thread:
+def _thread(row: Row) -> Thread:
     named = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
-    given = {"definition": {}, **named}
+    given: dict[str, Any] = {"definition": {}, **named}
     return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **given)
 
 

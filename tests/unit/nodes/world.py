@@ -21,6 +21,7 @@ from app.nodes.agent.node import agent_type
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
+from app.nodes.chat import chat_start_type
 from app.nodes.function import BlockingPool, Function, FunctionNode
 from app.nodes.llm import llm_type
 from app.nodes.node_type import RunFacts
@@ -133,6 +134,7 @@ class World:
             (
                 agent_type(agents, known),
                 case_type(case),
+                chat_start_type(),
                 function_type(self.functions),
                 llm_type(agents),
                 map_type(),

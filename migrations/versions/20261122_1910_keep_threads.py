@@ -2,14 +2,14 @@
 
 An assistant's message names its run, which need not be there: the message is stored before it.
 
-Revision: 20261122_1900
-Revises: 20261122_1800
+Revision: 20261122_1910
+Revises: 20261122_1900
 """
 
 from alembic import op
 
-revision = "20261122_1900"
-down_revision = "20261122_1800"
+revision = "20261122_1910"
+down_revision = "20261122_1900"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,278 @@
+"""Threads of an agent over real sockets: a service, and a provider that streams."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess
+from tests.support.threads import ThreadClient, prompts
+
+
+@pytest.fixture
+async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """Speaks to the service."""
+    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as http:
+        yield http
+
+
+@pytest.mark.req("004/chat", "004/one-path")
+async def test_a_message_is_answered_by_a_run_with_the_chat_before_it(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The answer is the run's result; the next question comes with what was said."""
+    await provider.script("(first)", [Step(text="Hello."), Step(text="Forty-two.")])
+    thread = await ThreadClient.begin(http, "first")
+
+    turn = await thread.answer(content="Hi (first)")
+    await thread.answer(content="6 times 7?")
+    said = await thread.messages()
+
+    assert turn["run"]["kind"] == "graph"
+    assert [(one["role"], one["content"], one["status"]) for one in said] == [
+        ("user", "Hi (first)", None),
+        ("assistant", "Hello.", "completed"),
+        ("user", "6 times 7?", None),
+        ("assistant", "Forty-two.", "completed"),
+    ]
+    assert [one["parent_id"] for one in said] == [None, *(one["message_id"] for one in said[:3])]
+    assert said[1]["run_id"] == turn["run"]["run_id"]
+    assert (turn["user"]["message_id"], turn["assistant"]["message_id"]) == (
+        said[0]["message_id"],
+        said[1]["message_id"],
+    )
+    assert await prompts(provider, "(first)") == [
+        ["Hi (first)"],
+        ["Hi (first)", "Hello.", "6 times 7?"],
+    ]
+
+
+@pytest.mark.req("004/chat")
+async def test_an_edited_message_begins_a_branch_of_its_own(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The old branch stays; each is shown by any of its messages, the newest by default."""
+    texts = ["One.", "Two.", "Deux.", "Trois."]
+    await provider.script("(edit)", [Step(text=text) for text in texts])
+    thread = await ThreadClient.begin(http, "edit")
+    await thread.answer(content="1? (edit)")
+    second = await thread.answer(content="2?")
+
+    edited = await thread.answer(f"{second['user']['message_id']}/edit", content="2, in French?")
+    await thread.answer(content="3?")
+
+    french = ["1? (edit)", "One.", "2, in French?", "Deux.", "3?", "Trois."]
+    assert await thread.said() == french
+    assert await thread.said(leaf=edited["user"]["message_id"]) == french
+    old = await thread.messages(leaf=second["user"]["message_id"])
+    assert [one["content"] for one in old] == ["1? (edit)", "One.", "2?", "Two."]
+    both = [second["user"]["message_id"], edited["user"]["message_id"]]
+    assert old[2]["siblings"] == edited["user"]["siblings"] == both
+    assert (await prompts(provider, "(edit)"))[2:] == [
+        ["1? (edit)", "One.", "2, in French?"],
+        ["1? (edit)", "One.", "2, in French?", "Deux.", "3?"],
+    ]
+    whole = await thread.messages(tree="true")
+    assert len(whole) == 8
+    assert {one["content"] for one in whole} == {None}
+
+
+@pytest.mark.req("004/chat")
+async def test_an_answer_is_tried_again_beside_the_first(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """By the answer or by the question; the model is asked the same."""
+    await provider.script("(retry)", [Step(text=text) for text in ("Tea.", "Coffee.", "Milk.")])
+    thread = await ThreadClient.begin(http, "retry")
+    first = await thread.answer(content="Tea or coffee? (retry)")
+
+    again = await thread.answer(f"{first['assistant']['message_id']}/retry")
+    third = await thread.answer(f"{first['user']['message_id']}/retry")
+
+    answers = [turn["assistant"]["message_id"] for turn in (first, again, third)]
+    assert third["assistant"]["siblings"] == answers
+    assert again["user"] is None
+    assert await thread.said() == ["Tea or coffee? (retry)", "Milk."]
+    assert await thread.said(leaf=answers[0]) == ["Tea or coffee? (retry)", "Tea."]
+    assert await prompts(provider, "(retry)") == [["Tea or coffee? (retry)"]] * 3
+
+
+@pytest.mark.req("004/chat")
+async def test_an_answer_that_had_come_to_its_end_is_asked_to_go_on(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """What follows it is a message of the assistant again."""
+    await provider.script("(more)", [Step(text=text) for text in ("A, B.", "C, D.", "Z.")])
+    thread = await ThreadClient.begin(http, "more")
+    first = await thread.answer(content="The alphabet? (more)")
+
+    more = await thread.answer(f"{first['assistant']['message_id']}/continue")
+    await thread.answer(content="The last?")
+
+    assert more["assistant"]["parent_id"] == first["assistant"]["message_id"]
+    assert await thread.said() == ["The alphabet? (more)", "A, B.", "C, D.", "The last?", "Z."]
+    assert (await prompts(provider, "(more)"))[1:] == [
+        ["The alphabet? (more)", "A, B.", "Go on."],
+        ["The alphabet? (more)", "A, B.", "Go on.", "C, D.", "The last?"],
+    ]
+
+
+@pytest.mark.req("004/chat")
+async def test_an_answer_that_a_limit_halted_goes_on_for_the_rest_of_its_cost(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Its run takes over what the halted one had done: no call is made twice."""
+    call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+    steps = [Step(tool_calls=[call]), Step(text="I could not look."), Step(text="It is 42.")]
+    await provider.script("(halted)", steps)
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, "halted", agent=agent)
+    halted = await thread.answer(content="6*7? (halted)", budget={"max_tool_calls": 0})
+    assert halted["run"]["status"] == "halted"
+    assert await thread.said() == ["6*7? (halted)", "I could not look."]
+
+    action = f"{halted['assistant']['message_id']}/continue"
+    whole = await thread.answer(action, budget={"max_tool_calls": 5})
+
+    assert whole["run"]["status"] == "completed", whole["run"]
+    ids = [turn["assistant"]["message_id"] for turn in (halted, whole)]
+    assert whole["assistant"]["siblings"] == ids
+    assert await thread.said() == ["6*7? (halted)", "It is 42."]
+    assert len(await provider.arrivals("(halted)")) == 3
+    assert (whole["run"]["usage"]["llm_calls_small"], whole["run"]["usage"]["tool_calls"]) == (1, 1)
+
+
+@pytest.mark.req("004/chat", "003/FR3.4")
+async def test_an_answer_may_come_as_a_stream_of_its_events(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The stream says where its run is, and can be read again from there."""
+    await provider.script("(stream)", [Step(text="Streaming is fun.", chunk_chars=4)])
+    thread = await ThreadClient.begin(http, "stream")
+
+    headers, seen = await thread.events(content="Say it (stream)")
+    again = await http.get(
+        f"{headers['location']}/events?limit=1000", headers={"Accept": "application/json"}
+    )
+
+    assert headers["content-type"].startswith("text/event-stream")
+    assert seen[-1]["type"] == "run.completed"
+    assert [one["seq"] for one in seen] == list(range(1, len(seen) + 1))
+    assert again.json()["events"] == seen
+    text = ""
+    for one in seen:
+        if one["type"] == "content_chunk":
+            text = text[: one["data"]["offset"]] + one["data"]["content"]
+    assert text == "Streaming is fun."
+    assert (await thread.said())[-1] == text
+
+
+@pytest.mark.req("004/chat")
+async def test_a_request_that_is_repeated_makes_no_second_answer(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Under its key or its run's id; another request under the same key is refused."""
+    await provider.script("(twice)", [Step(text="Once.")], repeat_last=True)
+    thread = await ThreadClient.begin(http, "twice")
+
+    first = await thread.post(content="Say (twice)", key="k")
+    repeated = await thread.post(content="Say (twice)", key="k")
+    await thread.ended(first["run"]["run_id"])
+    named = await thread.post(content="More (twice)", run_id="twice-2")
+    await thread.ended("twice-2")
+    renamed = await thread.post(content="More (twice)", run_id="twice-2")
+    other = await thread.send(content="Say something else (twice)", key="k")
+
+    assert repeated["assistant"]["message_id"] == first["assistant"]["message_id"]
+    assert repeated["run"]["run_id"] == first["run"]["run_id"]
+    assert named["user"]["message_id"] == renamed["user"]["message_id"]
+    assert len(await thread.messages(tree="true")) == 4
+    assert len(await provider.arrivals("(twice)")) == 2
+    assert (other.status_code, other.json()["type"]) == (
+        422,
+        "urn:caseworker:problem:idempotency-mismatch",
+    )
+
+
+async def test_a_run_id_that_belongs_to_something_else_leaves_no_message(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """A run of the caller's own, and the answer of another thread."""
+    one = await ThreadClient.begin(http, "mine")
+    other = await ThreadClient.begin(http, "other")
+    await http.post("/runs", json={"run_id": "not-a-chat", "input": "What is 2 * 3?"})
+    await one.answer(content="Hello", run_id="mine-1")
+
+    refused = [await other.send(content="Hi", run_id=taken) for taken in ("not-a-chat", "mine-1")]
+
+    assert [one.status_code for one in refused] == [409, 409]
+    assert await other.messages() == []
+
+
+@pytest.mark.req("004/chat")
+@pytest.mark.parametrize("early", [True, False])
+async def test_what_is_still_being_written_cannot_be_followed_yet(
+    http: httpx.AsyncClient, provider: FakeProvider, early: bool
+) -> None:
+    """Neither by a message nor by more of the same; it can be stopped, and retried."""
+    marker = f"(open{early})"
+    await provider.script(marker, [Step(hang=True), Step(text="Now.")])
+    thread = await ThreadClient.begin(http, f"open{early}")
+    turn = await thread.post(content=f"Well? {marker}")
+    answer = turn["assistant"]["message_id"]
+    if not early:
+        await provider.wait_for_arrivals(1, marker)
+
+    refused = [await thread.send(content="And?"), await thread.send(f"{answer}/continue")]
+    stopped = await http.post(f"{thread.path}/cancel", json={"reason": "enough"})
+    run = await thread.ended(turn["run"]["run_id"])
+    await provider.release()
+
+    assert [one.status_code for one in refused] == [409, 409]
+    assert [one["run_id"] for one in stopped.json()["runs"]] == [run["run_id"]]
+    assert (run["status"], run["cancel"]["reason"]) == ("cancelled", "enough")
+    assert (await thread.messages())[-1]["status"] == "cancelled"
+
+
+@pytest.mark.req("004/cancel-early", "004/chat")
+@pytest.mark.parametrize("action", ["send", "edit", "retry", "continue", "continue a halted one"])
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+async def test_every_action_is_stopped_whenever_the_cancel_comes(
+    http: httpx.AsyncClient, provider: FakeProvider, action: str, when: str
+) -> None:
+    """Before its run is there, while the answer streams, and after its end: then it stays."""
+    name = f"{action}-{when}".replace(" ", "-")
+    held = Step(text="A long answer that is never whole.", chunk_chars=4, after_events=3)
+    last = Step(text="Whole.") if when == "after" else held
+    first = Step(hang=True) if "halted" in action else Step(text="First.")
+    await provider.script(f"({name})", [first, last])
+    thread = await ThreadClient.begin(http, name)
+    turn = await thread.post(content=f"Say ({name})")
+    if "halted" in action:
+        await provider.wait_for_arrivals(1, f"({name})")
+        await http.delete(f"/runs/{turn['run']['run_id']}")
+    await thread.ended(turn["run"]["run_id"])
+    user, answer = turn["user"]["message_id"], turn["assistant"]["message_id"]
+    path = {"send": "", "edit": f"{user}/edit", "retry": f"{answer}/retry"}
+    asked = path.get(action, f"{answer}/continue")
+    body = {"content": f"Again ({name})"} if action in ("send", "edit") else {}
+
+    if when == "before":
+        early = await http.delete(f"/runs/{name}?reason=never mind")
+        assert (early.status_code, early.json()["status"]) == (202, None)
+    await thread.post(asked, run_id=name, **body)
+    if when == "while":
+        await provider.wait_for_arrivals(2, f"({name})")
+        await http.post(f"{thread.path}/cancel")
+    run = await thread.ended(name)
+    if when == "after":
+        late = await http.post(f"{thread.path}/cancel")
+        assert late.json()["runs"] == []
+        assert (await http.delete(f"/runs/{name}")).status_code == 200
+    await provider.release()
+
+    assert run["status"] == ("completed" if when == "after" else "cancelled")
+    assert (await thread.messages())[-1]["status"] == run["status"]
+    assert len(await provider.arrivals(f"({name})")) == (1 if when == "before" else 2)

@@ -1,0 +1,310 @@
+"""The promises of the store of threads, and of the answers that are made over it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.threads import PostgresThreads
+from app.chats.service import Chats, Turn
+from app.chats.thread import (
+    AnswerNotEndedError,
+    ChatMessage,
+    MessageNotFoundError,
+    Role,
+    Thread,
+    ThreadConflictError,
+    ThreadFullError,
+    ThreadNotFoundError,
+    ThreadStore,
+)
+from app.nodes.nesting import DefinitionKind
+from app.runs.errors import (
+    IdempotencyMismatchError,
+    InvalidRunError,
+    RunConflictError,
+    StoreUnavailableError,
+)
+from app.runs.ports import Accepted, RunStore
+from app.runs.run import NewRun, RunStatus
+from app.runs.service import RunService
+from tests.support.memory_runs import MemoryRuns
+from tests.support.memory_threads import MemoryThreads
+from tests.support.stores import new_run, open_stores
+
+MINE, OTHERS = "default", "another"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A store of threads beside one of runs, that nobody executes."""
+
+    threads: ThreadStore
+    runs: RunStore
+
+    @property
+    def chats(self) -> Chats:
+        return Chats(self.threads, RunService(self.runs, executor=None))
+
+    async def begin(self, thread_id: str = "t", tenant: str = MINE, **more: Any) -> Thread:
+        stored, _ = await self.threads.create(thread(thread_id, tenant, **more))
+        return stored
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
+    if request.param == "memory":
+        runs = MemoryRuns()
+        yield Opened(MemoryThreads(runs), runs)
+        return
+    async with open_stores(request.getfixturevalue("database_url")) as stores:
+        yield Opened(PostgresThreads(stores.engines), stores.runs)
+
+
+def thread(thread_id: str = "t", tenant: str = MINE, **more: Any) -> Thread:
+    fields: dict[str, Any] = {
+        "kind": DefinitionKind.AGENT,
+        "definition": {"name": "helper"},
+        "tools": ["calculator"],
+        "request_hash": f"hash of {thread_id}",
+        **more,
+    }
+    return Thread(tenant=tenant, thread_id=thread_id, **fields)
+
+
+def pair(run_id: str, parent_id: str | None = None) -> tuple[ChatMessage, ChatMessage]:
+    user = ChatMessage(
+        message_id=f"{run_id}-u",
+        parent_id=parent_id,
+        role=Role.USER,
+        content=f"Question {run_id}",
+        request_hash=run_id,
+    )
+    assistant = ChatMessage(
+        message_id=f"{run_id}-a",
+        parent_id=user.message_id,
+        role=Role.ASSISTANT,
+        run_id=run_id,
+        ends=("a",),
+        request_hash=run_id,
+    )
+    return user, assistant
+
+
+async def say(opened: Opened, of: Thread, content: str, run_id: str, **more: Any) -> Any:
+    turn = await opened.chats.saying(of, content, None)
+    new = replace(new_run(run_id, tenant=of.tenant), request_hash=content)
+    return await opened.chats.answer(of, turn, replace(new, **more), ["a"])
+
+
+async def end(opened: Opened, run_id: str) -> None:
+    """End a run that waits."""
+    await opened.chats._runs.cancel(new_run(run_id).key, by="tester")
+
+
+async def test_a_thread_is_stored_once(opened: Opened) -> None:
+    """The same request finds it; another one under its id is refused."""
+    first, created = await opened.threads.create(thread(metadata={"a": [1]}, title="T"))
+    same, again = await opened.threads.create(thread(metadata={"a": [1]}, title="T"))
+
+    assert (created, again) == (True, False)
+    assert first == same == await opened.threads.get(MINE, "t")
+    assert first.created_at is not None
+    with pytest.raises(ThreadConflictError):
+        await opened.threads.create(thread(request_hash="another"))
+
+
+async def test_threads_are_listed_newest_first(opened: Opened) -> None:
+    """In pages, without what answers in them."""
+    for number in range(5):
+        await opened.begin(f"t{number}")
+
+    first = await opened.threads.find(MINE, limit=3, cursor=None)
+    rest = await opened.threads.find(MINE, limit=3, cursor=first.next_cursor)
+
+    found = [*first.threads, *rest.threads]
+    assert [one.thread_id for one in found] == ["t4", "t3", "t2", "t1", "t0"]
+    assert {str(one.definition) for one in found} == {"{}"}
+    assert rest.next_cursor is None
+    with pytest.raises(InvalidRunError):
+        await opened.threads.find(MINE, limit=3, cursor="nonsense")
+
+
+async def test_two_tenants_never_meet(opened: Opened) -> None:
+    """The same ids are other threads, other messages and other runs."""
+    mine = await opened.begin(title="mine")
+    theirs = await opened.begin(tenant=OTHERS, title="theirs")
+    await say(opened, mine, "My secret", "r")
+    await say(opened, theirs, "Their secret", "r")
+
+    for owner, content in ((mine, "My secret"), (theirs, "Their secret")):
+        tree = await opened.chats.tree(owner)
+        said = await opened.chats.with_contents(owner, tree.messages)
+        assert [one.content for one in said] == [content, None]
+        page = await opened.threads.find(owner.tenant, limit=9, cursor=None)
+        assert [one.title for one in page.threads] == [owner.title]
+    assert await opened.threads.delete(OTHERS, "t")
+    assert await opened.threads.get(MINE, "t") == mine
+    assert len((await opened.chats.tree(mine)).messages) == 2
+    with pytest.raises(ThreadNotFoundError):
+        await opened.threads.add(OTHERS, "t", pair("x"), most=9)
+
+
+async def test_messages_come_back_in_their_order(opened: Opened) -> None:
+    """With the status of the run of an answer; none if it was never accepted."""
+    await opened.begin()
+    await opened.threads.add(MINE, "t", pair("r1"), most=9)
+    await opened.runs.accept(new_run("r1"), worker_id=None)
+    await opened.threads.add(MINE, "t", pair("r2", "r1-a"), most=9)
+
+    found = await opened.threads.messages(MINE, "t")
+
+    assert [one.message_id for one in found] == ["r1-u", "r1-a", "r2-u", "r2-a"]
+    assert [one.status for one in found] == [None, RunStatus.QUEUED, None, None]
+    assert found[1].ends == ["a"] or found[1].ends == ("a",)
+
+
+async def test_messages_are_stored_once(opened: Opened) -> None:
+    """By the same request; another one is refused, and so is a run that belongs elsewhere."""
+    await opened.begin()
+    await opened.begin("t2")
+    await opened.runs.accept(new_run("a-case"), worker_id=None)
+
+    assert await opened.threads.add(MINE, "t", pair("r1"), most=9)
+    assert not await opened.threads.add(MINE, "t", pair("r1"), most=9)
+    other = tuple(replace(one, request_hash="other") for one in pair("r1"))
+    with pytest.raises(IdempotencyMismatchError):
+        await opened.threads.add(MINE, "t", other, most=9)
+    for taken in ("r1", "a-case"):
+        with pytest.raises(RunConflictError):
+            await opened.threads.add(MINE, "t2", pair(taken), most=9)
+    with pytest.raises(MessageNotFoundError):
+        await opened.threads.add(MINE, "t", pair("r2", "nobody"), most=9)
+    with pytest.raises(ThreadFullError):
+        await opened.threads.add(MINE, "t", pair("r3"), most=3)
+    assert len(await opened.threads.messages(MINE, "t")) == 2
+    assert await opened.threads.messages(MINE, "t2") == []
+
+
+async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:
+    """Nothing else of it is left."""
+    mine = await opened.begin()
+    await say(opened, mine, "Hello", "r")
+
+    assert await opened.threads.delete(MINE, "t")
+
+    assert not await opened.threads.delete(MINE, "t")
+    assert await opened.threads.messages(MINE, "t") == []
+    assert await opened.runs.get(new_run("r").key) is not None
+    with pytest.raises(ThreadNotFoundError):
+        await say(opened, mine, "Hello", "r2")
+
+
+@pytest.mark.req("004/cancel-early")
+async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_works(
+    opened: Opened,
+) -> None:
+    """The request to stop the thread is stored, and met by the run when it comes."""
+    mine = await opened.begin()
+    await opened.threads.add(MINE, "t", pair("r"), most=9)
+
+    stopped = await opened.chats.stop(mine, by="tester", reason="too late")
+    accepted = await opened.runs.accept(new_run("r"), worker_id="w")
+
+    assert [(one.run_id, one.status) for one in stopped] == [("r", None)]
+    assert accepted.run.status is RunStatus.CANCELLED
+    assert (await opened.chats.stop(mine, by="tester", reason=None)) == []
+
+
+class Broken(RunService):
+    """Accepts nothing."""
+
+    def __init__(self, store: RunStore, error: Exception) -> None:
+        super().__init__(store, executor=None)
+        self._error = error
+
+    async def accept(self, new: NewRun) -> Accepted:
+        raise self._error
+
+
+@pytest.mark.req("004/chat")
+async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
+    opened: Opened,
+) -> None:
+    """Until then it stands there, is not followed by anything of its own, and can be retried."""
+    mine = await opened.begin()
+    turn = await opened.chats.saying(mine, "Hello", None)
+    new = replace(new_run("r"), request_hash="Hello")
+    cut_off = Chats(opened.threads, Broken(opened.runs, StoreUnavailableError()))
+    with pytest.raises(StoreUnavailableError):
+        await cut_off.answer(mine, turn, new, ["a"])
+    [user, answer] = (await opened.chats.tree(mine)).messages
+    assert answer.status is None
+
+    found = await opened.chats.earlier(mine, "r", "Hello")
+    assert isinstance(found, Turn)
+    assert (found.parent_id, found.content) == (None, "Hello")
+    assert [one.content for one in found.history] == ["Hello"]
+    retried = await opened.chats.retrying(mine, answer.message_id)
+    assert (retried.parent_id, retried.content) == (user.message_id, None)
+    answered = await opened.chats.answer(mine, found, new, ["a"])
+
+    assert answered.accepted.created
+    assert len((await opened.chats.tree(mine)).messages) == 2
+    with pytest.raises(IdempotencyMismatchError):
+        await opened.chats.earlier(mine, "r", "Something else")
+
+
+async def test_a_run_that_is_refused_leaves_no_message(opened: Opened) -> None:
+    """Whatever the reason, if it is known that it was not accepted."""
+    mine = await opened.begin()
+    refusing = Chats(opened.threads, Broken(opened.runs, RunConflictError()))
+    turn = await refusing.saying(mine, "Hello", None)
+
+    with pytest.raises(RunConflictError):
+        await refusing.answer(mine, turn, new_run("r"), ["a"])
+
+    assert await opened.threads.messages(MINE, "t") == []
+
+
+@pytest.mark.req("004/chat")
+async def test_every_action_waits_for_the_answers_before_it(opened: Opened) -> None:
+    """What has ended, however, can be followed, tried again and gone on with."""
+    mine, chats = await opened.begin(), opened.chats
+    answered = await say(opened, mine, "Hello", "r")
+    user, answer = answered.user.message_id, answered.assistant.message_id
+
+    for asked in (chats.saying(mine, "And?", None), chats.continuing(mine, answer)):
+        with pytest.raises(AnswerNotEndedError):
+            await asked
+    with pytest.raises(InvalidRunError):
+        await chats.saying(mine, "And?", user)
+    with pytest.raises(InvalidRunError):
+        await chats.editing(mine, answer, "And?")
+    with pytest.raises(InvalidRunError):
+        await chats.continuing(mine, user)
+    with pytest.raises(MessageNotFoundError):
+        await chats.retrying(mine, "nobody")
+    assert (await chats.retrying(mine, answer)).parent_id == user
+    await end(opened, "r")
+
+    goes_on = await chats.continuing(mine, answer)
+    assert goes_on.goes_on is not None
+    assert (goes_on.goes_on.run_id, goes_on.parent_id) == ("r", user)
+    assert (await chats.saying(mine, "And?", None)).parent_id == answer
+
+
+async def test_requests_that_come_twice_at_once_make_one_answer(opened: Opened) -> None:
+    """Both are told the same."""
+    mine = await opened.begin()
+    turn = await opened.chats.saying(mine, "Hello", None)
+    new = replace(new_run("r"), request_hash="Hello")
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(opened.chats.answer(mine, turn, new, ["a"])) for _ in range(5)]
+
+    assert [task.result().accepted.created for task in asked].count(True) == 1
+    assert len({task.result().assistant.message_id for task in asked}) == 1
+    assert len((await opened.chats.tree(mine)).messages) == 2

@@ -1,0 +1,166 @@
+"""Who sees the chat, and who may use the tools that its user brings along."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.step_path import StepPath
+from app.llm.ports import Message
+from app.nodes.chat import ChatInput, ChatScope, chat_services
+from tests.unit.nodes.agent.world import agent, world
+from tests.unit.nodes.world import flow, graph, step
+
+KINDS = ("agent", "yes", "no", "other")
+
+
+def chat_step(step_id: str, kind: str) -> Any:
+    """A step of one of four kinds: an agent, a chat start of either policy, something else."""
+    if kind == "agent":
+        return step(step_id, "agent", {"agent": agent()})
+    if kind == "other":
+        return step(step_id, "tool", {"tool": "calculator", "args": {"expression": "1"}})
+    return step(step_id, "chat_start", {"includeUserTools": kind == "yes"})
+
+
+def scope_of(document: Any) -> ChatScope:
+    return ChatScope(world().catalog.prepare(document, graph_id="g"))
+
+
+@st.composite
+def chats(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Steps of random kinds, and flow edges that lead from earlier to later ones."""
+    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=7))
+    steps = {f"s{index}": kind for index, kind in enumerate(kinds)}
+    pairs = [
+        (f"s{a}", f"s{b}")
+        for b, kind in enumerate(kinds)
+        for a in range(b)
+        if kind not in ("yes", "no")  # nothing flows into a chat start
+    ]
+    return steps, draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+
+
+@pytest.mark.req("004/entry", "004/user-tools")
+@settings(deadline=None)
+@given(chats())
+def test_the_flow_alone_decides(chat: tuple[dict[str, str], list[tuple[str, str]]]) -> None:
+    """For every graph: what stands anywhere before a step, not only next to it."""
+    steps, edges = chat
+    document = graph(
+        *(chat_step(step_id, kind) for step_id, kind in steps.items()),
+        *(flow(a, b, into=f"from-{a}") for a, b in edges),
+    )
+    scope = scope_of(document)
+    before: dict[str, set[str]] = {}
+    for step_id in steps:  # edges lead from earlier to later ones
+        near = {a for a, b in edges if b == step_id}
+        before[step_id] = near.union(*(before[a] for a in near))
+
+    for step_id in steps:
+        kinds = {steps[a] for a in before[step_id]}
+        path = StepPath(step_id)
+        assert scope.is_entry_agent(path) == ("agent" not in kinds)
+        assert scope.include_user_tools(path) == (
+            "agent" not in kinds and "yes" in kinds and "no" not in kinds
+        )
+
+
+@pytest.mark.req("004/entry", "004/user-tools")
+def test_graphs_inside_steps_are_part_of_the_flow() -> None:
+    """Whatever the depth; a further attempt of a step is at the same place."""
+    deep = graph(step("in", "subgraph", {"graph": graph(chat_step("a", "agent"))}))
+    scope = scope_of(
+        graph(
+            chat_step("chat", "yes"),
+            step("one", "subgraph", {"graph": deep}),
+            step("two", "subgraph", {"graph": deep}),
+            flow("chat", "one"),
+            flow("one", "two"),
+        )
+    )
+
+    assert scope.is_entry_agent(StepPath("one/in/a"))
+    assert scope.include_user_tools(StepPath("one~2/in/a"))
+    assert not scope.is_entry_agent(StepPath("two/in/a"))
+    assert not scope.include_user_tools(StepPath("two/in/a"))
+
+
+@pytest.mark.req("004/entry")
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"step": {"type": "agent", "data": {"agent": agent()}}},
+        {"graph": graph(chat_step("a", "agent"))},
+    ],
+)
+def test_the_agents_of_a_map_work_on_its_items(data: dict[str, Any]) -> None:
+    """They are given those, not the chat; who comes behind them comes behind agents."""
+    scope = scope_of(
+        graph(
+            chat_step("chat", "yes"),
+            step("m", "map", data),
+            chat_step("b", "agent"),
+            flow("chat", "m"),
+            flow("m", "b"),
+        )
+    )
+
+    assert not scope.is_entry_agent(StepPath("m/0"))
+    assert not scope.is_entry_agent(StepPath("m/0/a"))
+    assert not scope.is_entry_agent(StepPath("b"))
+
+
+@pytest.mark.req("004/entry")
+def test_an_agent_that_steps_in_for_another_step_counts_as_one() -> None:
+    """As the fallback of its policy."""
+    fallback = {"type": "agent", "data": {"agent": agent()}}
+    policy = {"on_error": "fallback", "fallback": fallback}
+    first = {**chat_step("a", "other"), "policy": policy}
+    scope = scope_of(graph(first, chat_step("b", "agent"), flow("a", "b")))
+
+    assert scope.is_entry_agent(StepPath("a~fallback"))
+    assert not scope.is_entry_agent(StepPath("b"))
+
+
+def chat(*said: str, **more: Any) -> ChatInput:
+    roles = ("user", "assistant")
+    messages = (Message(role=roles[n % 2], content=text) for n, text in enumerate(said))  # type: ignore[arg-type]
+    return ChatInput(thread_id="t", messages=tuple(messages), **more)
+
+
+@pytest.mark.req("004/entry", "004/context")
+async def test_an_entry_agent_may_be_asked_by_its_step() -> None:
+    """What its data says takes the place of the newest message; the rest of the chat stays."""
+    document = graph(
+        chat_step("chat", "yes"),
+        step("a", "agent", {"agent": agent(), "input": "In short: ${default}"}),
+        flow("chat", "a"),
+    )
+    here = world("Yes.")
+    here.services = dict(
+        chat_services(chat("1?", "One.", "2?"), here.catalog.prepare(document, graph_id="g"))
+    )
+
+    await here.run(document, default="2?")
+
+    asked = [message.content for message in here.small.requests[0].messages]
+    assert asked[1:] == ["1?", "One.", "In short: 2?"]
+
+
+async def test_a_chat_start_outside_of_chats_gives_what_it_is_given() -> None:
+    """So a graph for chats can be tried as any other."""
+    here = world("Yes.")
+    document = graph(chat_step("chat", "yes"), chat_step("a", "agent"), flow("chat", "a"))
+
+    await here.run(document, default="Hello?")
+
+    assert [message.content for message in here.small.requests[0].messages][1:] == ["Hello?"]
+
+
+def test_a_chat_survives_being_stored() -> None:
+    """With tools of every kind."""
+    whole = chat("1?", "One.", "2?", user_tools=({"tool": "calculator"}, {"agent": agent()}))
+
+    assert ChatInput.of_json(whole.to_json()) == whole
