@@ -71,4 +71,4 @@ async def _values(store: RunStore, key: RunKey, named: Set[str]) -> Mapping[str,
 
 def _message(message: Any, values: Mapping[str, Any]) -> Any:
     key = key_in_message(message)
-    return whole_message(message, values[key]) if key in values else message
+    return message if key is None or key not in values else whole_message(message, values[key])

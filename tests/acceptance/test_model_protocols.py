@@ -68,10 +68,10 @@ async def test_both_protocols_bring_the_same_events_and_messages(
         told[name] = (run["result"], _merged(events), run["usage"]["turns"])
 
     assert told["openai"] == told["anthropic"]
-    result, events, _ = told["openai"]
+    result, shown, _ = told["openai"]
     assert result["output"] == {"value": 42, "why": WHY}
     assert (result["output_valid"], result["terminate_reason"]) == (True, "goal")
-    kinds = {event[0] for event in events}
+    kinds = {kind for kind, _ in shown}
     assert {"thinking", "content_chunk", "tool_call_start", "tool_call_end", "usage"} <= kinds
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from app.llm.ports import Delta, ModelError, ModelReply, ModelRequest
-from app.nodes.agent.activity import CHUNK_CHARS, MAX_SHOWN_CHARS
+from app.nodes.agent.activity import CHUNK_CHARS
+from app.nodes.agent.references import MAX_SHOWN_CHARS
 from tests.support.limits import retry_policy
 from tests.unit.nodes.agent.world import agent, asking, events, kinds, said, text_of, wants, world
 
