@@ -71,6 +71,4 @@ async def _values(store: RunStore, key: RunKey, named: Set[str]) -> Mapping[str,
 
 def _message(message: Any, values: Mapping[str, Any]) -> Any:
     key = key_in_message(message)
-    if key is None or key not in values:
-        return message
-    return whole_message(message, values[key])
+    return message if key is None or key not in values else whole_message(message, values[key])

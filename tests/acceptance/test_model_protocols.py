@@ -71,7 +71,7 @@ async def test_both_protocols_bring_the_same_events_and_messages(
     result, shown, _ = told["openai"]
     assert result["output"] == {"value": 42, "why": WHY}
     assert (result["output_valid"], result["terminate_reason"]) == (True, "goal")
-    kinds = {event[0] for event in shown}
+    kinds = {kind for kind, _ in shown}
     assert {"thinking", "content_chunk", "tool_call_start", "tool_call_end", "usage"} <= kinds
 
 
