@@ -259,7 +259,7 @@ async def test_a_denied_tool_is_not_listed() -> None:
     """A caller sees what its runs may use."""
     denied = ToolPolicy(deny=frozenset({"calculator"}))
     async with client_of(memory_api(tools=denied)) as client:
-        assert (await client.get("/tools")).json() == {"tools": []}
+        assert (await client.get("/tools")).json() == {"tools": [], "servers": []}
 
 
 async def test_the_models_of_both_tiers_are_named(client: httpx.AsyncClient) -> None:

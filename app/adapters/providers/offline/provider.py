@@ -8,7 +8,7 @@ from typing import Any, Final
 from app.adapters.providers.offline.prompt import PlanningPrompt, UnreadablePromptError
 from app.adapters.providers.offline.sentences import Call, readings
 from app.adapters.providers.offline.table import ROWS
-from app.llm.ports import ModelReply, ModelRequest, TokenUsage
+from app.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
 
 Plan = dict[str, Any]
 """``{"actions": [{"tool", "args"}]}`` or ``{"cannot": why}``."""
@@ -17,6 +17,10 @@ NOT_READ: Final = (
     "I do not understand this question: the built-in planner reads only the sentences of"
     " docs/planner.md (arithmetic, dates, prices of the packaged stocks); for other questions"
     " configure a model, with MODELS_SMALL_BASE_URL or OPENAI_API_KEY in the environment."
+)
+NO_MODEL: Final = (
+    "The built-in planner plans cases and nothing else: for agents and llm steps configure a model,"
+    " with MODELS_SMALL_BASE_URL or OPENAI_API_KEY in the environment."
 )
 _FAILED: Final = "My plan failed, and I know no other."
 
@@ -34,11 +38,16 @@ class OfflineProvider:
     external = False
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Plan; ``model`` is only repeated, as there is one planner under every name."""
+        """Plan; ``model`` is only repeated, as there is one planner under every name.
+
+        Raises:
+            ModelError: it is asked for something else than the plan of a case.
+        """
         try:
             planned = plan(PlanningPrompt.of(request))
         except UnreadablePromptError as error:
-            planned = {"cannot": f"I do not understand the prompt: {error}."}
+            said = f"{NO_MODEL} ({error})"
+            raise ModelError(said, retryable=False, fault=ModelFault.MISCONFIGURED) from None
         usage = TokenUsage(tokens_in=0, tokens_out=0)
         return ModelReply(text=json.dumps(planned), model=model, usage=usage, finish_reason="stop")
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.adapters.providers.offline.provider import OfflineProvider
 from app.llm.gateway import Tier
-from app.llm.ports import Message, ModelProvider, ModelRequest, Role
+from app.llm.ports import Message, ModelError, ModelFault, ModelProvider, ModelRequest, Role
 from app.nodes.case.evidence import Evidence
 from app.nodes.case.prompt import Dialogue, ToolOffer
 from app.tools.calculator import Calculator
@@ -80,15 +80,18 @@ async def test_keys_that_it_does_not_know_are_passed_over(desk: Desk) -> None:
     ],
 )
 async def test_a_prompt_that_is_not_the_document_is_refused(content: str) -> None:
-    """It says so instead of raising or guessing."""
-    plan = await reply(("user", content))
+    """What is no case is nothing for it: it says so, and what to do, instead of guessing."""
+    with pytest.raises(ModelError, match="configure a model") as refused:
+        await reply(("user", content))
 
-    assert plan["cannot"].startswith("I do not understand the prompt")
+    assert refused.value.fault is ModelFault.MISCONFIGURED
+    assert not refused.value.retryable
 
 
 async def test_no_message_at_all_is_refused() -> None:
     """A conversation of system prompts asks nothing."""
-    assert "cannot" in await reply(("system", "Plan."))
+    with pytest.raises(ModelError, match="no question"):
+        await reply(("system", "Plan."))
 
 
 async def test_the_prompt_of_a_case_is_understood() -> None:

@@ -1,0 +1,109 @@
+"""GET /runs: pages, filters, and what is refused (spec, section 10)."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.graph_requests import problem_of
+from tests.support.memory_api import client_of, memory_api
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(memory_api()) as client:
+        yield client
+
+
+async def test_runs_are_listed_newest_first_page_by_page(client: httpx.AsyncClient) -> None:
+    """Every run once, and the last page says that it is the last."""
+    for number in range(7):
+        await client.post("/runs", json={"run_id": f"run-{number}", "input": "2+2?"})
+    seen: list[str] = []
+    query: dict[str, Any] = {"limit": 3}
+    while True:
+        page = (await client.get("/runs", params=query)).json()
+        seen += [run["run_id"] for run in page["runs"]]
+        if page["next_cursor"] is None:
+            break
+        query["cursor"] = page["next_cursor"]
+
+    assert seen == [f"run-{number}" for number in reversed(range(7))]
+
+
+async def test_runs_are_listed_by_status_and_time(client: httpx.AsyncClient) -> None:
+    """After and before leave the instant itself out."""
+    for run_id in ("a", "b", "c"):
+        await client.post("/runs", json={"run_id": run_id, "input": "2+2?"})
+    await client.delete("/runs/b")
+    middle = (await client.get("/runs/b")).json()["created_at"]
+
+    async def listed(**query: str) -> list[str]:
+        page = (await client.get("/runs", params=query)).json()
+        return [run["run_id"] for run in page["runs"]]
+
+    assert await listed(status="cancelled") == ["b"]
+    assert await listed(status="queued") == ["c", "a"]
+    assert await listed(created_after=middle) == ["c"]
+    assert await listed(created_before=middle) == ["a"]
+
+
+async def test_runs_are_listed_by_kind_and_metadata(client: httpx.AsyncClient) -> None:
+    """Any key of the metadata, also one with a dot; all that is asked for must hold."""
+    about = {"a": {"ticket": 7, "x.y": "z"}, "b": {"ticket": "7"}, "c": {}}
+    for run_id, metadata in about.items():
+        body = {"run_id": run_id, "input": "2+2?", "metadata": metadata}
+        await client.post("/runs", json=body)
+
+    async def listed(query: str) -> list[str]:
+        page = (await client.get(f"/runs?{query}")).json()
+        return [run["run_id"] for run in page["runs"]]
+
+    assert await listed("kind=case") == ["c", "b", "a"]
+    assert await listed("kind=agent") == await listed("agent=helper") == []
+    assert await listed("metadata.ticket=7") == ["b", "a"]
+    assert await listed("metadata.ticket=7&metadata.x.y=z&limit=5") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "query", ["metadata.=1", "metadata.a=%00", "metadata.%00=1", "metadata.a=1&metadata.a=2"]
+)
+async def test_metadata_that_no_run_can_have_are_refused(
+    client: httpx.AsyncClient, query: str
+) -> None:
+    """And a key that is asked for twice, which could not both hold."""
+    answer = await client.get(f"/runs?{query}")
+
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
+    assert [error["field"] for error in answer.json()["errors"]] == ["metadata"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "status=done",
+        "kind=chat",
+        "agent=%00",
+        "metadata=1",
+        "limit=0",
+        "limit=201",
+        "limit=ten",
+        "limit=" + "9" * 5000,
+        "cursor=nonsense",
+        "cursor=%00",
+        "cursor=e30",
+        "cursor=" + "a" * 600,
+        "created_after=yesterday",
+        "created_after=2025-01-01",
+        "created_before=2025-01-01T00:00:00+00:00",
+        "colour=red",
+        "status=%FF",
+    ],
+)
+async def test_a_bad_query_is_refused_by_name(client: httpx.AsyncClient, query: str) -> None:
+    """422, a parameter that is not known included: a misspelt filter would list everything."""
+    answer = await client.get(f"/runs?{query}")
+
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
+    assert [error["field"] for error in answer.json()["errors"]] == [query.partition("=")[0]]
