@@ -37,7 +37,7 @@ class NewThreadBody(Body):
     ``chat_start``, if it has any and names no entry."""
     inputs: dict[str, Any] | None = None
     """The values of the variables that the agent declares, or further inputs of the graph."""
-    tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     """What the user brings along, named as the tools of an agent are. It is offered to the entry
     agents of the graph, where its chat starts let it through."""
     title: Annotated[StorableText, StringConstraints(max_length=200)] | None = None

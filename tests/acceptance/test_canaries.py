@@ -29,7 +29,10 @@ KEPT = frozenset(
             "runs.metadata",
         ),  # what the caller sent, to execute the run and to return
         *("runs.result", "calls.value"),  # what the caller asked for, and the journal it comes from
-        *("graphs.definition", "graphs.description"),  # what the caller registered, to return it
+        *(
+            "definitions.definition",
+            "definitions.description",
+        ),  # what the caller registered, to return it
     }
 )
 """The columns that hold what callers sent or asked for, as it is."""
@@ -72,7 +75,7 @@ def database(story: Story, module_database_url: str) -> list[Surface]:
     """Every value of every table after the story; some tables must not be empty."""
     found = list(columns_of(module_database_url))
     tables = {surface.name.partition(".")[0] for surface in found}
-    assert tables >= {"runs", "calls", "events", "snapshots", "graphs", "workers"}
+    assert tables >= {"runs", "calls", "events", "snapshots", "definitions", "workers"}
     assert story.runs
     return found
 
@@ -134,7 +137,7 @@ async def test_every_canary_reached_its_place(
         for place in places:
             for canary in story.canaries[place].all:
                 assert canary.needle in where, (place, canary.kind)
-    assert any(surface.name == "graphs.definition" for surface in database)
+    assert any(surface.name == "definitions.definition" for surface in database)
     assert {arrival.headers["authorization"] for arrival in arrivals} == {f"Bearer {MODEL_KEY}"}
     assert story.canaries["reply"].of("email").needle in payload_of(story.runs["completed"])
     assert "[email]" in story.runs["cancelled"]["stop"]["reason"]
