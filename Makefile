@@ -9,6 +9,10 @@
 #   make bench     measure the figures that the README states
 #   make exact     compare the usage of 500 random runs with what the fake provider has counted
 #   make races     cancel 1,020 runs at random moments, and look for calls after the receipt
+#   make chaos     let everything fail for a minute, and see that what is promised holds
+#   make takeovers kill 50 processes, and measure how long their runs stand still
+#   make outages   take the database away for 30 s, starve processes, and look for lost runs
+#   make crashes   kill processes at every write of a run, by 100,000 seeds, and look for losses
 #   make attacks   attack the service under a limit of memory, and print what each attack did
 #   make clean     remove what these commands made; data/ stays
 #
@@ -18,7 +22,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench exact races attacks clean
+.PHONY: help serve test check format example eval bench exact races chaos takeovers outages crashes attacks clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +48,7 @@ serve: $(SYNC_STAMP)
 	LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
 
 test: check
-	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+	$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
 check: $(SYNC_STAMP)
 	$(BIN)/ruff format --check .
@@ -74,6 +78,18 @@ exact: $(SYNC_STAMP)
 
 races: $(SYNC_STAMP)
 	CANCEL_RACES=$${CANCEL_RACES:-1020} $(BIN)/pytest -q -s tests/acceptance/test_cancel_races.py $(ARGS)
+
+chaos: $(SYNC_STAMP)
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+takeovers: $(SYNC_STAMP)
+	TAKEOVER_KILLS=$${TAKEOVER_KILLS:-50} $(BIN)/pytest -q -s tests/acceptance/test_takeover_times.py $(ARGS)
+
+outages: $(SYNC_STAMP)
+	LONG_OUTAGE=$${LONG_OUTAGE:-30} $(BIN)/pytest -q -s tests/acceptance/test_living_processes.py $(ARGS)
+
+crashes: $(SYNC_STAMP)
+	CRASH_SEEDS=$${CRASH_SEEDS:-100000} $(BIN)/pytest -q -n 2 --timeout=0 tests/property/test_crashes.py $(ARGS)
 
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,7 +18,14 @@ from pydantic import ValidationError
 from app.api.definition_body import DefinitionByName
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
-from app.api.run_body import AgentRunBody, CaseBody, GivenBudget, GraphRunBody, RunFields
+from app.api.run_body import (
+    AgentRunBody,
+    CaseBody,
+    GivenBudget,
+    GraphRunBody,
+    RunFields,
+    WebhookBody,
+)
 from app.api.services import ApiLimits
 from app.api.violations import Violation, violations_of
 from app.control.budget import Budget
@@ -27,10 +35,11 @@ from app.nodes.agent.node import INPUTS, MESSAGES
 from app.nodes.nesting import DefinitionKind, is_reference
 from app.runs.definitions import AGENT_STEP, Definitions
 from app.runs.graphs import RunnableGraph
-from app.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
+from app.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from app.runs.service import new_run_id
 from app.tools.dispatch import ToolDispatch
 from app.trace.frozen_json import ValueTooLargeError, freeze
+from app.webhooks.addresses import AddressRefusedError
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -181,6 +190,18 @@ def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
         yield Violation("input", message)
     if body.metadata and not fits(body.metadata, most, limits):
         yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+    if body.start_at is not None:
+        latest = datetime.now(UTC) + timedelta(days=limits.max_delay_days)
+        if body.start_at > latest:
+            message = f"This may be at most {limits.max_delay_days} days ahead."
+            yield Violation("start_at", message)
+        elif body.deadline is not None and body.deadline <= body.start_at:
+            yield Violation("start_at", "This must come before the deadline.")
+    if body.webhook is not None:
+        try:
+            limits.webhook_urls.read(body.webhook.url)
+        except AddressRefusedError as error:
+            yield Violation("webhook.url", str(error))
 
 
 def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:
@@ -219,12 +240,20 @@ def new_run(
     """Return a run that is about to be accepted."""
     return NewRun(
         key=RunKey(tenant, body.run_id or new_run_id()),
-        request=request,
+        request=request if body.start_at is None else replace(request, start_at=body.start_at),
         request_hash=request_hash(body),
         idempotency_key=idempotency_key,
         named=body.run_id is not None,
         metadata=body.metadata or {},
+        queueing=body.queueing,
+        webhook=_webhook(body.webhook),
     )
+
+
+def _webhook(given: WebhookBody | None) -> Webhook | None:
+    if given is None:
+        return None
+    return Webhook(given.url) if given.events is None else Webhook(given.url, tuple(given.events))
 
 
 def request_hash(body: RunFields) -> str:

@@ -4,14 +4,24 @@ import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
-from typing import Any, cast
+from typing import Any, Self, TypeVar, cast
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
+from app.access.authentication import Authentication
+from app.access.caller import ANYBODY, LOCAL, Caller, Scope
+from app.access.errors import (
+    CredentialRequiredError,
+    InvalidCredentialError,
+    ScopeMissingError,
+)
+from app.access.keys import Keys
 from app.api import problem_types as types
 from app.api.admission import CaseAdmission, GraphAdmission
+from app.api.documentation import SCOPE
 from app.api.event_stream import OpenStreams
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
@@ -30,25 +40,41 @@ _JSON = re.compile(
 
 _LENGTH_DIGITS = 18
 
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The sender of a request. There are no keys yet: all callers are anonymous, in one tenant."""
-
-    tenant: str
-    """Owns the runs that the caller makes, and cannot see those of others."""
-    name: str
-    """What receipts call them."""
+_READING = frozenset({"GET", "HEAD"})
 
 
-ANONYMOUS = Caller(tenant="default", name="anonymous")
+_BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 
 _OF_PROXIES = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
 _USUAL_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
-def identify(request: Request, anonymous: AnonymousFrom) -> Caller:
+async def identify(
+    request: Request, authentication: Authentication, anonymous: AnonymousFrom
+) -> Caller:
     """Return the caller of a request.
+
+    Whoever shows a credential is known by it or refused, and is never taken for anonymous.
+
+    Raises:
+        InvalidCredentialError: the credential is nobody's.
+        CredentialRequiredError: there is none, and nobody is served without one.
+        ProblemError: there is none, and anonymous callers are not served from there.
+    """
+    shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    if shown:
+        if len(shown) > 1 or (bearer := _BEARER.fullmatch(shown[0])) is None:
+            raise InvalidCredentialError
+        return await authentication.caller_of(bearer[1].decode("ascii"))
+    if not await authentication.is_open():
+        raise CredentialRequiredError
+    return anonymous_caller(request, anonymous)
+
+
+def anonymous_caller(request: Request, anonymous: AnonymousFrom) -> Caller:
+    """Return who calls without a credential, while there are none.
 
     A peer counts as local if its address is, and if no header says that a proxy forwards a request
     of another peer. No header makes a caller local: anyone can write one. A peer without an address
@@ -57,15 +83,16 @@ def identify(request: Request, anonymous: AnonymousFrom) -> Caller:
     Raises:
         ProblemError: anonymous callers are not served from there.
     """
-    if anonymous == "loopback":
-        if request.client is None or not is_loopback(request.client.host):
-            raise ProblemError(types.ANONYMOUS_REFUSED)
-        if any(name in _OF_PROXIES for name, _ in request.headers.raw):
-            raise ProblemError(types.ANONYMOUS_REFUSED)
-        if request.headers.get("sec-fetch-site") == "cross-site":
-            # A web page somewhere makes the browser of someone on this machine call us.
-            raise ProblemError(types.ANONYMOUS_REFUSED, "Web pages of other sites are not served.")
-    return ANONYMOUS
+    if anonymous == "anywhere":
+        return ANYBODY
+    if request.client is None or not is_loopback(request.client.host):
+        raise ProblemError(types.ANONYMOUS_REFUSED)
+    if any(name in _OF_PROXIES for name, _ in request.headers.raw):
+        raise ProblemError(types.ANONYMOUS_REFUSED)
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        # A web page somewhere makes the browser of someone on this machine call us.
+        raise ProblemError(types.ANONYMOUS_REFUSED, "Web pages of other sites are not served.")
+    return LOCAL
 
 
 def is_loopback(host: str) -> bool:
@@ -108,6 +135,8 @@ class ApiContext:
     """What the application is built from, for all its routes."""
 
     services: ApiServices
+    authentication: Authentication
+    keys: Keys
     limits: ApiLimits
     streams: OpenStreams
     bodies: BodiesUnderWay
@@ -118,15 +147,35 @@ class ApiContext:
     thread_runs: ThreadAdmission
 
 
+def requires(scope: Scope) -> Callable[[Endpoint], Endpoint]:
+    """Mark the function of a route: its callers need this scope.
+
+    Without a mark, reading (GET) needs ``read`` and everything else ``run``. The mark stands below
+    the decorator that makes the route.
+    """
+
+    def marked(endpoint: Endpoint) -> Endpoint:
+        endpoint.required_scope = scope  # type: ignore[attr-defined]
+        return endpoint
+
+    return marked
+
+
 class ApiRoute(APIRoute):
     """A route whose function may ask for an :class:`ApiRequest`."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        usual = Scope.READ if (self.methods or set()) <= _READING else Scope.RUN
+        self.required_scope: Scope = getattr(self.endpoint, "required_scope", usual)
+        self.openapi_extra = {**(self.openapi_extra or {}), SCOPE: self.required_scope.value}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Hand the framework's handler a request of our own."""
         handle = super().get_route_handler()
 
         async def handle_checked(request: Request) -> Response:
-            return await handle(ApiRequest(request))
+            return await handle(await ApiRequest.of(request, self.required_scope))
 
         return handle_checked
 
@@ -142,8 +191,8 @@ class PostingRoute(ApiRoute):
         super().__init__(*arguments, **options)
         self.app = self._answer
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = ApiRequest(Request(scope, receive, send))
+    async def _answer(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        request = await ApiRequest.of(Request(scope, receive, send), self.required_scope)
         sent = await request.json() if await request.body() else None
         body, errors = cast("Any", self.body_field).validate(sent, loc=("body",))
         if errors:
@@ -159,16 +208,43 @@ class ApiRequest(Request):
     the limits of the body cannot be checked in those. Here they are checked first.
     """
 
-    def __init__(self, request: Request) -> None:
-        """Identify the caller.
-
-        Raises:
-            ProblemError: the caller is not served from there.
-        """
+    def __init__(self, request: Request, caller: Caller) -> None:
         super().__init__(request.scope, request.receive)
         self.limits: ApiLimits = self.api.limits
-        self.caller: Caller = identify(request, self.limits.anonymous)
+        self.caller = caller
         self._content: bytes | None = None
+
+    @classmethod
+    async def of(cls, request: Request, scope: Scope) -> Self:
+        """Identify the caller of a request, who needs a scope.
+
+        Raises:
+            AccessRefusedError: the caller is not known, or may not do this.
+            ProblemError: anonymous callers are not served from there.
+            StoreUnavailableError: nobody can say at the moment who it is.
+        """
+        api = cast("ApiContext", request.app.state.api)
+        found = cls(request, await identify(request, api.authentication, api.limits.anonymous))
+        found.require(scope)
+        return found
+
+    def require(self, scope: Scope) -> None:
+        """Refuse a caller without a scope.
+
+        Raises:
+            ScopeMissingError: the caller has not got it.
+        """
+        if not self.caller.may(scope):
+            raise ScopeMissingError(scope)
+
+    async def require_still(self, scope: Scope) -> None:
+        """Identify the caller again, of a request that is answered for long.
+
+        Raises:
+            AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
+        """
+        self.caller = await identify(self, self.api.authentication, self.limits.anonymous)
+        self.require(scope)
 
     @property
     def api(self) -> ApiContext:

@@ -8,6 +8,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
+from app.access.keys import Keys
 from app.api import problems
 from app.api.admission import CaseAdmission, GraphAdmission
 from app.api.api_request import ApiContext, BodiesUnderWay
@@ -18,15 +19,20 @@ from app.api.mcp_offers import agent_tools, case_tools
 from app.api.request_envelope import AllowedHosts, RequestEnvelope
 from app.api.routes import (
     agents,
+    approvals,
     artifacts,
     catalog,
     docs,
     events,
     graphs,
     health,
+    keys,
+    quotas,
     runs,
+    schedules,
     threads,
     traces,
+    webhooks,
 )
 from app.api.services import ApiLimits, ApiServices, Readiness
 from app.api.thread_admission import ThreadAdmission
@@ -56,7 +62,23 @@ def build_api(
     ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
     off whatever it says: they would hold what callers sent.
     """
-    parts = (runs, traces, events, artifacts, threads, graphs, agents, catalog, health, docs)
+    parts = (
+        runs,
+        traces,
+        events,
+        artifacts,
+        approvals,
+        threads,
+        graphs,
+        agents,
+        keys,
+        quotas,
+        schedules,
+        webhooks,
+        catalog,
+        health,
+        docs,
+    )
     app = FastAPI(
         title="Caseworker",
         version=version,
@@ -80,6 +102,8 @@ def build_api(
     graph_runs = GraphAdmission(limits, definitions)
     app.state.api = ApiContext(
         services=services,
+        authentication=services.authentication,
+        keys=Keys(services.keys),
         limits=limits,
         streams=OpenStreams(limits.max_event_streams),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),

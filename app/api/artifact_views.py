@@ -93,6 +93,9 @@ _CONTENT_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "image/png": "image/png",
         "image/svg+xml": "image/svg+xml",
+        "image/jpeg": "image/jpeg",
+        "image/gif": "image/gif",
+        "image/webp": "image/webp",
         "application/json": "application/json",
         "text/csv": "text/csv; charset=utf-8",
         "text/plain": "text/plain; charset=utf-8",

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator
 
 from app.api.field_types import View
-from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
+from app.llm.tiers import TierModel
 from app.tools.servers import ServerListing
 
 
@@ -26,6 +26,8 @@ class ToolView(View):
     """Codes of failures after which it is tried again."""
     timeout_seconds: float
     """Per attempt."""
+    requires_approval: bool
+    """True if a person must agree before each call."""
 
 
 class ToolServerView(View):

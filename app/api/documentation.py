@@ -11,6 +11,8 @@ from app.api.problem_types import (
     ANONYMOUS_REFUSED,
     BODY_TOO_LARGE,
     CATALOGUE,
+    CREDENTIAL_REFUSED,
+    CREDENTIAL_REQUIRED,
     HEAD_TOO_LARGE,
     HOST_REFUSED,
     INTERNAL,
@@ -18,6 +20,7 @@ from app.api.problem_types import (
     MALFORMED_BODY,
     MALFORMED_REQUEST,
     REQUEST_TIMEOUT,
+    SCOPE_MISSING,
     TOO_MANY_BODIES,
     TOO_MANY_CONNECTIONS,
     UNAVAILABLE,
@@ -53,6 +56,15 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
                     "field": {"type": "string", "examples": ["budget.max_tokens"]},
                     "message": {"type": "string", "examples": ["This must be at least 0."]},
                 },
+            },
+        },
+        "quota": {
+            "type": "object",
+            "description": "Of a quota that is used up: how it stands.",
+            "required": ["dimension", "used", "reserved", "requested", "limit"],
+            "properties": {
+                "dimension": {"type": "string", "examples": ["runs_per_minute"]},
+                **{name: {"type": "number"} for name in ("used", "reserved", "requested", "limit")},
             },
         },
         "parts": {
@@ -103,6 +115,17 @@ _REQUEST_ID_HEADER = {
         "schema": {"type": "string"},
     }
 }
+_CHALLENGE_HEADER = {
+    "WWW-Authenticate": {"description": "As in RFC 6750.", "schema": {"type": "string"}}
+}
+SCOPE = "x-required-scope"
+"""Where an operation of the OpenAPI document says which scope it needs."""
+_BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key (`cwk_...`) or a JSON Web Token of the configured issuer. The scope "
+    "`run` contains `read`, and `admin` both.",
+}
 _RETRY_HEADER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 
 RUN_HEADERS = {
@@ -110,6 +133,15 @@ RUN_HEADERS = {
     "Preference-Applied": {
         "description": "How long the answer was waited for, if that was preferred.",
         "schema": {"type": "string"},
+    },
+    "RateLimit": {
+        "description": "How many runs the tenant may send at once now, and when there are more, in"
+        " seconds; of tenants whose rate is limited.",
+        "schema": {"type": "string", "examples": ['"runs";r=59;t=1']},
+    },
+    "RateLimit-Policy": {
+        "description": "How many runs the tenant may send in so many seconds.",
+        "schema": {"type": "string", "examples": ['"runs";q=60;w=60']},
     },
 }
 """What an answer to POST /runs says beside its body."""
@@ -125,7 +157,16 @@ REGISTERED: Responses = {
 }
 """What is answered to who registers a graph or an agent."""
 
-EVERY_RUN_ROUTE = (ANONYMOUS_REFUSED, INVALID_REQUEST, UNAVAILABLE)
+EVERY_CALLER = (
+    CREDENTIAL_REQUIRED,
+    CREDENTIAL_REFUSED,
+    ANONYMOUS_REFUSED,
+    SCOPE_MISSING,
+    UNAVAILABLE,
+)
+"""What every route that asks who calls may answer."""
+
+EVERY_RUN_ROUTE = (*EVERY_CALLER, INVALID_REQUEST)
 """What every route that asks the store may answer."""
 
 _EVERY_ROUTE = (MALFORMED_REQUEST, HOST_REFUSED, HEAD_TOO_LARGE, INTERNAL, TOO_MANY_CONNECTIONS)
@@ -270,6 +311,8 @@ def answers(*kinds: ProblemType) -> Responses:
             response["description"] += f", or: {kind.title[0].lower()}{kind.title[1:]}"
         if kind.retry_after_seconds is not None:
             response["headers"] = _RETRY_HEADER
+        if kind.challenge is not None:
+            response["headers"] = _CHALLENGE_HEADER
     return documented
 
 
@@ -292,16 +335,25 @@ def describe(app: FastAPI) -> None:
 
 def _complete(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
+    document["components"]["securitySchemes"] = {"bearer": _BEARER}
     schemas["Problem"] = dict(PROBLEM_SCHEMA)
     schemas["ServerSentEvent"] = dict(SERVER_SENT_EVENT_SCHEMA)
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
             _optional_body(operation)
+            _scoped(operation)
             for response in operation["responses"].values():
                 response["headers"] = _REQUEST_ID_HEADER | response.get("headers", {})
                 if response["description"] == _NOT_DESCRIBED:
                     response["description"] = _of_its_schema(response, schemas)
+
+
+def _scoped(operation: dict[str, Any]) -> None:
+    """Say which scope an operation needs, if it needs any."""
+    if SCOPE in operation:
+        operation["security"] = [{"bearer": []}]
+        operation["description"] += f"\n\nNeeds the scope `{operation[SCOPE]}`."
 
 
 def _optional_body(operation: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from app.access.errors import AccessRefusedError
 from app.api.field_types import Query, View
 from app.api.problem_types import INVALID_REQUEST, TOO_MANY_STREAMS
 from app.api.problems import ProblemError
@@ -168,7 +169,10 @@ class EventStream(EventSourceResponse):
 
 
 async def _sent(run_id: str, first: Sequence[EventRecord], rest: Batches) -> AsyncIterator[bytes]:
-    """Yield what is sent; a database that goes away ends it, and the client comes again."""
+    """Yield what is sent.
+
+    A database that goes away ends it, and so does a key that is revoked; the client comes again.
+    """
     spoke_at = time.monotonic()
     yield _lines(run_id, first) or KEEPALIVE_COMMENT
     try:
@@ -180,7 +184,7 @@ async def _sent(run_id: str, first: Sequence[EventRecord], rest: Batches) -> Asy
             else:
                 yield KEEPALIVE_COMMENT
             spoke_at = time.monotonic()
-    except (StoreUnavailableError, RunNotFoundError) as error:
+    except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
         log.warning("events.cut_off", error=type(error).__name__)
 
 

@@ -41,7 +41,9 @@ class Query(BaseModel):
 class View(BaseModel):
     """What a caller sees of a value of the domain, made from its attributes."""
 
-    model_config = ConfigDict(from_attributes=True, frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        from_attributes=True, frozen=True, use_attribute_docstrings=True, serialize_by_alias=True
+    )
 
 
 class DocumentedAs:

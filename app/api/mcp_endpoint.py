@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from app.access.caller import Scope as AccessScope
 from app.api import problem_types as types
 from app.api.api_request import ApiRequest
 from app.api.mcp_offers import Offers
@@ -56,7 +57,7 @@ class McpEndpoint:
         Raises:
             ProblemError: it is refused before the protocol is looked at.
         """
-        request = ApiRequest(Request(scope, receive, send))
+        request = await ApiRequest.of(Request(scope, receive, send), AccessScope.READ)
         if request.method != "POST":
             answer = Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "POST"})
             await answer(scope, receive, send)
@@ -90,6 +91,7 @@ class McpEndpoint:
         request_id = params.get("requestId") if isinstance(params, dict) else None
         run_id = run_id_of(request.headers.get(SESSION_HEADER), request_id)
         if run_id is not None:
+            request.require(AccessScope.RUN)
             try:
                 await request.runs.cancel(request.key(run_id), by=CALLER)
             except TooManyPendingCancelsError as error:

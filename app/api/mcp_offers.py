@@ -23,9 +23,10 @@ class OfferedTool:
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema of its arguments."""
-    accept: Callable[[ApiRequest, Mapping[str, Any]], Awaitable[Accepted]]
-    """Accepts the run of a call: gets the fields ``run_id`` (may be null) and ``metadata`` besides
-    the arguments. It raises what a route that accepts runs raises, or a ValidationError."""
+    accept: Callable[[ApiRequest, Mapping[str, Any], Mapping[str, Any]], Awaitable[Accepted]]
+    """Accepts the run of a call: gets the arguments, and the run's own fields ``run_id`` (may be
+    null) and ``metadata``. It raises what a route that accepts runs raises, or a
+    ValidationError."""
 
 
 Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[OfferedTool]]]
@@ -59,14 +60,16 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[Offered
 def _tool_of(found: Definition) -> OfferedTool:
     agent = AgentDefinition.model_validate(found.content)
 
-    async def accept(request: ApiRequest, fields: Mapping[str, Any]) -> Accepted:
-        inputs = {name: value for name, value in fields.items() if name not in _OF_RUN}
+    async def accept(
+        request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
+    ) -> Accepted:
         body = AgentRunBody.model_validate(
             {
                 "kind": "agent",
                 "agent": {"name": found.head.name, "version": found.head.version},
-                "inputs": {name: inputs[name] for name in inputs if name != INPUT},
-                **{name: fields.get(name) for name in (INPUT, *_OF_RUN)},
+                "inputs": {name: value for name, value in args.items() if name != INPUT},
+                INPUT: args.get(INPUT),
+                **of_run,
             }
         )
         new = await request.api.graph_runs.new_run(body, request.caller.tenant, None)
@@ -81,11 +84,12 @@ def _tool_of(found: Definition) -> OfferedTool:
 
 
 _AGENT = DefinitionKind.AGENT
-_OF_RUN = ("run_id", "metadata")
 
 
-async def _accept_case(request: ApiRequest, fields: Mapping[str, Any]) -> Accepted:
-    body = CaseBody.model_validate(dict(fields))
+async def _accept_case(
+    request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
+) -> Accepted:
+    body = CaseBody.model_validate({**args, **of_run})
     return await request.runs.accept(request.api.cases.new_run(body, request.caller.tenant, None))
 
 

@@ -23,13 +23,14 @@ from mcp.types import (
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
+from app.access.caller import Scope as AccessScope
 from app.api import problem_types as types
 from app.api.api_request import ApiRequest
 from app.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
 from app.api.mcp_offers import OfferedTool, Offers
 from app.api.problems import ProblemError, as_problem
 from app.api.run_views import view_of
-from app.api.violations import violations_of
+from app.api.violations import Violation, violations_of
 from app.runs.run import Run, RunKey
 from app.runs.service import RunService
 
@@ -42,6 +43,7 @@ WAIT_SECONDS: Final = 45.0
 PROGRESS_SECONDS: Final = 2.0
 """Between notifications of progress, to a client that asked for them."""
 
+_WAIT_NAME: Final = "wait_seconds"
 _WAIT = {
     "type": "number",
     "minimum": 0,
@@ -95,17 +97,15 @@ class OfferingServer:
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         request = _request_of(context)
         args = dict(params.arguments or {})
-        wait = args.pop("wait_seconds", WAIT_SECONDS)
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-            return _refused("wait_seconds: must be a number of seconds.")
-        wait = min(wait, WAIT_SECONDS)
         try:
             if params.name == _GET_RUN.name:
+                wait = _taken_wait(args)
                 run = await request.runs.get(request.key(str(args.get("run_id"))))
                 return await self._ended(context, request, run, wait)
             for offers in self._offers:
                 for tool in await offers(request, params.name):
                     if tool.name == params.name:
+                        wait = WAIT_SECONDS if _has_own_wait(tool) else _taken_wait(args)
                         return await self._run(context, request, tool, args, wait)
             return _refused("There is no such tool; tools/list names those there are.")
         except ValidationError as error:
@@ -122,9 +122,10 @@ class OfferingServer:
         args: Mapping[str, Any],
         wait: float,
     ) -> CallToolResult:
+        request.require(AccessScope.RUN)
         run_id = run_id_of(request.headers.get(SESSION_HEADER), context.request_id)
-        marked = {"run_id": run_id, "metadata": {"via": "mcp", "tool": tool.name}}
-        accepted = await tool.accept(request, {**args, **marked})
+        of_run = {"run_id": run_id, "metadata": {"via": "mcp", "tool": tool.name}}
+        accepted = await tool.accept(request, args, of_run)
         try:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:
@@ -160,8 +161,26 @@ def _request_of(context: Context) -> ApiRequest:
     return cast("ApiRequest", cast("Any", context.request).scope["api_request"])
 
 
+def _has_own_wait(tool: OfferedTool) -> bool:
+    """Return whether a tool has an argument of its own that is named like the time to wait."""
+    return _WAIT_NAME in tool.parameters.get("properties", {})
+
+
+def _taken_wait(args: dict[str, Any]) -> float:
+    """Take the time to wait out of the arguments of a call, and return it in seconds.
+
+    Raises:
+        ProblemError: it is no number of seconds.
+    """
+    wait = args.pop(_WAIT_NAME, WAIT_SECONDS)
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        violation = Violation(_WAIT_NAME, "This must be a number of seconds.")
+        raise ProblemError(types.INVALID_REQUEST, violations=[violation])
+    return min(wait, WAIT_SECONDS)
+
+
 def _tool(offered: OfferedTool) -> Tool:
-    properties = {**offered.parameters.get("properties", {}), "wait_seconds": _WAIT}
+    properties = {_WAIT_NAME: _WAIT, **offered.parameters.get("properties", {})}
     return Tool(
         name=offered.name,
         description=offered.description,

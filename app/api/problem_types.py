@@ -16,6 +16,8 @@ class ProblemType:
     detail: str
     """What to do, where there is nothing more precise to say."""
     retry_after_seconds: int | None = None
+    challenge: str | None = None
+    """What ``WWW-Authenticate`` says (RFC 6750)."""
 
     @property
     def uri(self) -> str:
@@ -35,12 +37,40 @@ MALFORMED_REQUEST = ProblemType(
     title="The request is not HTTP",
     detail="Send HTTP/1.1, and at most 16 requests before the first of them is answered.",
 )
+CREDENTIAL_REQUIRED = ProblemType(
+    slug="credential-required",
+    status=401,
+    title="A credential is needed",
+    detail="Send an API key or a token of the configured issuer as `Authorization: Bearer ...`.",
+    challenge='Bearer realm="caseworker"',
+)
+CREDENTIAL_REFUSED = ProblemType(
+    slug="credential-refused",
+    status=401,
+    title="The credential is not valid",
+    detail="Send a key or token that works, as `Authorization: Bearer ...`: this one is unknown, "
+    "incomplete, expired or revoked.",
+    challenge='Bearer realm="caseworker", error="invalid_token"',
+)
 ANONYMOUS_REFUSED = ProblemType(
     slug="anonymous-refused",
     status=403,
     title="Anonymous callers are not served here",
     detail="Without keys the service answers callers on its own machine alone. "
-    "Call it from there, or set auth.anonymous to anywhere.",
+    "Call it from there, make a key, or set auth.anonymous to anywhere.",
+)
+SCOPE_MISSING = ProblemType(
+    slug="scope-missing",
+    status=403,
+    title="The credential does not allow this",
+    detail="Use a key or token with the scope that is needed.",
+    challenge='Bearer realm="caseworker", error="insufficient_scope"',
+)
+TENANT_REFUSED = ProblemType(
+    slug="tenant-refused",
+    status=403,
+    title="Only the operator may act for another tenant",
+    detail="Leave tenant out, or send the bootstrap key of the service.",
 )
 ROUTE_NOT_FOUND = ProblemType(
     slug="route-not-found",
@@ -66,6 +96,12 @@ AGENT_NOT_FOUND = ProblemType(
     title="There is no such agent",
     detail="Check the name and the version; GET /agents lists the agents there are.",
 )
+KEY_NOT_FOUND = ProblemType(
+    slug="key-not-found",
+    status=404,
+    title="There is no such key",
+    detail="Check the key id; GET /keys lists the keys there are.",
+)
 ARTIFACT_NOT_FOUND = ProblemType(
     slug="artifact-not-found",
     status=404,
@@ -78,17 +114,35 @@ CALL_NOT_FOUND = ProblemType(
     title="The run has made no such call",
     detail="Check the node id; GET /runs/{run_id}/trace has those of all calls under nodes.",
 )
+APPROVAL_NOT_FOUND = ProblemType(
+    slug="approval-not-found",
+    status=404,
+    title="The run asks for no such approval",
+    detail="Check the id; GET /runs/{run_id}/approvals lists the approvals of a run.",
+)
 THREAD_NOT_FOUND = ProblemType(
     slug="thread-not-found",
     status=404,
     title="There is no such thread",
     detail="Check the thread id; GET /threads lists the threads there are.",
 )
+SCHEDULE_NOT_FOUND = ProblemType(
+    slug="schedule-not-found",
+    status=404,
+    title="There is no such schedule",
+    detail="Check the name; GET /schedules lists the schedules there are.",
+)
 MESSAGE_NOT_FOUND = ProblemType(
     slug="message-not-found",
     status=404,
     title="The thread has no such message",
     detail="Check the message id; GET /threads/{thread_id}/messages?tree=true has all of them.",
+)
+DELIVERY_NOT_FOUND = ProblemType(
+    slug="delivery-not-found",
+    status=404,
+    title="There is no such delivery",
+    detail="Check the delivery id; GET /webhooks/deliveries lists the deliveries there are.",
 )
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
@@ -110,10 +164,17 @@ RUN_CONFLICT = ProblemType(
     detail="Choose another run_id, or repeat the request exactly as it was first sent. "
     "A run_id and an Idempotency-Key that are sent together must belong to the same run.",
 )
+KEY_CONFLICT = ProblemType(
+    slug="key-conflict",
+    status=409,
+    title="The keys do not allow this",
+    detail="A key that was rotated, revoked or has expired cannot be rotated, and a tenant has at "
+    "most 1,000 keys that work. GET /keys lists them.",
+)
 RUN_NOT_ENDED = ProblemType(
     slug="run-not-ended",
     status=409,
-    title="The run to go on from has not ended",
+    title="The run has not ended",
     detail="Wait for its end, or cancel it, and send the request again.",
 )
 THREAD_CONFLICT = ProblemType(
@@ -133,6 +194,19 @@ ANSWER_NOT_ENDED = ProblemType(
     status=409,
     title="The answer is still being written",
     detail="Wait for the end of its run, or cancel it, and send the request again.",
+)
+APPROVAL_DECIDED = ProblemType(
+    slug="approval-decided",
+    status=409,
+    title="The approval cannot be decided any more",
+    detail="Another decision, its time limit, or the end of the run came first; "
+    "GET /runs/{run_id}/approvals says which.",
+)
+DELIVERY_PENDING = ProblemType(
+    slug="delivery-pending",
+    status=409,
+    title="The delivery is still being attempted",
+    detail="Wait until it is delivered or dead; due_at says when the next attempt is made.",
 )
 GRAPH_IN_USE = ProblemType(
     slug="graph-in-use",
@@ -190,6 +264,19 @@ QUEUE_FULL = ProblemType(
     detail="Nothing was stored. Send the same request again after the time in Retry-After.",
     retry_after_seconds=2,
 )
+QUOTA_EXCEEDED = ProblemType(
+    slug="quota-exceeded",
+    status=429,
+    title="A quota of the tenant is used up",
+    detail="Nothing was stored. Send the same request again after the time in Retry-After.",
+)
+TOO_MANY_SCHEDULES = ProblemType(
+    slug="too-many-schedules",
+    status=429,
+    title="There are too many schedules",
+    detail="Delete schedules that are not needed; admission.max_schedules is the limit.",
+    retry_after_seconds=60,
+)
 TOO_MANY_STREAMS = ProblemType(
     slug="too-many-streams",
     status=429,
@@ -245,22 +332,33 @@ NOT_READY = ProblemType(
 CATALOGUE: tuple[ProblemType, ...] = (
     MALFORMED_BODY,
     MALFORMED_REQUEST,
+    CREDENTIAL_REQUIRED,
+    CREDENTIAL_REFUSED,
     ANONYMOUS_REFUSED,
+    SCOPE_MISSING,
+    TENANT_REFUSED,
     ROUTE_NOT_FOUND,
     RUN_NOT_FOUND,
     GRAPH_NOT_FOUND,
     AGENT_NOT_FOUND,
+    KEY_NOT_FOUND,
     ARTIFACT_NOT_FOUND,
     CALL_NOT_FOUND,
+    APPROVAL_NOT_FOUND,
     THREAD_NOT_FOUND,
+    SCHEDULE_NOT_FOUND,
     MESSAGE_NOT_FOUND,
+    DELIVERY_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     REQUEST_TIMEOUT,
     RUN_CONFLICT,
+    KEY_CONFLICT,
     RUN_NOT_ENDED,
     THREAD_CONFLICT,
     THREAD_FULL,
     ANSWER_NOT_ENDED,
+    APPROVAL_DECIDED,
+    DELIVERY_PENDING,
     GRAPH_IN_USE,
     AGENT_IN_USE,
     BODY_TOO_LARGE,
@@ -270,6 +368,8 @@ CATALOGUE: tuple[ProblemType, ...] = (
     IDEMPOTENCY_MISMATCH,
     TOO_MANY_PENDING_CANCELS,
     QUEUE_FULL,
+    QUOTA_EXCEEDED,
+    TOO_MANY_SCHEDULES,
     TOO_MANY_STREAMS,
     HEAD_TOO_LARGE,
     INTERNAL,

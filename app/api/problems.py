@@ -14,6 +14,14 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from app.access.errors import (
+    CredentialRequiredError,
+    InvalidCredentialError,
+    KeyConflictError,
+    KeyNotFoundError,
+    OtherTenantError,
+    ScopeMissingError,
+)
 from app.api import problem_types as types
 from app.api.problem_types import ProblemType
 from app.api.violations import Violation, graph_violations, violations_of
@@ -24,44 +32,67 @@ from app.chats.thread import (
     ThreadFullError,
     ThreadNotFoundError,
 )
+from app.control.budget import json_number
 from app.runs.errors import (
+    ApprovalDecidedError,
+    ApprovalNotFoundError,
     ArtifactNotFoundError,
     CallNotFoundError,
     DefinitionInUseError,
     DefinitionNotFoundError,
     GraphRefusedError,
     IdempotencyMismatchError,
+    InvalidArgumentsError,
     InvalidRunError,
     QueueFullError,
     RunConflictError,
+    RunNotEndedError,
     RunNotFoundError,
     SourceNotEndedError,
     SourceNotFoundError,
     StoreUnavailableError,
     TooManyPendingCancelsError,
 )
+from app.runs.quotas import QuotaExceededError, RateState
+from app.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
+from app.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
 
 MEDIA_TYPE = "application/problem+json"
 
 DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
     {
+        CredentialRequiredError: types.CREDENTIAL_REQUIRED,
+        InvalidCredentialError: types.CREDENTIAL_REFUSED,
+        ScopeMissingError: types.SCOPE_MISSING,
+        OtherTenantError: types.TENANT_REFUSED,
+        KeyNotFoundError: types.KEY_NOT_FOUND,
+        KeyConflictError: types.KEY_CONFLICT,
         RunNotFoundError: types.RUN_NOT_FOUND,
+        RunNotEndedError: types.RUN_NOT_ENDED,
         SourceNotEndedError: types.RUN_NOT_ENDED,
         RunConflictError: types.RUN_CONFLICT,
         IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
         InvalidRunError: types.INVALID_REQUEST,
+        InvalidArgumentsError: types.INVALID_REQUEST,
         GraphRefusedError: types.INVALID_REQUEST,
         DefinitionNotFoundError: types.GRAPH_NOT_FOUND,
         ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
         CallNotFoundError: types.CALL_NOT_FOUND,
+        ApprovalNotFoundError: types.APPROVAL_NOT_FOUND,
+        ApprovalDecidedError: types.APPROVAL_DECIDED,
         DefinitionInUseError: types.GRAPH_IN_USE,
         ThreadNotFoundError: types.THREAD_NOT_FOUND,
         MessageNotFoundError: types.MESSAGE_NOT_FOUND,
         ThreadConflictError: types.THREAD_CONFLICT,
         ThreadFullError: types.THREAD_FULL,
         AnswerNotEndedError: types.ANSWER_NOT_ENDED,
+        ScheduleNotFoundError: types.SCHEDULE_NOT_FOUND,
+        TooManySchedulesError: types.TOO_MANY_SCHEDULES,
+        DeliveryNotFoundError: types.DELIVERY_NOT_FOUND,
+        DeliveryPendingError: types.DELIVERY_PENDING,
         TooManyPendingCancelsError: types.TOO_MANY_PENDING_CANCELS,
         QueueFullError: types.QUEUE_FULL,
+        QuotaExceededError: types.QUOTA_EXCEEDED,
         StoreUnavailableError: types.UNAVAILABLE,
     }
 )
@@ -123,6 +154,8 @@ def problem_response(request_id: str, error: ProblemError) -> Response:
     headers = dict(error.headers or {})
     if kind.retry_after_seconds is not None:
         headers["Retry-After"] = str(kind.retry_after_seconds)
+    if kind.challenge is not None:
+        headers["WWW-Authenticate"] = kind.challenge
     content = json.dumps(document | error.members)
     return Response(content, kind.status, headers, media_type=MEDIA_TYPE)
 
@@ -145,9 +178,15 @@ def as_problem(error: Exception) -> ProblemError:
             return error
         case RequestValidationError():
             return ProblemError(types.INVALID_REQUEST, violations=violations_of(error.errors()))
+        case ScopeMissingError():
+            detail = f"Use a key or token with the scope {error.scope}."
+            return ProblemError(types.SCOPE_MISSING, detail)
         case InvalidRunError():
             violation = Violation(error.field, str(error))
             return ProblemError(types.INVALID_REQUEST, violations=[violation])
+        case InvalidArgumentsError():
+            violations = [Violation(field, message) for field, message in error.problems]
+            return ProblemError(types.INVALID_REQUEST, violations=violations)
         case GraphRefusedError():
             return _graph_refused(error)
         case DefinitionInUseError():
@@ -167,9 +206,34 @@ def as_problem(error: Exception) -> ProblemError:
         case AnswerNotEndedError():
             violation = Violation(error.field, "This answer is still being written.")
             return ProblemError(types.ANSWER_NOT_ENDED, violations=[violation])
+        case QuotaExceededError():
+            return _quota_exceeded(error)
         case HTTPException():
             return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
     return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))
+
+
+def rate_headers(rate: RateState | None) -> dict[str, str]:
+    """Return the headers about a tenant's rate of runs.
+
+    They follow draft-ietf-httpapi-ratelimit-headers-10.
+    """
+    if rate is None:
+        return {}
+    return {
+        "RateLimit-Policy": f'"runs";q={rate.limit};w=60',
+        "RateLimit": f'"runs";r={rate.remaining};t={rate.reset_seconds}',
+    }
+
+
+def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
+    amounts = {name: json_number(amount) for name, amount in error.amounts.items()}
+    detail = f"{types.QUOTA_EXCEEDED.detail} Used up is {error.dimension}."
+    refused = ProblemError(
+        types.QUOTA_EXCEEDED, detail, quota={"dimension": error.dimension, **amounts}
+    )
+    refused.headers = {"Retry-After": str(error.retry_after_seconds), **rate_headers(error.rate)}
+    return refused
 
 
 def _graph_refused(error: GraphRefusedError) -> ProblemError:

@@ -1,5 +1,6 @@
 """What every response has in common, whatever becomes of the request inside."""
 
+import asyncio
 import re
 import uuid
 from functools import lru_cache
@@ -10,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.problem_types import HOST_REFUSED, INTERNAL
+from app.api.problem_types import HOST_REFUSED, INTERNAL, UNAVAILABLE
 from app.api.problems import ProblemError, problem_response
 from app.observability.redaction import without_keys
 
@@ -86,6 +87,11 @@ class RequestEnvelope:
                 await self._app(scope, receive, send_named)
             except ClientDisconnect:
                 return  # nobody is left to answer
+            except asyncio.CancelledError:  # the process ends, and waits for no answer any longer
+                if started:
+                    raise
+                response = problem_response(request_id, ProblemError(UNAVAILABLE))
+                await response(scope, receive, send_named)
             except Exception:
                 log.exception("http.request_broke", method=scope["method"])
                 if started:

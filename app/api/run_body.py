@@ -40,6 +40,7 @@ from app.api.violations import Violation
 from app.control.budget import Budget, json_name, json_number
 from app.nodes.agent.definition import MAX_MESSAGES
 from app.nodes.reading import OWN
+from app.runs.quotas import Queueing
 
 MAX_EXPECTED_TOOLS = 50
 MAX_KEY_CHARS = 255
@@ -126,6 +127,19 @@ Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
 NodeId = Annotated[str, Field(pattern=r"^n[0-9]{6,12}$", examples=["n000004"])]
 
 
+ConcurrencyKey = Annotated[StorableText, StringConstraints(min_length=1, max_length=200)]
+EndType = Literal["run.cancelled", "run.completed", "run.failed", "run.halted"]
+
+
+class WebhookBody(Body):
+    """Where the end of the run is announced, signed with the secret of `POST /webhooks/secret`."""
+
+    url: Annotated[str, Field(examples=["https://example.com/hooks/caseworker"])]
+    """A public https URL."""
+    events: Annotated[list[EndType], Field(min_length=1, max_length=4)] | None = None
+    """Of which ends; left out, of every one."""
+
+
 class RunFields(Body):
     """What runs of every kind have."""
 
@@ -137,12 +151,40 @@ class RunFields(Body):
     """What the run may spend."""
     deadline: Instant | None = None
     """When the run is halted at the latest, whatever it is doing."""
+    start_at: Instant | None = None
+    """When it is begun at the earliest; until then it is queued, and can be cancelled."""
     seed: Seed | None = None
     """Makes prompts and sampling repeatable where the provider supports it."""
     timezone: ZoneName | None = None
     """Where "today" begins; left out, as configured."""
     metadata: dict[str, Any] | None = None
     """Comes back with the run and means nothing to the service."""
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
+    """Of the queued runs of a tenant, those with a higher one begin first; left out, 0."""
+    concurrency_key: ConcurrencyKey | None = None
+    """Of all runs of a tenant with the same key, at most ``concurrency_limit`` are under way, those
+    that wait for an approval included; the others wait in order."""
+    concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """How many runs of its key may be under way for this one to begin, itself included; left out,
+    1."""
+
+    @model_validator(mode="after")
+    def _limit_has_key(self) -> Self:
+        if self.concurrency_limit is not None and self.concurrency_key is None:
+            raise PydanticCustomError(OWN, "concurrency_limit needs a concurrency_key.")
+        return self
+
+    @property
+    def queueing(self) -> Queueing:
+        """When the run may begin beside others."""
+        return Queueing(
+            priority=self.priority or 0,
+            concurrency_key=self.concurrency_key,
+            concurrency_limit=self.concurrency_limit or 1,
+        )
+
+    webhook: WebhookBody | None = None
+    """Who is told when it ends."""
 
 
 class CaseBody(RunFields):

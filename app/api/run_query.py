@@ -1,16 +1,18 @@
 """The queries that a caller may send about runs."""
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 from starlette.datastructures import QueryParams
 
-from app.api.field_types import Cursor, Instant, Query, Reason, StorableText
+from app.api.field_types import Body, Cursor, Instant, Query, Reason, StorableText
 from app.api.json_text import is_storable
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
 from app.api.violations import Violation
+from app.runs.ports import RunFilter
 from app.runs.run import RunKind, RunStatus
 
 METADATA_PREFIX = "metadata."
@@ -64,6 +66,49 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
             raise ProblemError(INVALID_REQUEST, violations=[Violation("metadata", message)])
         found[key] = value
     return found
+
+
+MAX_CANCELLED_AT_ONCE = 1000
+"""How many runs one request stops; each is a transaction of its own."""
+
+
+class CancelRunsBody(Body):
+    """Which runs to stop, of those that have not ended, and why; all that is given must hold.
+
+    At least one field besides ``reason`` must be given: ``created_before`` with the present time
+    stops every run that exists.
+    """
+
+    status: Annotated[RunStatus, Field(strict=False)] | None = None
+    """Runs of one status: queued, running or waiting."""
+    kind: Annotated[RunKind, Field(strict=False)] | None = None
+    """Runs of one kind."""
+    agent: Annotated[StorableText, StringConstraints(max_length=64)] | None = None
+    """Runs of the registered agent of this name, whatever its version."""
+    metadata: dict[StorableText, StorableText | bool | int | float | None] | None = None
+    """Values that the metadata of the runs must have."""
+    created_after: Instant | None = None
+    """Runs accepted later than this."""
+    created_before: Instant | None = None
+    """Runs accepted earlier than this."""
+    reason: Reason | None = None
+    """Shown in the traces of the runs."""
+
+    @model_validator(mode="after")
+    def _names_runs(self) -> Self:
+        if not any(self.model_dump(exclude={"reason"}).values()):
+            raise ValueError("give at least one field that says which runs to stop")
+        return self
+
+    @property
+    def wanted(self) -> RunFilter:
+        """The runs that are meant, as many as are stopped at once."""
+        fields = self.model_dump(exclude={"reason", "metadata"})
+        texts = {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in (self.metadata or {}).items()
+        }
+        return RunFilter(**fields, metadata=texts, limit=MAX_CANCELLED_AT_ONCE)
 
 
 class TraceQuery(Query):

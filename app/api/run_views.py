@@ -48,6 +48,14 @@ class RunDefinition(View):
     version: int | None
 
 
+class RunSourceView(View):
+    """The run that another one goes on from."""
+
+    run_id: str
+    until: str | None
+    """The last of its CallNodes that is taken over; null takes over all that had ended well."""
+
+
 FinishReason = Annotated[
     str, WithJsonSchema({"type": "string", "enum": ["success", "budget", "big_fail"]})
 ]
@@ -79,6 +87,8 @@ class RunSummary(View):
     """How a case ended; null while it works, if it was cancelled, or if something else broke. Of
     agents it is null: their result has ``terminate_reason``."""
     created_at: datetime
+    start_at: datetime | None
+    """When it is begun at the earliest; null is at once."""
     started_at: datetime | None
     finished_at: datetime | None
     attempts: int
@@ -91,6 +101,11 @@ class RunSummary(View):
     stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
     """Why it ended before its natural end."""
     cancel: CancelView | None
+    from_: Annotated[RunSourceView | None, Field(alias="from")]
+    """The run that it goes on from, whose steps and calls it has taken over."""
+    priority: int
+    concurrency_key: str | None
+    """With whose other runs it waits for its turn."""
     metadata: dict[str, Any]
     """What its caller sent along."""
     links: Links
@@ -147,6 +162,7 @@ def view_of(run: Run, root: str) -> CaseRun | GraphRun | AgentRun:
 
 def _members(run: Run, root: str) -> dict[str, Any]:
     named, cancel, budget = run.request.definition_ref, run.cancel_request, run.request.budget
+    source = run.request.source
     definition = None if named is None else RunDefinition.model_validate(named)
     return {
         "run_id": run.key.run_id,
@@ -156,6 +172,7 @@ def _members(run: Run, root: str) -> dict[str, Any]:
         "agent": definition if run.kind is RunKind.AGENT else None,
         "finish_reason": run.finish_reason,
         "created_at": run.created_at,
+        "start_at": run.request.start_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
         "attempts": run.attempts,
@@ -163,6 +180,9 @@ def _members(run: Run, root: str) -> dict[str, Any]:
         "usage": run.usage,
         "stop": run.stop,
         "cancel": None if cancel is None else CancelView.model_validate(cancel),
+        "from": None if source is None else RunSourceView.model_validate(source),
+        "priority": run.queueing.priority,
+        "concurrency_key": run.queueing.concurrency_key,
         "metadata": run.metadata,
         "links": Links.of(run.key.run_id, root),
     }
@@ -209,6 +229,18 @@ class CallView(View):
             model=node.get("model"),
             cost_usd=node["cost_usd"],
         )
+
+
+class CancelledRunsView(View):
+    """What came of a request to stop all runs that fit."""
+
+    ended: int
+    """Runs that were waiting for a worker: they ended at once."""
+    requested: int
+    """Runs at work: their workers have been asked to stop them."""
+    more: bool
+    """True if more runs fit than one request stops: send it again. Runs that have been asked to
+    stop are not counted again."""
 
 
 class CancelReceipt(View):

@@ -4,17 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from app.access.authentication import Authentication
+from app.access.keys import KeyStore
 from app.chats.thread import ThreadStore
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway
+from app.runs.approvals import RunApprovals
 from app.runs.artifacts import ArtifactReading
 from app.runs.graphs import DefinitionStore, GraphChecks, GraphLimits
 from app.runs.payloads import PayloadReading
+from app.runs.quotas import QuotaStore
 from app.runs.service import RunService
+from app.schedules.schedule import ScheduleStore
 from app.tools.dispatch import ToolDispatch
+from app.webhooks.addresses import UrlRules
+from app.webhooks.delivery import DeliveryStore
 
 AnonymousFrom = Literal["loopback", "anywhere"]
-"""From where callers without a key are served."""
+"""From where callers without a credential are served, while there are no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +53,12 @@ class NodeTypes(Protocol):
 class ApiServices:
     """What the routes ask."""
 
+    keys: KeyStore
+    authentication: Authentication
     runs: RunService
     payloads: PayloadReading
     artifacts: ArtifactReading
+    approvals: RunApprovals
     tools: ToolDispatch
     models: ModelGateway
     readiness: Readiness
@@ -56,6 +66,9 @@ class ApiServices:
     graph_checks: GraphChecks
     node_types: NodeTypes
     threads: ThreadStore
+    quotas: QuotaStore
+    webhooks: DeliveryStore
+    schedules: ScheduleStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +100,10 @@ class ApiLimits:
     """Of all request bodies that a process is receiving at once."""
     allowed_hosts: frozenset[str] | None
     """The host names that requests may be sent to, besides addresses; None is any name."""
+    max_delay_days: int
+    """How far ahead a run may be accepted that begins later."""
+    webhook_urls: UrlRules
+    """Where the ends of runs may be announced."""
     anonymous: AnonymousFrom
     default_mode: str
     default_timezone: str

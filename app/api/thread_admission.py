@@ -205,8 +205,9 @@ class ThreadAdmission:
 
     def _too_long(self, turn: Turn) -> Iterator[Violation]:
         most = self._limits.max_graph_bytes
-        size = sum(len(message.content.encode()) for message in turn.history)
-        if len(turn.history) > MAX_MESSAGES or size > most:
+        said = [one for one in turn.history if one.role != "tool" and not one.tool_calls]
+        size = sum(len(message.content.encode()) for message in said)
+        if len(said) > MAX_MESSAGES or size > most:
             message = (
                 f"A branch may have at most {MAX_MESSAGES} messages of {most} bytes together: go on"
                 " from an earlier one, or begin another thread."

@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from app.api.field_types import View
 from app.api.run_views import CancelReceipt, RunView, view_of
-from app.chats.service import Answered
 from app.chats.thread import ChatMessage, MessageTree, Role, Thread, ThreadPage
+from app.runs.run import Run
 
 
 class ThreadView(View):
@@ -66,8 +66,8 @@ class MessageView(View):
     """Of an assistant what its run came to, so far. Null while it has said nothing, and where a
     whole tree is shown."""
     status: str | None
-    """Of an assistant: the status of its run, or ``not_started`` if that was never accepted; such
-    an answer can be retried. Null of a user."""
+    """Of an assistant: the status of its run, ``not_started`` if that was never accepted, or
+    ``erased``; the last two can be retried. Null of a user."""
     run_id: str | None
     """The run that makes the answer."""
     siblings: list[str]
@@ -83,11 +83,15 @@ class MessageView(View):
             parent_id=message.parent_id,
             role=message.role,
             content=message.content,
-            status=(message.status or "not_started") if answers else None,
+            status=_status_of(message) if answers else None,
             run_id=message.run_id,
             siblings=list(siblings),
             created_at=message.created_at,
         )
+
+
+def _status_of(message: ChatMessage) -> str:
+    return "erased" if message.erased else message.status or "not_started"
 
 
 class MessageList(View):
@@ -102,7 +106,7 @@ class MessageList(View):
 
 
 class TurnView(View):
-    """What was said, and the answer that is being written."""
+    """What was said, and its answer, which may still be being written."""
 
     user: MessageView | None
     """Null where nothing new was said."""
@@ -111,16 +115,21 @@ class TurnView(View):
     """The run that makes the answer."""
 
     @classmethod
-    def of(cls, answered: Answered, tree: MessageTree, root: str) -> Self:
-        """Return the view of a turn."""
-        user, assistant = answered.user, answered.assistant
-        stored = tree.get(assistant.message_id)
+    def of(
+        cls,
+        user: ChatMessage | None,
+        assistant: ChatMessage,
+        run: Run,
+        tree: MessageTree,
+        root: str,
+    ) -> Self:
+        """Return the view of a turn whose answer is a run, as both stand now."""
         return cls(
             user=None
             if user is None
             else MessageView.of(user, tree.siblings(tree.get(user.message_id))),
-            assistant=MessageView.of(stored, tree.siblings(stored)),
-            run=view_of(answered.accepted.run, root),
+            assistant=MessageView.of(assistant, tree.siblings(assistant)),
+            run=view_of(run, root),
         )
 
 

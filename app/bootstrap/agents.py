@@ -14,10 +14,12 @@ from app.bootstrap.plugins import Providers, Toolbox, require_known
 from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier, TierModel
-from app.llm.ports import ModelEndpoint
+from app.llm.ports import ModelEndpoint, RateLimit, RateLimits
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
+from app.llm.turns import Turns
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
+from app.nodes.approval import approval_type
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
@@ -50,11 +52,19 @@ def build_tools(
     allow, deny = settings.tools.allow, settings.tools.deny
     known = [tool.spec.name for tool in tools]
     serves = NoServers().serves if servers is None else servers.serves
-    for name, listed in (("tools.allow", allow or ()), ("tools.deny", deny)):
-        require_known("tool", name, (each for each in listed if not serves(each)), known)
+    approval = settings.tools.requires_approval
+    listed = {"allow": allow or (), "deny": deny, "requires_approval": approval}
+    for name, names in listed.items():
+        own = (each for each in names if not serves(each) and not each.endswith(".*"))
+        require_known("tool", f"tools.{name}", own, known)
     return ToolDispatch(
         ToolRegistry(tools),
-        ToolPolicy(allow=None if allow is None else frozenset(allow), deny=frozenset(deny)),
+        ToolPolicy(
+            allow=None if allow is None else frozenset(allow),
+            deny=frozenset(deny),
+            approval=frozenset(approval),
+        ),
+        approval_timeout_seconds=settings.tools.approval_timeout_seconds,
         payloads=payloads_of(settings),
         retry=retry_policy(settings.retry),
         servers=servers,
@@ -66,8 +76,12 @@ def payloads_of(settings: Settings) -> Payloads:
     return Payloads(settings.trace.payloads, settings.trace.max_payload_chars)
 
 
-def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelGateway:
+def build_models(
+    settings: Settings, recorder: Recorder | None = None, limits: RateLimits | None = None
+) -> ModelGateway:
     """Return the models of both tiers; a ``recorder`` keeps what they reply.
+
+    ``limits`` keeps how often they are asked; None lets them be asked as often as anybody wants.
 
     Raises:
         StartupError: a provider is not registered, or cannot be made as it is configured.
@@ -92,6 +106,7 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
             timeout_seconds=chosen.timeout_seconds,
             structured_output=StructuredOutput(chosen.structured_output),
             price=_stated_price(chosen),
+            limit=_rate_limit(chosen),
         )
 
     tiers = {
@@ -99,7 +114,8 @@ def build_models(settings: Settings, recorder: Recorder | None = None) -> ModelG
         for tier, chosen in _tiers(settings).items()
     }
     retry = retry_policy(settings.retry)
-    return ModelGateway(tiers, _list_price(settings), retry, payloads_of(settings))
+    turns = None if limits is None else Turns(limits)
+    return ModelGateway(tiers, _list_price(settings), retry, payloads_of(settings), turns)
 
 
 def check_providers(settings: Settings) -> Providers:
@@ -142,6 +158,7 @@ def build_catalog(
     return NodeCatalog(
         (
             agent_type(agents, tools, tools.servers),
+            approval_type(),
             case_type(case),
             chat_start_type(),
             function_type(functions),
@@ -150,7 +167,7 @@ def build_catalog(
             router_type(),
             subgraph_type(),
             tool_type(tools, timezone=defaults.timezone),
-            toolset_type(tools),
+            toolset_type(tools, tools.servers),
         )
     )
 
@@ -181,6 +198,18 @@ def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
         usd_per_million_in=chosen.price_per_million_in_usd,
         usd_per_million_out=chosen.price_per_million_out_usd,
         usd_per_million_cached=chosen.price_per_million_cached_usd,
+    )
+
+
+def _rate_limit(chosen: ModelSettings) -> RateLimit | None:
+    """Return how often a model may be asked; tiers with the same model share that."""
+    if chosen.requests_per_minute is None and chosen.tokens_per_minute is None:
+        return None
+    endpoint = f" at {chosen.base_url}" if chosen.base_url else ""
+    return RateLimit(
+        model=f"{chosen.chosen_provider} {chosen.chosen_model}{endpoint}",
+        requests_per_minute=chosen.requests_per_minute,
+        tokens_per_minute=chosen.tokens_per_minute,
     )
 
 

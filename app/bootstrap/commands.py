@@ -4,14 +4,17 @@ Most of the service is imported only once the settings are known to fit: it take
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from caseworker_client import AsyncCaseworkerClient
+from pydantic_settings import SettingsError
 
+from app.access.keys import Keys
 from app.adapters.providers.recorded import Recorder
 from app.bootstrap.configuration import (
     StartupError,
@@ -22,6 +25,7 @@ from app.bootstrap.configuration import (
 )
 from app.harness.runner import RETRY
 from app.observability.logs import configure_logging
+from app.settings.loader import read_yaml
 from app.settings.schema import Settings
 
 T = TypeVar("T")
@@ -110,6 +114,24 @@ def service_url() -> str:
     return url_of(server.host, server.port)
 
 
+def read_agent(path: Path) -> dict[str, Any]:
+    """Return the agent that a file of YAML or JSON defines; the service says whether it fits.
+
+    Raises:
+        StartupError: the file cannot be read, or holds something else.
+    """
+    try:
+        agent = read_yaml(path)
+        json.dumps(agent, allow_nan=False)  # dates, for example, are no JSON
+    except SettingsError as error:
+        raise StartupError(str(error)) from None
+    except (TypeError, ValueError, RecursionError):
+        raise StartupError(f"{path.name} holds values that JSON has not: quote them.") from None
+    if not isinstance(agent, dict):
+        raise StartupError(f"{path.name} is no agent: an agent is an object with name and prompt.")
+    return agent
+
+
 def upgrade_database() -> None:
     """Bring the configured database to the newest revision.
 
@@ -118,6 +140,75 @@ def upgrade_database() -> None:
     """
     with _database(logged_settings(), migrate=True):
         return
+
+
+def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
+    """Return what ``use`` makes of the API keys in the configured database.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    from app.adapters.postgres.keys import PostgresKeys
+
+    return _asked(lambda pool: use(Keys(PostgresKeys(pool))))
+
+
+def workers_of_database() -> list[dict[str, Any]]:
+    """Return the processes that execute runs on the configured database, as JSON but for times.
+
+    Raises:
+        StartupError: the database cannot be reached.
+    """
+    from app.adapters.postgres.workers import list_workers
+
+    return [asdict(worker) for worker in _asked(list_workers)]
+
+
+def drain_worker(worker_id: str) -> None:
+    """Ask a process to take no more runs.
+
+    Raises:
+        StartupError: the database cannot be reached, or knows no such worker.
+    """
+    from app.adapters.postgres.workers import request_drain
+
+    if not _asked(lambda pool: request_drain(pool, worker_id)):
+        raise StartupError(f"There is no worker {worker_id}: `caseworker workers` lists them.")
+
+
+def keep_for(tenant: str, record: str, days: str) -> None:
+    """Say how long a tenant keeps a record: days, ``forever``, or ``default``.
+
+    Raises:
+        StartupError: the database cannot be reached, or there is no such record or time.
+    """
+    from app.adapters.postgres.retention import FOR_EVER, set_days
+    from app.runs.retention import Record
+
+    words = {"forever": FOR_EVER, "default": None}
+    if record not in list(Record):
+        raise StartupError(f"record: must be one of {', '.join(Record)}.")
+    if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
+        raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
+    kept = words[days] if days in words else int(days)
+    _asked(lambda pool: set_days(pool, tenant, Record(record), kept))
+
+
+def _asked(ask: Callable[[Any], Awaitable[T]]) -> T:
+    """Return what ``ask`` gets from the configured database, over a pool of connections."""
+    settings = logged_settings()
+    from app.adapters.postgres.engines import open_engines
+    from app.bootstrap.process import pool_sizes
+
+    async def asked(url: str) -> T:
+        engines = open_engines(url, pool_sizes(settings))
+        try:
+            return await ask(engines.control)
+        finally:
+            await engines.dispose()
+
+    with _database(settings, migrate=False) as url, _named_if_away():
+        return asyncio.run(asked(url))
 
 
 def run_with_client(
@@ -216,7 +307,7 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     from sqlalchemy.exc import OperationalError
 
     from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
-    from app.adapters.postgres.migrating import UnknownRevisionError, is_served_by, upgrade
+    from app.adapters.postgres.migrating import MigrationError, is_served_by, upgrade
 
     if settings.database.url is None:
         try:
@@ -226,7 +317,7 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
                 yield url
         except EmbeddedPostgresError as error:
             raise StartupError(str(error)) from error
-        except UnknownRevisionError as error:
+        except MigrationError as error:
             raise StartupError(f"database.data_dir: {error}") from None
         return
     url = settings.database.url.get_secret_value()
@@ -238,7 +329,7 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
                 "database.url: the database is outdated: run `caseworker db upgrade`, or start "
                 "with --migrate."
             )
-    except UnknownRevisionError as error:
+    except MigrationError as error:
         raise StartupError(f"database.url: {error}") from None
     except OperationalError:
         raise StartupError(DATABASE_AWAY) from None

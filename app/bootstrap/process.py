@@ -17,30 +17,39 @@ from typing import Final
 import structlog
 
 from app.adapters.postgres.accept_and_cancel import StoreLimits
+from app.adapters.postgres.approvals import PostgresApprovals
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
 from app.adapters.postgres.journal import PostgresJournal
+from app.adapters.postgres.keys import PostgresKeys
 from app.adapters.postgres.listener import listen_for_cancels
 from app.adapters.postgres.migrating import is_current
+from app.adapters.postgres.provider_limits import PostgresProviderLimits
+from app.adapters.postgres.quotas import PostgresQuotas
+from app.adapters.postgres.retention import PostgresRetention
 from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.threads import PostgresThreads
-from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any_alive
+from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
 from app.adapters.providers.recorded import Recorder
-from app.adapters.queue.worker import QueueTimes, QueueWorker
+from app.adapters.queue.worker import QueueWorker
 from app.api.services import PartState
+from app.bootstrap.access import authentication_of
 from app.bootstrap.agents import build_catalog, build_models, build_tools, payloads_of
+from app.bootstrap.background import Background, queue_times
 from app.bootstrap.plugins import Toolbox, installed_functions
 from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.function import BlockingPool
+from app.runs.approvals import RunApprovals
 from app.runs.artifacts import ArtifactLimits, ArtifactReading, RunArtifacts
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import ExecutorLimits, RunExecutor
 from app.runs.heartbeat import Heartbeat, Loops
 from app.runs.payloads import PayloadReading
+from app.runs.retention import Record, Retention
 from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.tools.dispatch import ToolDispatch
@@ -55,6 +64,10 @@ usual thresholds a tenth of its time would go into looking for them."""
 
 STUCK_SECONDS: Final = 5.0
 """How long writes may wait before the process says that it is not ready."""
+
+
+NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
+"""Those of its loops without which a process executes no runs but those that it accepts itself."""
 
 
 class Process:
@@ -72,26 +85,27 @@ class Process:
         """
         self.settings = settings
         self._url = url
-        database = settings.database
-        self._patience = Patience(
-            connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
-        )
-        sizes = PoolSizes(
-            work=database.pool_size, control=database.control_pool_size, patience=self._patience
-        )
-        self._engines = open_engines(url, sizes)
-        self._journal = PostgresJournal(url, self._patience)
+        self._patience = pool_sizes(settings).patience
+        self._engines = open_engines(url, pool_sizes(settings))
+        tenants_wait = settings.quotas.max_running is not None
+        self._journal = PostgresJournal(url, self._patience, tenants_wait=tenants_wait)
         self._dispatch = QueueDispatch(url)
         self._store = PostgresRuns(
             self._engines, self._journal, self._dispatch, store_limits(settings)
         )
         self._toolbox = Toolbox(settings.tools)
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
-        self.models = build_models(settings, recorder)
+        provider_limits = PostgresProviderLimits(self._engines.work)
+        self.models = build_models(settings, recorder, provider_limits)
         self.definitions = PostgresDefinitions(self._engines)
         self.threads = PostgresThreads(self._engines)
+        self.keys = PostgresKeys(self._engines.work)
+        self.authentication = authentication_of(settings.auth, self.keys)
+        self.quotas = PostgresQuotas(self._engines, settings.quotas.quota)
         self._artifacts = PostgresArtifacts(self._engines)
         self.artifacts = ArtifactReading(self._artifacts)
+        self._approvals = PostgresApprovals(self._engines, self._dispatch)
+        self.approvals = RunApprovals(self._approvals)
         self._pool = BlockingPool()
         self.catalog = build_catalog(
             settings, self.models, self.tools, self._toolbox, installed_functions()
@@ -101,6 +115,14 @@ class Process:
         self.runs = RunService(self._store, self._executor)
         self.payloads = PayloadReading(
             self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
+        )
+        self.background = Background(
+            settings,
+            url,
+            engines=self._engines,
+            dispatch=self._dispatch,
+            runs=self.runs,
+            limits=store_limits(settings),
         )
         self._loops = Loops()
         self._closing = False
@@ -137,8 +159,9 @@ class Process:
         if self._heartbeat is not None:
             await self._heartbeat.leave()
         await self._journal.stop()
-        await self._engines.dispose()
         await self.models.aclose()
+        await self._engines.dispose()
+        await self.background.aclose()
         self._pool.close()
         await self._toolbox.aclose()
         log.info("process.closed")
@@ -152,7 +175,7 @@ class Process:
         try:
             current = await is_current(control)
             stale_seconds = self.settings.worker.stale_after_seconds
-            alive = self._executor is not None or await any_alive(
+            taking = self._executor is not None or await any_taking(
                 control, stale_seconds=stale_seconds
             )
         except StoreUnavailableError:
@@ -161,16 +184,24 @@ class Process:
         return {
             "database": database,
             "migrations": PartState(current, outdated),
-            "worker": self._worker_state(alive=alive),
+            "worker": self._worker_state(anybody_takes=taking),
         }
 
-    def _worker_state(self, *, alive: bool = True) -> PartState:
+    def _worker_state(self, *, anybody_takes: bool = True) -> PartState:
         if self._closing:
             return PartState(False, "The process is shutting down.")
+        if self._heartbeat is not None and self._heartbeat.draining:
+            return PartState(False, "The process is being drained: it takes no more runs.")
+        if failing := set(self._loops.failing()) & NEEDED_LOOPS:
+            names = ", ".join(sorted(failing))
+            return PartState(False, f"It cannot take runs: {names} fails again and again.")
         silent = 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
         if silent > self.settings.worker.stale_after_seconds:
             return PartState(False, f"No heartbeat got through for {silent:.0f} seconds.")
-        return PartState(True, "" if alive else "No worker is alive: accepted runs wait for one.")
+        return PartState(
+            anybody_takes,
+            "" if anybody_takes else "No worker is alive: accepted runs wait for one.",
+        )
 
     def _build_executor(self) -> RunExecutor:
         worker = self.settings.worker
@@ -187,6 +218,7 @@ class Process:
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
+            approvals=self._approvals,
         )
 
     async def _take_work(self, executor: RunExecutor) -> None:
@@ -196,6 +228,7 @@ class Process:
             store=self._store,
             executor=executor,
             interval_seconds=worker.heartbeat_seconds,
+            drain_seconds=worker.drain_seconds,
         )
         await self._heartbeat.beat()
         listener = partial(
@@ -209,11 +242,7 @@ class Process:
             self._url,
             store=self._store,
             executor=executor,
-            times=QueueTimes(
-                poll=worker.poll_seconds,
-                heartbeat=worker.heartbeat_seconds,
-                stale=worker.stale_after_seconds,
-            ),
+            times=queue_times(self.settings),
             patience=patience,
         )
         recovery = StaleRunRecovery(
@@ -222,11 +251,20 @@ class Process:
             interval_seconds=worker.heartbeat_seconds,
             stale_seconds=worker.stale_after_seconds,
             max_attempts=worker.max_attempts,
+            worker_id=executor.worker_id,
+        )
+        kept = self.settings.retention
+        retention = Retention(
+            store=PostgresRetention(self._engines),
+            days={record: getattr(kept, f"{record.value}_days") for record in Record},
+            sweep_seconds=kept.sweep_seconds,
         )
         self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)
         self._loops.keep("listener", listener)
         self._loops.keep("queue", queue.run)
+        self._loops.keep("retention", retention.run)
+        self.background.keep(self._loops, self._patience)
 
 
 def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartState:
@@ -247,6 +285,15 @@ def collect_garbage_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def pool_sizes(settings: Settings) -> PoolSizes:
+    """Return how many connections a process may hold, and how long it waits for them."""
+    database = settings.database
+    patience = Patience(
+        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
+    )
+    return PoolSizes(work=database.pool_size, control=database.control_pool_size, patience=patience)
 
 
 def value_limits(settings: Settings) -> ValueLimits:
@@ -279,6 +326,7 @@ def store_limits(settings: Settings) -> StoreLimits:
         pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
         max_pending_cancels=settings.cancellation.max_early_intents,
         max_queued=settings.admission.max_queued,
+        quota=settings.quotas.quota,
         accept_timeout_seconds=settings.server.request_timeout_seconds,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,13 +16,15 @@ import uvicorn
 import uvloop
 from caseworker_client import AsyncCaseworkerClient
 from fastapi import FastAPI
+from pydantic import SecretStr
 
+from app.access.caller import DEFAULT_TENANT
 from app.adapters.providers.recorded import Recorder
-from app.api.api_request import ANONYMOUS
 from app.api.application import build_api
 from app.api.http_protocol import ConnectionLimits, bounded_by
 from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.agent_folder import AgentFile, read_agents, register_agents
+from app.bootstrap.background import url_rules
 from app.bootstrap.configuration import url_of
 from app.bootstrap.process import Process, collect_garbage_seldom
 from app.harness.runner import RETRY
@@ -40,9 +43,12 @@ Started = Callable[[str], Awaitable[None]]
 def build_app(process: Process) -> FastAPI:
     """Return the ASGI application of a process, which opens and closes with it."""
     services = ApiServices(
+        keys=process.keys,
+        authentication=process.authentication,
         runs=process.runs,
         payloads=process.payloads,
         artifacts=process.artifacts,
+        approvals=process.approvals,
         tools=process.tools,
         models=process.models,
         readiness=process,
@@ -50,6 +56,9 @@ def build_app(process: Process) -> FastAPI:
         graph_checks=process.catalog,
         node_types=process.catalog,
         threads=process.threads,
+        quotas=process.quotas,
+        webhooks=process.background.webhooks,
+        schedules=process.background.schedules,
     )
     return build_api(
         services,
@@ -103,14 +112,20 @@ def use_in_process(
 ) -> T:
     """Open a process on the database at ``url`` and return what ``use`` makes of its client.
 
-    The client calls the API as from outside, without a socket.
+    The client calls the API as from outside, without a socket, with a key of its own: whoever can
+    open the database is the operator.
     """
 
     async def opened() -> T:
         agents = read_agents(settings.agents.folder)
-        process = Process(settings, url, executes=True, recorder=recorder)
+        key = secrets.token_hex(32)
+        auth = settings.auth.model_copy(update={"bootstrap_key": SecretStr(key)})
+        known = settings.model_copy(update={"auth": auth})
+        process = Process(known, url, executes=True, recorder=recorder)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
-        client = AsyncCaseworkerClient("http://localhost", retry=RETRY, transport=transport)
+        client = AsyncCaseworkerClient(
+            "http://localhost", api_key=key, retry=RETRY, transport=transport
+        )
         async with _opened(process, agents), client:
             return await use(client)
 
@@ -123,7 +138,7 @@ async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterato
     async with process.opened():
         limits = api_limits(process.settings).of_graphs
         definitions = Definitions(process.definitions, process.catalog, limits)
-        await register_agents(agents, definitions, ANONYMOUS.tenant)
+        await register_agents(agents, definitions, DEFAULT_TENANT)
         yield
 
 
@@ -181,6 +196,8 @@ def api_limits(settings: Settings) -> ApiLimits:
         max_event_streams=settings.events.max_streams,
         max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
         allowed_hosts=_allowed_hosts(settings),
+        max_delay_days=settings.admission.max_delay_days,
+        webhook_urls=url_rules(settings),
         max_wait_seconds=int(settings.server.request_timeout_seconds),
         anonymous=settings.auth.anonymous,
         default_mode=settings.flags.mode,

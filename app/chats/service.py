@@ -8,10 +8,18 @@ status; it can be answered once more.
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from app.chats.history import (
+    GO_ON,
+    MAX_ANSWERS_WITH_CALLS,
+    MAX_CALL_BYTES,
+    calls_of,
+    size_of,
+    spoken,
+)
 from app.chats.thread import (
     AnswerNotEndedError,
     ChatMessage,
@@ -25,14 +33,17 @@ from app.chats.thread import (
 )
 from app.engine.supervision import shielded
 from app.llm.ports import Message
-from app.runs.errors import IdempotencyMismatchError, InvalidRunError, StoreUnavailableError
+from app.runs.errors import (
+    IdempotencyMismatchError,
+    InvalidRunError,
+    RunNotFoundError,
+    StoreUnavailableError,
+)
 from app.runs.ports import Accepted, CancelStatus
 from app.runs.run import NewRun, Run, RunStatus
 from app.runs.service import ACCEPT_GRACE_SECONDS, RunService
 
 MAX_THREAD_MESSAGES = 5000
-GO_ON = "Go on."
-"""What an assistant is told who is to go on after an answer that had come to its end."""
 
 _IDS = uuid.UUID("8d2f0f0e-6c8a-5f0e-9a55-0f6f2b0f6f31")
 
@@ -216,10 +227,32 @@ class Chats:
     ) -> Sequence[Message]:
         if not all(message.settled for message in branch):
             raise AnswerNotEndedError("parent_id")
-        said = list(_spoken(await self.with_contents(thread, branch)))
+        calls = await self._calls(thread, branch)
+        said = list(spoken(await self.with_contents(thread, branch), calls))
         if asked is None and (not said or said[-1].role != "user"):
             asked = GO_ON
         return said if asked is None else [*said, Message(role="user", content=asked)]
+
+    async def _calls(
+        self, thread: Thread, branch: Sequence[ChatMessage]
+    ) -> Mapping[str, Sequence[Message]]:
+        """Return the calls of tools behind the newest answers of a branch, by their messages."""
+        where = thread.tenant, thread.thread_id
+        found: dict[str, Sequence[Message]] = {}
+        answers = {one.message_id: one for one in branch if len(one.ends) == 1}
+        if not answers:
+            return found
+        called = await self.store.that_called(*where, list(answers), limit=MAX_ANSWERS_WITH_CALLS)
+        left = MAX_CALL_BYTES
+        for message_id in called:
+            message = answers[message_id]
+            with suppress(RunNotFoundError):
+                calls = calls_of(await self.source(thread, message), message.ends[0])
+                left -= size_of(calls)
+                if left < 0:
+                    break
+                found[message_id] = calls
+        return found
 
     async def _answer(
         self, thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
@@ -270,17 +303,5 @@ def _messages(
     return user, assistant
 
 
-def _spoken(branch: Sequence[ChatMessage]) -> Iterator[Message]:
-    """Yield what was said, and between two answers what made the assistant go on."""
-    last: Role | None = None
-    for message in branch:
-        if not message.content:
-            continue
-        if last is message.role is Role.ASSISTANT:
-            yield Message(role="user", content=GO_ON)
-        yield Message(role=message.role.value, content=message.content)
-        last = message.role
-
-
 def _is_over(message: ChatMessage) -> bool:
-    return message.status is not None and message.settled
+    return message.erased or (message.status is not None and message.settled)

@@ -90,7 +90,9 @@ class ChatMessage:
     request_hash: str = ""
     """Of the request that has made it."""
     status: RunStatus | None = None
-    """Of the run; None if it was never accepted."""
+    """Of the run; None if it was never accepted, or is erased."""
+    erased: bool = False
+    """Whether its run was erased, and what it said with it."""
     created_at: datetime | None = None
     """Set by the store."""
 
@@ -203,6 +205,15 @@ class ThreadStore(Protocol):
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, str]:
         """Return what some messages say, by id; an assistant may have said nothing."""
+        ...
+
+    async def that_called(
+        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
+    ) -> Sequence[str]:
+        """Return those of some answers whose last step is an agent that has called tools.
+
+        They are answers whose graph ends at one step; at most ``limit``, the newest first.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import NoReturn
 
 import typer
@@ -22,6 +23,11 @@ def fail(message: str) -> NoReturn:
     """End the command with a message."""
     sys.stderr.write(f"{message}\n")
     raise typer.Exit(2)
+
+
+def utc_text(at: datetime) -> str:
+    """Return an instant as text in UTC."""
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 @contextmanager

@@ -7,8 +7,16 @@ import typer
 from caseworker_client import AsyncCaseworkerClient, CaseworkerError
 from rich.rule import Rule
 
-from app.bootstrap.commands import check_configuration, run_server, run_worker, upgrade_database
-from app.cli.output import out, show, startup_errors
+from app.bootstrap.commands import (
+    check_configuration,
+    drain_worker,
+    keep_for,
+    run_server,
+    run_worker,
+    upgrade_database,
+    workers_of_database,
+)
+from app.cli.output import out, show, startup_errors, utc_text
 
 cli = typer.Typer()
 config_cli = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
@@ -56,6 +64,53 @@ def worker(migrate: Migrate = False) -> None:
     """Execute queued runs, without serving the API."""
     with startup_errors():
         run_worker(migrate=migrate)
+
+
+@cli.command()
+def workers(
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the processes that execute runs, from the configured database."""
+    with startup_errors():
+        found = workers_of_database()
+    if as_json:
+        out.print_json(data=found, default=utc_text)
+        return
+    for each in found:
+        state = "draining" if each["drain_requested_at"] else "taking runs"
+        show(
+            f"{each['worker_id']}  {each['host'] or '?'}  pid {each['pid'] or '?'}"
+            f"  since {utc_text(each['started_at'])}  {each['runs']} runs  {state}"
+            f"  last beat {each['silent_seconds']:.1f} s ago"
+        )
+
+
+@cli.command()
+def drain(
+    worker_id: Annotated[str, typer.Argument(help="The worker: see `caseworker workers`.")],
+) -> None:
+    """Have one process take no more runs; its own end or are handed over, and it stays up.
+
+    It begins with its next heartbeat, is not ready from then on, and hands over what has not ended
+    after worker.drain_seconds. There is no way back but to restart it.
+    """
+    with startup_errors():
+        drain_worker(worker_id)
+    show(f"{worker_id} takes no more runs.")
+
+
+@cli.command()
+def retention(
+    tenant: Annotated[str, typer.Argument(help="The tenant.")],
+    record: Annotated[
+        str, typer.Argument(help="runs, requests, events, snapshots, artifacts or threads.")
+    ],
+    days: Annotated[str, typer.Argument(help="A number of days, `forever` or `default`.")],
+) -> None:
+    """Say how long one tenant keeps what its runs have stored, whatever is configured."""
+    with startup_errors():
+        keep_for(tenant, record, days)
+    show(f"{tenant} keeps {record}: {days}")
 
 
 @config_cli.command("check")

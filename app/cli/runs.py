@@ -30,7 +30,7 @@ GraphFile = Annotated[
     typer.FileText, typer.Argument(help="A graph as JSON; - is standard input.", encoding="utf-8")
 ]
 
-_EARLY = 1
+EARLY = 1
 """Exit code if the run has not completed, or the graph is not valid."""
 
 
@@ -46,7 +46,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Post a case and print its answer."""
-    _post({"input": text}, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+    post({"input": text}, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
 
 
 @graph_cli.command("run")
@@ -64,46 +64,57 @@ def run_graph(
     as_json: AsJson = False,
 ) -> None:
     """Run a graph and print its outputs."""
-    body = {"kind": "graph", "graph": _read(file.read(), "graph")}
+    body = {"kind": "graph", "graph": read_json(file.read(), "graph")}
     if value is not None:
-        body["input"] = _read(value, "input")
-    _post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+        body["input"] = read_json(value, "input")
+    post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
 
 
 @graph_cli.command("validate")
 def validate_graph(file: GraphFile, url: Url = None) -> None:
     """Print everything that is wrong with a graph."""
-    graph = _read(file.read(), "graph")
+    graph = read_json(file.read(), "graph")
 
     def ask(client: CaseworkerClient) -> None:
         found = client.validate_graph(graph)
         for problem in found.problems:
             show(f"{problem.severity}  {problem.place or 'graph'}: {problem.message}")
         if not found.valid:
-            raise typer.Exit(_EARLY)
+            raise typer.Exit(EARLY)
         out.print("The graph is valid.")
 
-    _talk(url, ask)
+    talk(url, ask)
 
 
 @cli.command("list")
 def list_runs(
     url: Url = None,
     status: Annotated[str | None, typer.Option(help="Only runs of this status.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only of: case, graph or agent.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only of the registered agent NAME.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="Only with this KEY=VALUE; all of several.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="So many at the most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
+    wanted: dict[str, str] = {}
+    for pair in metadata or ():
+        key, given, value = pair.partition("=")
+        if not (key and given):
+            fail(f"--metadata {pair}: write KEY=VALUE.")
+        wanted[key] = value
 
     def ask(client: CaseworkerClient) -> None:
-        page = client.list_runs(status=status, limit=limit)
+        page = client.list_runs(status=status, kind=kind, agent=agent, metadata=wanted, limit=limit)
         if as_json:
             out.print_json(data=page.as_json())
             return
         for run in page.as_json()["runs"]:
             show(f"{run['created_at']}  {run['kind']:5}  {run['status']:9}  {run['run_id']}")
 
-    _talk(url, ask)
+    talk(url, ask)
 
 
 @cli.command()
@@ -125,7 +136,7 @@ def events(
             words = (f"{event.seq:4}", sent["ts"], event.type, event.step_id, details)
             show("  ".join(word for word in words if word))
 
-    _talk(url, ask)
+    talk(url, ask)
 
 
 @cli.command()
@@ -139,7 +150,45 @@ def cancel(
     def ask(client: CaseworkerClient) -> None:
         out.print_json(data=client.cancel_run(run_id, reason=reason).as_json())
 
-    _talk(url, ask)
+    talk(url, ask)
+
+
+@cli.command("approvals")
+def list_approvals(
+    run_id: Annotated[str | None, typer.Argument(help="Only those of this run.")] = None,
+    url: Url = None,
+) -> None:
+    """Print the approvals that wait for a decision."""
+
+    def ask(client: CaseworkerClient) -> None:
+        for each in client.list_approvals(run_id).approvals:
+            if each.open:
+                asked = json.dumps(each.arguments, ensure_ascii=False)
+                show(f"{each.run_id}  {each.approval_id}  {each.subject}  {asked}")
+
+    talk(url, ask)
+
+
+@cli.command()
+def approve(
+    run_id: RunId,
+    approval_id: Annotated[str, typer.Argument(help="The approval.")],
+    url: Url = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it instead.")] = False,
+    arguments: Annotated[str | None, typer.Option(help="Others, as a JSON object.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+) -> None:
+    """Approve what a run asks for, or refuse it."""
+    changed = None if arguments is None else read_json(arguments, "arguments")
+
+    def ask(client: CaseworkerClient) -> None:
+        if refuse:
+            decided = client.refuse(run_id, approval_id, reason=reason)
+        else:
+            decided = client.approve(run_id, approval_id, arguments=changed, reason=reason)
+        out.print_json(data=decided.as_json())
+
+    talk(url, ask)
 
 
 @cli.command()
@@ -156,10 +205,10 @@ def trace(
         else:
             show(client.explain_run(run_id))
 
-    _talk(url, ask)
+    talk(url, ask)
 
 
-def _post(
+def post(
     body: Mapping[str, Any],
     url: str | None,
     *,
@@ -168,6 +217,7 @@ def _post(
     budget: Mapping[str, float],
     as_json: bool,
 ) -> None:
+    """Post a run, wait for it, and print what came of it."""
     named = {} if run_id is None else {"run_id": run_id}
     limits = {"budget": dict(budget)} if budget else {}
 
@@ -178,30 +228,35 @@ def _post(
         else:
             _show_end(posted)
         if posted.status != "completed":
-            raise typer.Exit(_EARLY)
+            raise typer.Exit(EARLY)
 
-    _talk(url, ask)
+    talk(url, ask)
 
 
 def _show_end(run: Run) -> None:
     result = run.result or {}
     show(f"run     {run.run_id}\nstatus  {run.status}")
-    if result.get("answer") is not None:
-        show(f"answer  {result['answer']}")
+    answer = result.get("answer", result.get("output"))
+    if answer is None:
+        answer = result.get("raw_content") or None
+    if answer is not None:
+        show(f"answer  {answer if isinstance(answer, str) else json.dumps(answer)}")
     elif run.stop is not None and run.stop.reason:
         show(f"reason  {run.stop.reason}")
     for step_id, outputs in result.get("outputs", {}).items():
         show(f"output  {step_id}: {json.dumps(outputs, ensure_ascii=False)}")
 
 
-def _read(text: str, what: str) -> Any:
+def read_json(text: str, what: str) -> Any:
+    """Return what a text of JSON holds, or end the command."""
     try:
         return json.loads(text)
     except ValueError as error:
         fail(f"The {what} is not JSON: {error}")
 
 
-def _talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
+def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
+    """Let a function talk to the service; its refusals end the command."""
     with startup_errors():
         address = url or service_url()
     try:

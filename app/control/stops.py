@@ -125,3 +125,12 @@ class HandOver(Stop):
 
     def __init__(self, reason: str) -> None:
         super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))
+
+
+class Suspended(HandOver):
+    """Everything that the run could go on with waits for a person; a decision has it go on."""
+
+    def __init__(self, approval_ids: frozenset[str]) -> None:
+        super().__init__("It waits for an approval.")
+        self.approval_ids = approval_ids
+        """The questions that nobody had decided."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from app.control.budget import Dimension
 from app.control.ledger import Room, Scope, as_estimated
@@ -42,9 +42,14 @@ class Spent:
         checked_usage(self.cost_usd or 0, self.tokens_in, self.tokens_out)
 
     @property
+    def tokens(self) -> int:
+        """Input and output tokens together."""
+        return self.tokens_in + self.tokens_out
+
+    @property
     def charge(self) -> Charge:
         """What it is in a budget."""
-        tokens = self.tokens_in + self.tokens_out
+        tokens = self.tokens
         if not tokens and not self.cost_usd:
             return NOTHING
         if self.cost_usd is None:
@@ -90,6 +95,30 @@ class SpentSum:
         }
 
 
+class Turn(Protocol):
+    """The turn of one attempt at something that may only be called so often."""
+
+    async def take(self, tokens: int) -> bool:
+        """Take it for an attempt of at most so many tokens; False if others are first."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait, after ``take`` was refused, until it may help to ask again."""
+        ...
+
+    def step_aside(self) -> None:
+        """Let others ask meanwhile: this attempt waits for something else."""
+        ...
+
+    def leave(self) -> None:
+        """Give up waiting; the attempt is not made."""
+        ...
+
+    def settle(self, tokens: int) -> None:
+        """Say what the attempt that has taken its turn really took."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSpec:
     """What is about to be called."""
@@ -114,6 +143,8 @@ class CallSpec:
     """Returns what an attempt has cost that was cut off now; None: the whole estimate."""
     external: bool = True
     """False if it has no effect outside this process and costs nothing."""
+    turn: Callable[[], Turn] | None = None
+    """Returns the turn of an attempt; None: attempts need not wait for one."""
     repeatable: bool = True
     """Whether a call whose outcome is unknown may be made again."""
     retry: RetryPolicy
@@ -194,13 +225,14 @@ class Retries:
         scope: Scope,
         *,
         failed: Callable[[Exception, int], bool],
-        before: tuple[int, Exception] | None = None,
+        before: tuple[int, Exception | None] | None = None,
     ) -> Result:
         """Make attempts until one succeeds or the policy gives up; no wait passes a limit of time.
 
         ``attempt`` gets its number, from 1. ``failed`` is called with each failure and the number
         of attempts so far, and returns whether a further one could help. ``before`` is how many
-        attempts were made elsewhere, and the failure of the last one.
+        attempts were made elsewhere, and the failure of the last one: None if the wait after it is
+        over, because the next one had begun.
 
         Raises:
             Exception: the last failure.

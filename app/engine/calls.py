@@ -1,11 +1,12 @@
 """The one gateway through which every LLM and tool call of a run passes.
 
 A call lives like this: its **CallNode** is begun; it is **reserved** in its budget scope and in all
-scopes around it, for which it may wait until others are settled; the journal's **barrier** makes
-everything that led to it durable and refuses it if the run was asked to stop or belongs to another
-worker by now; it is **performed**, with retries; it is **settled** at what it really cost, or, if
-it was sent and the answer was lost, at an estimate that is marked as one. A refused call is a
-halted node with the reason, so a trace shows what a limit kept from happening.
+scopes around it, for which it may wait until others are settled; it takes its **turn**, if what it
+calls may only be called so often, and holds no reservation while it waits for that; the journal's
+**barrier** makes everything that led to it durable and refuses it if the run was asked to stop or
+belongs to another worker by now; it is **performed**, with retries; it is **settled** at what it
+really cost, or, if it was sent and the answer was lost, at an estimate that is marked as one. A
+refused call is a halted node with the reason, so a trace shows what a limit kept from happening.
 
 A call that an earlier execution of the run has finished is not made again: its result comes from
 the journal, its node is the old one, and nothing is charged. One that was in flight when its worker
@@ -33,16 +34,18 @@ from app.engine.call import (
     Retries,
     Spent,
     SpentSum,
+    Turn,
 )
 from app.engine.cancellation import CancellationToken, is_being_cancelled
 from app.engine.events import CALL_STARTED, Event, EventSink, call_ended
 from app.engine.ports import IF_LOST, CallOutcome, Entry, Journal, Recorded
 from app.engine.reserving import reserved
+from app.engine.step_path import StepPath
 from app.engine.supervision import DetachedWork
 from app.observability.errors import message_of_error
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.frozen_json import ValueTooLargeError
-from app.trace.node import ESTIMATED, WAITED_MS
+from app.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
 
 TOO_LARGE = "too_large"
 """The class of a call whose result passes a limit."""
@@ -72,6 +75,8 @@ class Calls:
         self.events = events
         self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
+        self.working: set[StepPath] = set()
+        """The steps and calls that have begun and not ended."""
 
     async def perform(self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
@@ -90,6 +95,7 @@ class Calls:
         self.detached.check(call.key)
         once = call.once if before is None or before.taken_over else NOTHING
         made = _Performance(self, call, attempt, parent, scope, once)
+        self.working.add(call.key)
         try:
             reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
@@ -106,6 +112,8 @@ class Calls:
             reason = str(self.token.stop or stop) or type(stop).__name__
             made.end(made.unknown, self.graph.mark_halt, reason)
             raise
+        finally:
+            self.working.discard(call.key)
         return reply.value
 
     def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
@@ -153,7 +161,8 @@ class _Performance:
         self._spent = SpentSum()
         self._charged: dict[Dimension, Any] = {}
         self._waits_since_ms: int | None = None
-        self._waited_ms = 0
+        self._waited_ms = self._waited_for_model_ms = 0
+        self._turn: Turn | None = None
 
     async def attempt(self, _: int) -> Reply:
         """Make one attempt that was let through, and settle it."""
@@ -179,6 +188,8 @@ class _Performance:
                 spent = self._lost() if call.lost is None else call.lost()
             used = _sum(counted, spent.charge)
             reservation.settle(used)
+            if self._turn is not None:
+                self._turn.settle(spent.tokens)
             self._spent.add(spent)
             self._charged = _sum(self._charged, used)
 
@@ -213,10 +224,41 @@ class _Performance:
         """Note that the call waits, which may be long."""
         self._waits_since_ms = self._graph.now_ms()
         self._calls.journal.touch()
+        if self._turn is not None:
+            self._turn.step_aside()
+
+    async def _reserved_in_turn(self, counted: Charge) -> Reservation:
+        """Reserve what an attempt may cost when it is its turn; hold nothing while it is not."""
+        if self._call.turn is None:
+            return await self._reserved(counted)
+        turn = self._turn = self._call.turn()
+        try:
+            while True:
+                reservation, taken = await self._reserved(counted), False
+                try:
+                    taken = await turn.take(self._estimate.tokens)
+                finally:
+                    if not taken:
+                        reservation.settle()
+                if taken:
+                    return reservation
+                await self._wait_for(turn)
+        except BaseException:
+            turn.leave()
+            raise
+
+    async def _wait_for(self, turn: Turn) -> None:
+        since_ms = self._graph.now_ms()
+        self._calls.journal.touch()
+        try:
+            await turn.wait()
+        finally:
+            self._waited_for_model_ms += self._graph.now_ms() - since_ms
+            self._graph.annotate(self._node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
 
     async def _let_through(self, counted: Charge) -> Reservation:
         """Reserve what an attempt may cost, and ask whether it may begin."""
-        reservation = await self._reserved(counted)
+        reservation = await self._reserved_in_turn(counted)
         try:
             self._note_in_flight(counted)
             await self._calls.journal.barrier(external=self._call.external)
@@ -224,6 +266,8 @@ class _Performance:
             self._calls.detached.check(self._call.key)
         except BaseException:
             reservation.settle()  # it never began
+            if self._turn is not None:
+                self._turn.settle(0)
             raise
         return reservation
 

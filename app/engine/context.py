@@ -86,6 +86,8 @@ class RunContext:
     services: Mapping[type, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     """What the steps of the run share with one another; it does not outlive its execution."""
+    tenant: str = ""
+    """To whom the run belongs; empty where there are no tenants."""
     chat_id: str | None = None
     limits: ValueLimits | None = None
     """How large values may be; None where nothing is stored: they need not even be JSON."""

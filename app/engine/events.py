@@ -37,9 +37,14 @@ ROUTED: Final = "router.routed"
 RUN_STARTED: Final = "run.started"
 RUN_RESUMED: Final = "run.resumed"
 """A worker goes on with a run that another one had begun."""
+APPROVAL_REQUESTED: Final = "approval.requested"
+"""A person is asked; what became of it is told by one of the three others."""
 BUDGET_WARNING: Final = "budget.warning"
 LATE_RESULT: Final = "late_result"
 """Abandoned work came to an end after all; its result was dropped."""
+
+VERDICTS: Final = ("approved", "refused", "timed_out")
+"""What may become of a question."""
 
 STREAMED: Final = frozenset({THINKING, CONTENT_CHUNK})
 """The parts of answers, which are shown while they are written."""
@@ -52,7 +57,9 @@ LIFECYCLE: Final = frozenset(
 CALLS: Final = frozenset({CALL_STARTED, CALL_COMPLETED, CALL_ERROR, CALL_CANCELLED})
 """The begin and the end of each call that was made; the gateway alone emits them."""
 
-RESERVED: Final = LIFECYCLE | CALLS | {RUN_STARTED, RUN_RESUMED}
+APPROVALS: Final = frozenset({APPROVAL_REQUESTED, *map("approval.{}".format, VERDICTS)})
+
+RESERVED: Final = LIFECYCLE | CALLS | APPROVALS | {RUN_STARTED, RUN_RESUMED}
 """What no node may emit."""
 
 STEP_ENDS: Final = frozenset({STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED})

@@ -9,6 +9,9 @@ from app.control.usage import NOTHING, Charge
 from app.engine.cancellation import CancellationToken
 from app.engine.step_path import StepPath
 
+HASH_CHARS = 32
+"""How much of the hash of a request is kept: 128 bits, compared with one other hash alone."""
+
 IF_LOST = "if_lost"
 """Key of the value of a call in flight: its usage if its worker is lost, as a CallNode has it."""
 

@@ -6,7 +6,7 @@ retries it, skips it or replaces it.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,9 @@ from app.kernel.graph import DEFAULT_HANDLE
 from app.observability.errors import message_of_error
 
 log = structlog.get_logger(__name__)
+
+_NEXT_BEGUN = "next_begun"
+"""Key of the journaled failure of an attempt: whether the one after it has begun."""
 
 
 def outputs_of(
@@ -277,6 +280,8 @@ class _Recovery:
         self._context = context
         self._report = report
         self._first: Exception | None = error
+        self._last: Mapping[str, Any] = report.failed_before or {}
+        """The last failure as it is journaled."""
         self._attempts = AttemptLog(
             context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
         )
@@ -294,16 +299,27 @@ class _Recovery:
                 self._policy.retry,
                 self._context.scope,
                 failed=self._failed,
-                before=None if first is None else (self._attempts.made, first),
+                before=self._made_before(first),
             )
         except Exception as error:
             return await self._recovered(error)
         finally:
             del first  # this frame is a part of it now, and must not keep it alive
 
+    def _made_before(self, first: Exception | None) -> tuple[int, Exception | None] | None:
+        """Return the attempts so far; an earlier execution may have begun the next one."""
+        if first is None:
+            return None
+        noted = self._report.failed_before
+        return self._attempts.made, None if noted and noted.get(_NEXT_BEGUN) else first
+
     async def _attempt(self, number: int) -> Outputs:
-        """Make an attempt after the first."""
+        """Make an attempt after the first, and note that the wait before it is over."""
         self._context.run.trace.increment_retries(self._context.trace_parent)
+        if self._context.run.journal is not None:
+            begun = {**self._last, _NEXT_BEGUN: True}
+            entry = step_entry(self._context.path, self._report.charge, value=begun)
+            self._context.run.journal.note(self._context.trace_parent, entry)
         return await self._make(self._step.work, self._context.path.attempt(number), number)
 
     async def _make(self, work: BoundNode, path: StepPath, number: int) -> Outputs:
@@ -315,6 +331,7 @@ class _Recovery:
             )
 
     def _failed(self, error: Exception, number: int) -> bool:
+        self._last = failure_of(error, failed_attempts=number)
         _note_failed(self._context, self._report, number, error)
         return True
 

@@ -58,6 +58,11 @@ class StepPath:
         parts = self.text.split(_INSIDE)
         return [StepPath(_INSIDE.join(parts[: end + 1])) for end in range(len(parts))]
 
+    def around(self) -> "set[str]":
+        """Return the texts of everything that this path stands in."""
+        joints = (end for end, sign in enumerate(self.text) if sign in _JOINTS)
+        return {self.text[:end] for end in joints}
+
     def attempt(self, number: int) -> "StepPath":
         """Return the path of a further attempt of this step; the first one is the step itself."""
         return StepPath(f"{self.text}{_ATTEMPT}{number}")

@@ -71,7 +71,7 @@ class StepRunner:
         # What every step needs is unpacked: looking it up again would cost a tenth of a step.
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
-        self._detached = run.calls.detached
+        self._detached, self._working = run.calls.detached, run.calls.working
         self._parent = parent
         self._scope = scope
         self._tracked = scope.line.tracked
@@ -100,6 +100,7 @@ class StepRunner:
             self._token.check()
         if self._detached.areas:
             self._detached.check(path)
+        self._working.add(path)
         try:
             if journal is not None:
                 await journal.barrier(external=False)  # asks for cancels that were not delivered
@@ -127,6 +128,7 @@ class StepRunner:
             self._cut_off(step, report, path, stop)
             raise
         finally:
+            self._working.discard(path)
             if self._tracked:
                 self._release_left(path)
         if self._token.stop is not None:

@@ -5,8 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
-from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
@@ -16,61 +15,32 @@ from app.control.budget import Amount, Dimension
 from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
-from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent
+from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent, Turn
 from app.engine.context import FlowContext
+from app.engine.ports import HASH_CHARS
 from app.engine.step_path import StepPath
-from app.llm.forms import StatedSchema, StructuredOutput, read_json, storable, storable_json
+from app.llm.forms import StatedSchema, read_json, storable, storable_json
 from app.llm.message_log import MessageLog, StoredPrompt, message_json
 from app.llm.metering import Metering
 from app.llm.ports import (
     Delta,
     Message,
     ModelError,
-    ModelProvider,
     ModelReply,
     ModelRequest,
     RequestOrigin,
     TokenUsage,
     ToolCall,
 )
-from app.llm.pricing import ListPrice, PriceUnknownError, TokenPrice
+from app.llm.pricing import ListPrice, PriceUnknownError
+from app.llm.tiers import TierModel
+from app.llm.turns import Turns
 from app.trace.payloads import Payloads
 
 log = structlog.get_logger(__name__)
 
 OnDelta = Callable[[int, Delta], None]
 """Called with the number of the attempt, from 1, and a part of its reply."""
-
-
-class Tier(StrEnum):
-    """Which of the two configured tiers is asked."""
-
-    SMALL = "small"
-    BIG = "big"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierModel:
-    """A model of a tier and how it is asked."""
-
-    provider: ModelProvider
-    model: str
-    max_output_tokens: int
-    min_output_tokens: int
-    """What it is asked for at least, however little the budget of a call has left."""
-    timeout_seconds: float
-    structured_output: StructuredOutput
-    """How it is asked for JSON."""
-    temperature: float | None = None
-    price: TokenPrice | None = None
-    """The stated price; None leaves that to the list of prices."""
-    fallbacks: tuple["TierModel", ...] = ()
-    """Models that are asked, in this order, when this one cannot answer."""
-
-    @property
-    def chain(self) -> tuple["TierModel", ...]:
-        """This model and its fallbacks."""
-        return (self, *self.fallbacks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +116,7 @@ class Exchange:
     def request_hash(self) -> str:
         """Identifies the request; a recorded reply to another request is not replayed.
 
-        It is the SHA-256 of a JSON document, whose messages a log has read already.
+        It is the beginning of the SHA-256 of a JSON document; a log has read its messages already.
         """
         request, schema = self.request, self.request.json_schema
         asked: dict[str, Any] = {
@@ -166,7 +136,7 @@ class Exchange:
         else:
             hasher = self.log.hashed(head, len(request.messages))
         hasher.update(f"], {json.dumps(asked, sort_keys=True)[1:]}".encode())
-        return hasher.hexdigest()
+        return hasher.hexdigest()[:HASH_CHARS]
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
@@ -195,10 +165,13 @@ class Exchange:
 class Exchanges:
     """Performs exchanges through the run's gateway, metered and priced."""
 
-    def __init__(self, list_price: ListPrice, retry: RetryPolicy, payloads: Payloads) -> None:
+    def __init__(
+        self, list_price: ListPrice, retry: RetryPolicy, payloads: Payloads, turns: Turns | None
+    ) -> None:
         self._list_price = list_price
         self._retry = retry
         self._payloads = payloads
+        self._turns = turns
 
     async def perform(
         self,
@@ -233,6 +206,7 @@ class Exchanges:
             fit=metering.fit if metering and fits and not refusal else None,
             lost=metering.lost if metering and not refusal else None,
             external=external and refusal is None,
+            turn=None if refusal or not external else self._turn_of(chosen, context),
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata=exchange.metadata,
@@ -247,7 +221,8 @@ class Exchanges:
             origin = RequestOrigin(run_id=run_id, call=exchange.key.text, attempt=number)
             request = exchange.request if metering is None else metering.next_attempt()
             parts = None if on_delta is None else _Parts(on_delta, number)
-            return await _attempt(chosen, replace(request, origin=origin, on_delta=parts), metering)
+            request = replace(request, origin=origin, on_delta=parts)
+            return await _attempt(chosen, request, metering, self._turns)
 
         before = context.calls.journal.recorded(exchange.key.text)
         value = await context.calls.perform(
@@ -256,6 +231,11 @@ class Exchanges:
         if before is None or before.request_hash == call.request_hash:
             exchange.note_stored()
         return completion_of(exchange, value)
+
+    def _turn_of(self, chosen: TierModel, context: FlowContext) -> Callable[[], Turn] | None:
+        if self._turns is None or chosen.limit is None:
+            return None
+        return partial(self._turns.turn, chosen.limit, context.run.tenant)
 
     def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
         """Return what a trace keeps of a request: of a conversation, what it adds."""
@@ -303,7 +283,9 @@ def _refusal(chosen: TierModel, metering: Metering, scope: Scope) -> Stop | None
     return Stop(cause)
 
 
-async def _attempt(chosen: TierModel, request: ModelRequest, metering: Metering | None) -> Reply:
+async def _attempt(
+    chosen: TierModel, request: ModelRequest, metering: Metering | None, turns: Turns | None
+) -> Reply:
     try:
         reply = await chosen.provider.complete(chosen.model, request)
     except ModelError as error:
@@ -318,6 +300,8 @@ async def _attempt(chosen: TierModel, request: ModelRequest, metering: Metering 
             error=str(error),
             status=error.status,
         )
+        if turns is not None and chosen.limit is not None:
+            turns.refused(chosen.limit, error)
         raise AttemptError(
             str(error),
             error_class=error.fault.value,

@@ -22,11 +22,13 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
-from app.llm.exchange import Completion, Exchange, Exchanges, OnDelta, Tier, TierModel
+from app.llm.exchange import Completion, Exchange, Exchanges, OnDelta
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from app.llm.pricing import ListPrice
+from app.llm.tiers import Tier, TierModel
+from app.llm.turns import Turns
 from app.trace.payloads import REDACTED, Payloads
 
 log = structlog.get_logger(__name__)
@@ -38,7 +40,12 @@ _LOGICAL_CALL = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_
 _SIMPLER_FORM = frozenset({ModelFault.FORM_UNSUPPORTED, ModelFault.SCHEMA_REFUSED})
 """Failures of one form that a simpler one need not have."""
 
-_EXHAUSTED = _SIMPLER_FORM | {ModelFault.UNAVAILABLE, ModelFault.MISCONFIGURED, "TimeoutError"}
+_EXHAUSTED = _SIMPLER_FORM | {
+    ModelFault.UNAVAILABLE,
+    ModelFault.MISCONFIGURED,
+    ModelFault.UNREADABLE_REPLY,
+    "TimeoutError",
+}
 """Failures of one model that another one need not have."""
 
 
@@ -111,10 +118,15 @@ class ModelGateway:
         list_price: ListPrice,
         retry: RetryPolicy,
         payloads: Payloads = REDACTED,
+        turns: Turns | None = None,
     ) -> None:
-        """Ask the models of ``tiers``; traces keep of prompts what ``payloads`` says."""
+        """Ask the models of ``tiers``; traces keep of prompts what ``payloads`` says.
+
+        Models whose use is limited are asked when it is the caller's turn among ``turns``.
+        """
         self._tiers = tiers
-        self._exchanges = Exchanges(list_price, retry, payloads)
+        self._turns = turns
+        self._exchanges = Exchanges(list_price, retry, payloads, turns)
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The best form that an endpoint was found to have, by provider and model."""
 
@@ -124,6 +136,8 @@ class ModelGateway:
 
     async def aclose(self) -> None:
         """Close the providers' connections."""
+        if self._turns is not None:
+            await self._turns.aclose()
         models = (model for tier in self._tiers.values() for model in tier.chain)
         for provider in {id(model.provider): model.provider for model in models}.values():
             await provider.aclose()
@@ -243,7 +257,9 @@ def _chain(tier: TierModel, model: str | None, fallbacks: Sequence[str]) -> Sequ
     """Return the models of a tier in the order in which they are asked, the named ones first."""
     configured = {each.model: each for each in reversed(tier.chain)}
     names = dict.fromkeys((model or tier.model, *fallbacks))
-    named = [configured.get(name) or replace(tier, model=name, price=None) for name in names]
+    named = [
+        configured.get(name) or replace(tier, model=name, price=None, limit=None) for name in names
+    ]
     chosen = set(map(id, named))
     return (*named, *(each for each in tier.fallbacks if id(each) not in chosen))
 

@@ -13,7 +13,7 @@ from decimal import Decimal
 from app.control.budget import Dimension
 from app.control.ledger import Room
 from app.engine.call import FREE, Spent
-from app.llm.ports import Delivery, ModelError, ModelReply, ModelRequest, TokenUsage
+from app.llm.ports import Delivery, ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import (
     PriceUnknownError,
     estimate_lost,
@@ -87,7 +87,8 @@ class Metering:
 
     def failed(self, error: ModelError) -> Spent:
         """Return what a failed attempt has cost: nothing, if the provider refused the request."""
-        refused = error.status is not None and error.status >= 400
+        written = error.fault is ModelFault.UNREADABLE_REPLY
+        refused = error.status is not None and error.status >= 400 and not written
         return FREE if refused else self.lost()
 
     def answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:

@@ -171,6 +171,9 @@ class ModelFault(StrEnum):
     """The endpoint does not know the parameter that asks for JSON."""
     SCHEMA_REFUSED = "SchemaRefused"
     """The endpoint knows the parameter and refuses this schema."""
+    UNREADABLE_REPLY = "ModelReplyUnreadable"
+    """The model has written what its endpoint cannot read, such as a broken call of a tool. Asked
+    the same, it would write the same."""
     REFUSED = "ModelRequestRefused"
     """The request itself is invalid, and would be for every model."""
 
@@ -221,6 +224,43 @@ class ModelEndpoint:
     """The longest reply that may be read, unfolded."""
     recording: str | None = None
     """The file of a recording, for the provider that replays one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit:
+    """How often a model may be asked, by all processes together."""
+
+    model: str
+    """The model with its provider and endpoint: what has the same name shares the limit."""
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Input and output tokens; a request counts as what it may take, and then as what it took."""
+
+
+class RateLimits(Protocol):
+    """Keeps for all processes how often models were asked, and whose turn is next.
+
+    Tenants take turns: who waits is overtaken by one call of each other tenant, not by many. A
+    process has one place for each model and tenant; a place that is not asked for in time lets
+    others pass.
+    """
+
+    async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
+        """Take a turn for a request of at most ``tokens``; return 0, or the seconds to wait.
+
+        Whoever has to wait keeps a place and asks again then; a database that is away has to be
+        waited for like others' turns. ``unused`` are tokens that earlier requests have taken and
+        did not need; negative, if they needed more.
+        """
+        ...
+
+    async def leave(self, limit: RateLimit, tenant: str) -> None:
+        """Give up the place of this process."""
+        ...
+
+    async def pause(self, limit: RateLimit, seconds: float) -> None:
+        """Give nobody a turn for so long, because the provider wants it."""
+        ...
 
 
 class ModelProvider(Protocol):

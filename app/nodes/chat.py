@@ -19,7 +19,7 @@ from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.engine.step_path import StepPath
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
-from app.llm.ports import Message
+from app.llm.ports import Message, ToolCall
 from app.nodes.nesting import InnerGraph, InnerStep
 from app.nodes.node_type import NONE, NodeType
 from app.nodes.reading import StepData
@@ -47,7 +47,7 @@ class ChatInput:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        said = [{"role": one.role, "content": one.content} for one in self.messages]
+        said = [{"role": one.role, "content": one.content, **one.extras()} for one in self.messages]
         return {
             "thread_id": self.thread_id,
             "messages": said,
@@ -59,9 +59,14 @@ class ChatInput:
         """Return what :meth:`to_json` has made JSON of."""
         return cls(
             thread_id=stored["thread_id"],
-            messages=tuple(Message(**one) for one in stored["messages"]),
+            messages=tuple(_message(one) for one in stored["messages"]),
             user_tools=tuple(stored["user_tools"]),
         )
+
+
+def _message(stored: Mapping[str, Any]) -> Message:
+    calls = tuple(ToolCall(**call) for call in stored.get("tool_calls", ()))
+    return Message(**{**stored, "tool_calls": calls})
 
 
 class ChatScope:

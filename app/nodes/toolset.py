@@ -37,6 +37,8 @@ class ServerTools:
     server: str
     allow: tuple[str, ...] | None = None
     """The only ones that may be used, by the names that the server gives; None: all."""
+    requires_approval: bool = False
+    """Whether a person must approve each call of theirs."""
 
     @property
     def allowed(self) -> list[str] | None:
@@ -70,6 +72,8 @@ class ServerUse(StepData):
     server: Annotated[str, Field(min_length=1, max_length=64)]
     allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
     """The only tools that may be used, by the names that the server gives; left out: all."""
+    requires_approval: bool = False
+    """Whether a person must approve each call of its tools before it is made."""
 
 
 class ToolsetData(StepData):
@@ -83,7 +87,8 @@ class ToolsetData(StepData):
     def toolset(self) -> Toolset:
         """Return them, each once."""
         servers = (
-            ServerTools(m.server, None if m.allow is None else tuple(m.allow)) for m in self.mcp
+            ServerTools(m.server, None if m.allow is None else tuple(m.allow), m.requires_approval)
+            for m in self.mcp
         )
         return Toolset() | Toolset(tuple(self.tools), tuple(servers))
 
@@ -123,14 +128,22 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
     return tools
 
 
-def toolset_type(known: Container[str]) -> NodeType:
-    """Return the type of steps that name tools for others; ``known`` are those that may be used."""
+def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeType:
+    """Return the type of steps that name tools for others.
+
+    ``known`` are the tools that may be used, ``servers`` the tool servers that are configured.
+    """
 
     def faults(data: ToolsetData) -> list[Fault]:
-        return [
+        tools = [
             (f"tools.{index}", _unknown(name))
             for index, name in enumerate(data.tools)
             if name not in known
+        ]
+        return tools + [
+            (f"mcp.{index}.server", f"There is no MCP server {quoted(use.server)} configured.")
+            for index, use in enumerate(data.mcp)
+            if use.server not in servers
         ]
 
     return NodeType(
@@ -173,6 +186,8 @@ class ToolData(StepData):
     """Its name, as GET /tools lists it."""
     args: ObjectField | None = None
     """Its arguments; left out, they are the inputs of the step by handle."""
+    requires_approval: bool = False
+    """Whether a person must approve the call before it is made."""
 
 
 class ToolNode:
@@ -200,6 +215,7 @@ class ToolNode:
             args=args,
             key=_CALL,
             tool_context=tool_context(context, self._timezone),
+            requires_approval=data.requires_approval,
         )
         if "error" not in result:
             return ExecutionResult({DEFAULT_HANDLE: result})

@@ -11,6 +11,10 @@ class RunNotFoundError(LookupError):
     """There is no such run, or it belongs to somebody else."""
 
 
+class RunNotEndedError(Exception):
+    """What is asked for can only be done with a run that has ended."""
+
+
 class SourceNotFoundError(RunNotFoundError):
     """There is no run to go on from, or it belongs to somebody else."""
 
@@ -21,6 +25,22 @@ class SourceNotEndedError(Exception):
 
 class CallNotFoundError(LookupError):
     """The run has made no such call."""
+
+
+class ApprovalNotFoundError(LookupError):
+    """The run asks for no such approval."""
+
+
+class ApprovalDecidedError(Exception):
+    """Another decision came first, or the end of the time or of the run."""
+
+
+class InvalidArgumentsError(ValueError):
+    """Arguments that do not fit what they are for; each problem is a field and what to do."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__(f"{len(problems)} problems")
+        self.problems = tuple(problems)
 
 
 class ArtifactNotFoundError(LookupError):

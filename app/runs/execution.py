@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.context import RunContext
 from app.engine.events import BUDGET_WARNING, Event
+from app.engine.prepared import PreparedGraph
 from app.runs.event_log import run_ended
 from app.runs.journal import RunJournal
 from app.runs.outcome import RunOutcome, close
@@ -23,6 +25,23 @@ from app.runs.ports import JournalStore, LateResult
 from app.runs.replay import graph_of, reopened, spent_before, taken_over_by
 from app.runs.run import CallRecord, EventRecord, FinishRun, Run
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """A run that a process executes."""
+
+    run: Run
+    token: CancellationToken
+    ended: asyncio.Event
+    prepared: PreparedGraph | None = None
+    """Its graph, if that was made ready before."""
+    delivered_at: datetime | None = None
+    finished: bool = False
+    """True once its end was stored by this process."""
+    scope: Scope | None = None  # once it is executed
+    final: Run | None = None
+    """The run as this process ended it; None where only the store can say."""
 
 
 class Execution:
@@ -109,6 +128,7 @@ class Execution:
                 events=self.journal,
             ),
             services=services,
+            tenant=self.run.key.tenant,
             chat_id=chat.thread_id if (chat := self.run.request.chat) else None,
             limits=self._limits,
             slots=slots,

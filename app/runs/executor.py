@@ -16,8 +16,8 @@ from typing import Any
 
 import structlog
 
-from app.control.ledger import Scope
-from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
+from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind, Suspended
+from app.engine.approvals import Approvals
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
 from app.engine.driver import GraphExecution
@@ -28,7 +28,8 @@ from app.engine.supervision import DetachedError, Supervisor, deadline_of, secon
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.chat import chat_services
 from app.nodes.node_type import RunFacts
-from app.runs.execution import Execution
+from app.runs.approvals import ApprovalStore, RunDesk
+from app.runs.execution import ActiveRun, Execution
 from app.runs.giving_back import (
     CLAIM_SECONDS,
     GIVE_UP_SECONDS,
@@ -55,25 +56,10 @@ class ExecutorLimits:
 
     max_runs: int
     max_attempts: int
-    """How often a run may be begun before it fails as lost."""
+    """How many workers a run may lose in a row, without getting on, before it fails as lost."""
     max_parallel_steps: int
     """How many steps of one run work at once, however wide its graphs are."""
     values: ValueLimits = USUAL_LIMITS
-
-
-@dataclass(slots=True)
-class _Active:
-    run: Run
-    token: CancellationToken
-    ended: asyncio.Event
-    prepared: PreparedGraph | None = None
-    """Its graph, if that was made ready before."""
-    delivered_at: datetime | None = None
-    finished: bool = False
-    """True once its end was stored by this process."""
-    scope: Scope | None = None  # once it is executed
-    final: Run | None = None
-    """The run as this process ended it; None where only the store can say."""
 
 
 class RunExecutor:
@@ -90,9 +76,10 @@ class RunExecutor:
         services: Mapping[type, Any],
         limits: ExecutorLimits,
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
+        approvals: ApprovalStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to execute runs, measured by ``clock``; without ``artifacts`` no file is kept."""
+        """Without ``artifacts`` no file is kept; without ``approvals`` nobody can be asked."""
         self.worker_id = worker_id
         self._store = store
         self._journals = journals
@@ -101,11 +88,13 @@ class RunExecutor:
         self._services = services
         self._limits = limits
         self._artifacts = artifacts
+        self._approvals = approvals
         self._clock = clock
-        self._active: dict[RunKey, _Active] = {}
+        self._active: dict[RunKey, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserved = 0
         self._room = asyncio.Event()
+        self._freed = asyncio.Event()
         self._releasing = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._declined = Declined()
         self._open = True
@@ -139,6 +128,11 @@ class RunExecutor:
             self._room.clear()
             await self._room.wait()
 
+    async def freed(self) -> None:
+        """Wait until a run has ended for which others of its tenant may have waited."""
+        await self._freed.wait()
+        self._freed.clear()
+
     def start(
         self, run: Run, *, permitted_at: float, prepared: PreparedGraph | None = None
     ) -> None:
@@ -153,7 +147,7 @@ class RunExecutor:
             if lost.run.fence >= run.fence:
                 return
             lost.token.trip(LostRunError())
-        active = _Active(run, CancellationToken(), asyncio.Event(), prepared)
+        active = ActiveRun(run, CancellationToken(), asyncio.Event(), prepared)
         if self._handing_over:
             active.token.trip(shutting_down())
         self._active[run.key] = active
@@ -221,7 +215,7 @@ class RunExecutor:
             await asyncio.wait(self._tasks, timeout=GIVE_UP_SECONDS)
 
     async def _execute(
-        self, active: _Active, permitted_at: float, *, after: _Active | None
+        self, active: ActiveRun, permitted_at: float, *, after: ActiveRun | None
     ) -> None:
         run = active.run
         structlog.contextvars.bind_contextvars(tenant=run.key.tenant, run_id=run.key.run_id)
@@ -239,7 +233,7 @@ class RunExecutor:
             active.ended.set()
             self._room.set()
 
-    async def _run(self, active: _Active, permitted_at: float) -> None:
+    async def _run(self, active: ActiveRun, permitted_at: float) -> None:
         run = active.run
         earlier: Sequence[CallRecord] = ()
         if run.fence > 1 or run.request.source is not None:
@@ -269,13 +263,16 @@ class RunExecutor:
             await self._decline(active, execution, error)
             return
         outcome.let_go()
-        if isinstance(outcome.stop, HandOver) and not self._is_exhausted(run):
+        if isinstance(outcome.stop, Suspended):
+            waits_for = outcome.stop.approval_ids
+            await self._release(active, execution, str(outcome.stop), waits_for=waits_for)
+        elif isinstance(outcome.stop, HandOver) and not self._is_exhausted(run):
             await self._release(active, execution, "The process gave the run up.")
         else:
             await self._finish(active, execution, outcome_of(run, outcome, at=_now()))
 
     async def _decline(
-        self, active: _Active, execution: Execution, error: GraphProblemsError
+        self, active: ActiveRun, execution: Execution, error: GraphProblemsError
     ) -> None:
         """Leave a run to processes that can execute it; fail it if there seem to be none."""
         pause_seconds = self._declined.pause_before(active.run.key)
@@ -286,7 +283,7 @@ class RunExecutor:
         reason = "The process cannot execute the run's graph."
         await self._release(active, execution, reason, pause_seconds=pause_seconds)
 
-    async def _finish(self, active: _Active, execution: Execution, outcome: RunOutcome) -> None:
+    async def _finish(self, active: ActiveRun, execution: Execution, outcome: RunOutcome) -> None:
         """Write the end; where a cancel request came first, that is the end."""
         finish = execution.finish(outcome, delivered_at=active.delivered_at)
         stored = await self._journals.finish(finish)
@@ -297,6 +294,8 @@ class RunExecutor:
             finish = execution.finish(outcome, delivered_at=_now())
             stored = await self._journals.finish(finish)
         active.finished = stored.done
+        if stored.frees_place:
+            self._freed.set()
         if stored.finished_at is not None and outcome.status is not RunStatus.CANCELLED:
             active.final = as_ended(active.run, finish, stored.finished_at)
         if stored.done:
@@ -304,7 +303,7 @@ class RunExecutor:
         else:
             log.warning("run.finished_elsewhere")
 
-    async def _outcome(self, active: _Active, execution: Execution) -> GraphOutcome:
+    async def _outcome(self, active: ActiveRun, execution: Execution) -> GraphOutcome:
         """Execute the run's graph; its limits of time and its stops reach what is in flight.
 
         Raises:
@@ -315,7 +314,7 @@ class RunExecutor:
             self.cancel(run.key, run.cancel_request)
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
-            return graph.abandoned(HandOver(f"Its worker was lost {run.attempts - 1} times."))
+            return graph.abandoned(HandOver(f"Its worker was lost {run.losses} times in a row."))
         begun = RUN_RESUMED if run.last_seq else RUN_STARTED
         about = {"attempt": run.attempts, **execution.taken_over}
         execution.journal.emit(Event(type=begun, data=about))
@@ -331,10 +330,10 @@ class RunExecutor:
             return graph.abandoned(stop)
 
     def _is_exhausted(self, run: Run) -> bool:
-        """Return whether a run was begun too often to be begun again."""
-        return run.cancel_request is None and run.attempts > self._limits.max_attempts
+        """Return whether a run was lost too often to be begun again."""
+        return run.cancel_request is None and run.losses >= self._limits.max_attempts
 
-    async def _graph_of(self, active: _Active, execution: Execution) -> GraphExecution:
+    async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
         """Build the execution of a run's graph; raises as :meth:`_outcome` does."""
 
         def over() -> None:
@@ -347,6 +346,8 @@ class RunExecutor:
         services |= chat_services(run.request.chat, prepared)
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
+        if self._approvals is not None:
+            services[Approvals] = Approvals(RunDesk(self._approvals, run, execution.token))
         slots = StepSlots(self._limits.max_parallel_steps)
         context = execution.context(
             services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
@@ -354,7 +355,7 @@ class RunExecutor:
         return GraphExecution(prepared, inputs_of(run.request), context)
 
     async def _release(
-        self, active: _Active, execution: Execution, reason: str, *, pause_seconds: float = 0.0
+        self, active: ActiveRun, execution: Execution, reason: str, **how: Any
     ) -> None:
         """Let another process go on with the run, unless it has it already."""
         if isinstance(active.token.stop, LostRunError):
@@ -368,18 +369,18 @@ class RunExecutor:
             calls=calls,
             events=events,
             counted=False,
-            pause_seconds=pause_seconds,
+            **how,
         )
         async with self._releasing:
             await when_there(release)
-        log.info("run.handed_over")
+        log.info("run.handed_over", detail=reason)
 
-    def _record_late(self, active: _Active, execution: Execution) -> None:
+    def _record_late(self, active: ActiveRun, execution: Execution) -> None:
         """Add what abandoned work has cost after all; its result is dropped."""
         log.warning("run.late_result", run_id=execution.run.key.run_id)
         self._keep(asyncio.create_task(self._add_late(active, execution), name="late result"))
 
-    async def _add_late(self, active: _Active, execution: Execution) -> None:
+    async def _add_late(self, active: ActiveRun, execution: Execution) -> None:
         """Add to the end of a run; one that goes on elsewhere counts the lost call by itself."""
         await active.ended.wait()
         if not active.finished:

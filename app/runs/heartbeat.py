@@ -24,6 +24,9 @@ RESTART_SECONDS = (0.1, 5.0)
 STOP_AGAIN_SECONDS = 1.0
 """How long a loop that was cancelled is waited for before it is cancelled again."""
 
+WORKING_SECONDS = 1.0
+"""How long a loop must have run, after it ended twice or more, to count as working."""
+
 STEADY_SECONDS = 30.0
 """How long a loop must have run for the next wait to be the first one again."""
 
@@ -33,10 +36,17 @@ class Loops:
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._up_at: dict[str, float] = {}
+        """When each loop that has ended at least twice counts as working again."""
 
     def keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Run ``loop`` for ever."""
-        self._tasks[name] = asyncio.create_task(_forever(name, loop), name=name)
+        self._tasks[name] = asyncio.create_task(self._forever(name, loop), name=name)
+
+    def failing(self) -> list[str]:
+        """Return the names of the loops that end again and again as soon as they are started."""
+        now = asyncio.get_running_loop().time()
+        return sorted(name for name, up_at in self._up_at.items() if now < up_at)
 
     async def stop(self) -> None:
         """End all loops.
@@ -50,28 +60,38 @@ class Loops:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=STOP_AGAIN_SECONDS)
 
+    async def _forever(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        first, longest = RESTART_SECONDS
+        pause = first
+        clock = asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            await _once(name, loop)
+            if clock() - began > STEADY_SECONDS:
+                pause = first
+            if pause > first:
+                self._up_at[name] = clock() + pause + WORKING_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
 
-async def _forever(name: str, loop: Callable[[], Awaitable[None]]) -> None:
-    first, longest = RESTART_SECONDS
-    pause = first
-    clock = asyncio.get_running_loop().time
-    while True:
-        began = clock()
-        try:
-            await loop()
-            log.warning("loop.ended", loop=name)
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
-                raise
-            log.warning("loop.failed", loop=name, error=type(error).__name__)
-        except Exception as error:
-            log.warning("loop.failed", loop=name, error=type(error).__name__)
+
+async def _once(name: str, loop: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop until it ends, however it ends.
+
+    Raises:
+        asyncio.CancelledError: this task is being cancelled.
+    """
+    try:
+        await loop()
+        log.warning("loop.ended", loop=name)
+    except asyncio.CancelledError as error:
         if is_being_cancelled():
-            raise asyncio.CancelledError
-        if clock() - began > STEADY_SECONDS:
-            pause = first
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, longest)
+            raise
+        log.warning("loop.failed", loop=name, error=type(error).__name__)
+    except Exception as error:
+        log.warning("loop.failed", loop=name, error=type(error).__name__)
+    if is_being_cancelled():
+        raise asyncio.CancelledError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +109,9 @@ class Heartbeat:
     store: RunStore
     executor: RunExecutor
     interval_seconds: float
+    drain_seconds: float
+    """How long runs may still take here once the process is to be drained."""
+    _draining: asyncio.Task[None] | None = None
     _beaten_at: float = field(init=False)
     _orphans: "_SeenFor" = field(init=False)
     _strays: "_SeenFor" = field(init=False)
@@ -102,6 +125,11 @@ class Heartbeat:
     def silent_seconds(self) -> float:
         """How long ago the last beat got through."""
         return asyncio.get_running_loop().time() - self._beaten_at
+
+    @property
+    def draining(self) -> bool:
+        """Whether somebody has asked this process to take no more runs."""
+        return self._draining is not None
 
     async def run(self) -> None:
         """Beat for ever; a database that is away is tried again with the next beat."""
@@ -124,6 +152,10 @@ class Heartbeat:
         """
         beat = await self.workers.beat(self.executor.worker_id)
         self._beaten_at = asyncio.get_running_loop().time()
+        if beat.draining and self._draining is None:
+            log.warning("process.draining", count=len(self.executor.active))
+            drain = self.executor.drain(self.drain_seconds)
+            self._draining = asyncio.create_task(drain, name="drain")
         for key, cancel_request in beat.cancelled.items():
             self.executor.cancel(key, cancel_request)
         for key in self._strays.confirmed(self.executor.active - beat.owned):
@@ -145,7 +177,8 @@ class Heartbeat:
         if key in self.executor.active:
             return
         log.warning("run.orphaned", tenant=key.tenant, run_id=key.run_id)
-        await self.store.release(run, active_seconds=run.active_seconds, calls=(), counted=True)
+        begun = bool(await self.store.calls(key))
+        await self.store.release(run, active_seconds=run.active_seconds, calls=(), counted=begun)
 
 
 class _SeenFor:

@@ -110,14 +110,22 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
 def cancelled_while_queued(
     run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
 ) -> FinishRun:
-    """Return how a run ends that is cancelled before it began, or between two executions.
+    """Return how a run ends that is cancelled before it began, or between two executions."""
+    stop = CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
+    at = cancel_request.requested_at
+    end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
+    return replace(end, delivered_at=at)
+
+
+def stopped_while_queued(
+    run: Run, stop: Stop, earlier: Sequence[CallRecord], *, at: datetime, last_seq: int
+) -> FinishRun:
+    """Return how a run ends that nobody executes when it is stopped.
 
     ``earlier`` is what previous executions left in its journal, ``last_seq`` their last event.
     """
     graph, root = graph_of(run, earlier)
-    stop = CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
-    so_far = _result_so_far(run, earlier)
-    outcome = stopped(run, stop, so_far, at=cancel_request.requested_at or run.created_at)
+    outcome = stopped(run, stop, _result_so_far(run, earlier), at=at)
     close(graph, root, outcome)
     _, nodes = graph.changed_since(0)
     old = {record.node_id: record for record in earlier}
@@ -139,7 +147,6 @@ def cancelled_while_queued(
         ),
         snapshot=graph.snapshot(),
         events=EventLog(last_seq=last_seq).followed_by(end),
-        delivered_at=cancel_request.requested_at,
     )
 
 

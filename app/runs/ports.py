@@ -1,15 +1,16 @@
 """What runs need of whatever stores and dispatches them."""
 
-import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from app.control.usage import Charge
+from app.runs.notifying import Notification
+from app.runs.quotas import RateState
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -30,6 +31,8 @@ class Accepted:
     run: Run
     created: bool
     """False if the same request had been accepted before."""
+    rate: RateState | None = None
+    """How its tenant stands to its rate of runs, if that is limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,18 @@ class CancelStatus:
     def settled_at(self) -> datetime | None:
         """When the run ended; None while it has not."""
         return self.run.finished_at if self.run else None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledRuns:
+    """What became of a request to cancel all runs that fit a filter."""
+
+    ended: int
+    """Runs that nobody executed: they ended at once."""
+    requested: int
+    """Runs at work: whoever executes them has been asked to stop them."""
+    more: bool
+    """True if there are more runs that fit; the same request cancels the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,35 +130,6 @@ class EventPage:
     """If True, and if there are fewer events than were asked for, there are no more."""
 
 
-Notification = asyncio.Event
-"""Set when there is something new of a run; its listener clears it before looking."""
-
-
-class RunNotifier:
-    """Wakes all who listen to a run in this process; runs without listeners cost nothing."""
-
-    def __init__(self) -> None:
-        self._listeners: dict[RunKey, set[Notification]] = {}
-
-    def notify(self, key: RunKey) -> None:
-        """Wake all who listen to a run."""
-        for notification in self._listeners.get(key, ()):
-            notification.set()
-
-    @contextmanager
-    def listening(self, key: RunKey) -> Iterator[Notification]:
-        """Yield a notification that is set for a run until the block ends."""
-        notification = Notification()
-        others = self._listeners.setdefault(key, set())
-        others.add(notification)
-        try:
-            yield notification
-        finally:
-            others.discard(notification)
-            if not others:
-                self._listeners.pop(key, None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentSoFar:
     """What a run that is worked on has spent, as its journal holds it."""
@@ -171,6 +157,7 @@ class RunStore(Protocol):
             RunConflictError: the id, or the pair of id and key, belongs to another request.
             IdempotencyMismatchError: the key was used with another body.
             QueueFullError: too many runs are queued.
+            QuotaExceededError: the tenant may have no further run now.
             SourceNotFoundError: there is no run to go on from.
             SourceNotEndedError: the run to go on from has not ended.
             InvalidRunError: the run to go on from has no such node.
@@ -186,8 +173,30 @@ class RunStore(Protocol):
         """
         ...
 
+    async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
+        """Return the oldest ``limit`` runs that fit, have not ended and were not asked to stop."""
+        ...
+
+    async def cancel_matching(
+        self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
+    ) -> CancelStatus | None:
+        """Cancel a run as :meth:`cancel` does, if it is still one that :meth:`stoppable` returns.
+
+        None, and nothing changed, if it is not.
+        """
+        ...
+
     async def get(self, key: RunKey) -> Run | None:
         """Return a run; a pending cancel is none."""
+        ...
+
+    async def erase(self, key: RunKey) -> None:
+        """Erase a run that has ended, with everything that it stored; its id is free again.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            RunNotEndedError: it has not ended.
+        """
         ...
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
@@ -202,10 +211,14 @@ class RunStore(Protocol):
         """
         ...
 
-    async def claim(self, key: RunKey, worker_id: str) -> Run | None:
-        """Take a queued run; None if there is nothing to take.
+    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+        """Take the queued run that is next, or the one of a key; None if there is none to take.
 
-        It knows the last event that its earlier owners have stored: none of them adds another.
+        Tenants take turns; of the runs of one, the one with the highest priority is next, and of
+        those the oldest. A run is passed over while its tenant, or its concurrency key, has as many
+        under way as it may.
+
+        The run knows the last event that its earlier owners have stored: none of them adds another.
         """
         ...
 
@@ -218,10 +231,13 @@ class RunStore(Protocol):
         counted: bool,
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
+        waits_for: Collection[str] = (),
     ) -> None:
         """Give a claimed run back to the queue; ``counted`` says whether the attempt counts.
 
-        Nobody may claim it before ``pause_seconds`` have passed.
+        Nobody may claim it before ``pause_seconds`` have passed. With ``waits_for``, the ids of
+        approvals, it waits instead, as nobody's, until one of them is decided or out of time, its
+        deadline has passed or it is cancelled; if that is so already it is queued at once.
 
         Raises:
             StoreUnavailableError: the database did not answer; it may have been given back.
@@ -318,6 +334,8 @@ class FinishResult:
     """When the run ended, on the store's clock; None if it did not."""
     cancel_request: CancelRequest | None = None
     """A cancel request that came first: write the end again, as cancelled."""
+    frees_place: bool = False
+    """Whether another run of the tenant may have waited for this end."""
 
 
 class JournalStore(Protocol):
@@ -348,6 +366,8 @@ class Beat:
 
     cancelled: Mapping[RunKey, CancelRequest]
     owned: frozenset[RunKey]
+    draining: bool = False
+    """True once somebody has asked the worker to take no more runs."""
 
 
 class WorkerStore(Protocol):

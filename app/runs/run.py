@@ -1,10 +1,10 @@
 """A run: one accepted request, and its life.
 
     queued -> running -> completed | failed | halted | cancelled
-    queued -> cancelled | halted            running <-> waiting
+    queued -> cancelled | halted            running -> waiting -> queued | cancelled
     running -> queued                       (its worker died or gave it up)
 
-A terminal status never changes. ``waiting`` is a run that waits for an approval.
+A terminal status never changes. ``waiting`` is a run that waits for an approval; nobody owns it.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from app.control.budget import Budget
 from app.engine.prepared import PreparedGraph
 from app.nodes.chat import ChatInput
 from app.nodes.nesting import DefinitionKind
+from app.runs.quotas import Queueing
 
 
 class RunStatus(StrEnum):
@@ -39,7 +40,7 @@ NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
     {
         RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.HALTED}),
         RunStatus.RUNNING: frozenset({RunStatus.WAITING, RunStatus.QUEUED, *TERMINAL}),
-        RunStatus.WAITING: frozenset({RunStatus.RUNNING, RunStatus.QUEUED, *TERMINAL}),
+        RunStatus.WAITING: frozenset({RunStatus.QUEUED, *TERMINAL}),
         **{status: frozenset() for status in TERMINAL},
     }
 )
@@ -104,12 +105,27 @@ class RunRequest:
     """False if nobody has set the limit of cost: it is the service's own default then, and models
     without a known price are let through."""
     deadline: datetime | None = None
+    start_at: datetime | None = None
+    """Before this it is not begun; None is at once."""
     seed: int | None = None
     timezone: str | None = None
     source: RunSource | None = None
     """None begins at the beginning."""
     chat: ChatInput | None = None
     """None outside of chats."""
+
+
+END_TYPES: tuple[str, ...] = tuple(f"run.{status.value}" for status in sorted(TERMINAL))
+"""What a webhook can be notified of, by the status in which a run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where the end of a run is announced."""
+
+    url: str
+    events: tuple[str, ...] = END_TYPES
+    """Of which ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +137,11 @@ class NewRun:
     request_hash: str
     """Of everything the caller sent, so that the same id or key with another body is noticed."""
     idempotency_key: str | None = None
+    queueing: Queueing = field(default_factory=Queueing)
     named: bool = True
     """False if the service chose the id, so that the key alone identifies the request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    webhook: Webhook | None = None
     prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
     """The request's graph, where it was made ready to be executed when it was checked. It is
     not stored: another process that takes the run over prepares the graph again."""
@@ -156,6 +174,9 @@ class Run:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     attempts: int = 0
+    """How often it was begun."""
+    losses: int = 0
+    """How many workers it has lost in a row without having got on in between."""
     fence: int = 0
     """Rises with every claim; what an owner writes under an older one changes nothing."""
     worker_id: str | None = None
@@ -166,6 +187,7 @@ class Run:
     result: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     stop: Mapping[str, Any] | None = None
+    queueing: Queueing = field(default_factory=Queueing)
     last_seq: int = 0
     """The last event that was stored when the run was claimed; known to its claimer alone."""
     stored_once: frozenset[str] = frozenset()

@@ -6,18 +6,20 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
+from app.runs.notifying import Notification
 from app.runs.outcome import usage_so_far
 from app.runs.ports import (
     Accepted,
+    CancelledRuns,
     CancelStatus,
     EventPage,
-    Notification,
     Page,
     RunFilter,
     RunStore,
@@ -82,10 +84,27 @@ class RunService:
         """
         redacted = None if reason is None else redact_text(reason)
         cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
-        run, request = cancelled.run, cancelled.cancel_request
-        if run and not run.finished and request and self._executor is not None:
-            self._executor.cancel(key, request)
+        self._deliver(key, cancelled)
         return cancelled
+
+    async def cancel_matching(
+        self, tenant: str, wanted: RunFilter, *, by: str, reason: str | None = None
+    ) -> CancelledRuns:
+        """Cancel the oldest runs that fit, each by itself and only if it still fits by then.
+
+        ``wanted.limit`` bounds how many; those that were asked to stop before are left out.
+        """
+        redacted = None if reason is None else redact_text(reason)
+        request = CancelRequest(requested_by=by, reason=redacted)
+        found = await self._store.stoppable(tenant, replace(wanted, limit=wanted.limit + 1))
+        stopped: list[CancelStatus] = []
+        for key in found[: wanted.limit]:
+            cancelled = await self._store.cancel_matching(key, request, wanted)
+            if cancelled is not None:
+                self._deliver(key, cancelled)
+                stopped.append(cancelled)
+        ended = sum(each.settled_at is not None for each in stopped)
+        return CancelledRuns(ended, len(stopped) - ended, more=len(found) > wanted.limit)
 
     async def get(self, key: RunKey) -> Run:
         """Return a run."""
@@ -93,6 +112,15 @@ class RunService:
         if run is None:
             raise RunNotFoundError(key.run_id)
         return await whole_run(self._store, run)
+
+    async def erase(self, key: RunKey) -> None:
+        """Erase a run that has ended, with everything that it stored; its id is free again.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            RunNotEndedError: it has not ended.
+        """
+        await shielded(self._store.erase(key), grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def with_usage(self, run: Run) -> Run:
         """Return a run that is worked on with what it has spent so far.
@@ -191,9 +219,16 @@ class RunService:
             return Trace(run, stored)
         return Trace(run, _rebuilt(run, await self._store.calls(key)))
 
+    def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
+        """Stop the run at once if it is executed here."""
+        run, request = cancelled.run, cancelled.cancel_request
+        if run and not run.finished and request and self._executor is not None:
+            self._executor.cancel(key, request)
+
     async def _accept(self, new: NewRun) -> Accepted:
         executor = self._executor
-        if executor is None or not executor.reserve():
+        delayed = new.request.start_at is not None and new.request.start_at > datetime.now(UTC)
+        if executor is None or delayed or not executor.reserve():
             return await self._store.accept(new, worker_id=None)
         permitted_at = time.monotonic()
         try:

@@ -4,7 +4,8 @@ A worker beats by writing a new time into its row. What that time is does not ma
 is silent for as long as this process looks at its row, again and again, and finds the same beat.
 So clocks need not agree, and an outage of the database is nobody's silence: only the time between
 looks that follow one another counts, and after one that failed or took long every worker is given
-the long time to come back.
+the long time to come back. A database may also answer looks and take no beats, because it is
+read-only or its disk is full: then the looker's own beat does not get through either.
 """
 
 from collections.abc import Mapping
@@ -22,8 +23,12 @@ worker that is only slow, or frozen, holds its connection and is given the long 
 LOOKS_TO_RETURN = 4
 """How many looks last as long as it takes to connect again and to beat, on a slow network."""
 
+LOOKS_PER_BEAT = 2
+"""How often others look at a worker in the time between two of its beats: what is found late by a
+look is found sooner by the next one."""
+
 LONG_LOOK_SECONDS = 2.0
-"""A look that takes so much longer than an interval found a database that had been away."""
+"""A look that takes so much longer than usual found a database that had been away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +47,23 @@ class SilenceWatch:
     """Observes beats; tell it what was found, or that nothing could be."""
 
     interval_seconds: float
-    """Between two beats, and between two looks."""
+    """Between two beats."""
     stale_seconds: float
     """How long a worker may be silent that holds its connection."""
+    own: str | None = None
+    """The worker that this process is itself; None if it does not beat."""
+    _own_beat: tuple[datetime | None, float] = (None, 0.0)
+    """The last beat of its own, and when it was first seen."""
     _silence: dict[str, tuple[datetime, float]] = field(default_factory=dict)
     """The last beat of each worker, and for how many seconds nothing came after it."""
     _looked_at: float | None = None
     _patient_until: float = 0.0
     _interrupted: bool = False
+
+    @property
+    def look_seconds(self) -> float:
+        """Between two looks."""
+        return self.interval_seconds / LOOKS_PER_BEAT
 
     def interrupted(self) -> None:
         """Remember that the database, or this process itself, was away."""
@@ -58,9 +72,10 @@ class SilenceWatch:
     def look(self, beats: Mapping[str, datetime], *, began: float, ended: float) -> list[Silent]:
         """Take the last beat of every worker, as a look found them; return who is silent."""
         took = ended - began
-        late = self._interrupted or took > self.interval_seconds + LONG_LOOK_SECONDS
-        counted = self.interval_seconds * (1 if late else 2)
-        passed = min(counted, 0.0 if self._looked_at is None else ended - self._looked_at)
+        unheard = self._is_unheard(beats, ended)
+        late = self._interrupted or unheard or took > self.look_seconds + LONG_LOOK_SECONDS
+        since = 0.0 if self._looked_at is None or unheard else ended - self._looked_at
+        passed = min(self.interval_seconds, since)
         if late:
             self._patient_until = ended + self.stale_seconds
         self._interrupted, self._looked_at = False, ended
@@ -75,6 +90,16 @@ class SilenceWatch:
             for worker_id, (beat, seconds) in self._silence.items()
             if seconds >= min(enough, self.stale_seconds)
         ]
+
+    def _is_unheard(self, beats: Mapping[str, datetime], now: float) -> bool:
+        """Tell whether this process has missed a beat itself, so that others may have to."""
+        if self.own is None:
+            return False
+        beat, seen_at = self._own_beat
+        if beat is None or beats.get(self.own) != beat:
+            self._own_beat = beats.get(self.own), now
+            return False
+        return now - seen_at > 2 * self.interval_seconds
 
     def _so_far(self, worker_id: str, beat: datetime, passed: float) -> float:
         """Return for how long a worker has been silent, if its last beat is still the same."""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, TypeAdapter, create_model
 from tzlocal import get_localzone_name
 
 from app.control.budget import Budget, json_name, json_number
+from app.runs.quotas import Quota
 from app.settings.values import Count, Positive, Seconds, Section, Text, key
 
 
@@ -93,10 +94,30 @@ class AdmissionSettings(LimitSettings):
     """
 
     max_queued: Positive = key(10_000, "Runs that wait for a worker; more are answered 429.")
+    max_delay_days: Annotated[Positive, Field(le=3650)] = key(90, "How far ahead start_at may be.")
+    max_schedules: Positive = key(1000, "Schedules of a tenant; more are answered 429.")
     max_graph_kb: Positive = key(1024, "Longest graph as JSON, in KiB, with all its inner graphs.")
     max_graph_steps: Positive = key(10_000, "Steps of a graph with all its inner graphs.")
     max_graph_edges: Positive = key(50_000, "Edges of a graph with all its inner graphs.")
     max_graph_depth: Positive = key(8, "Graphs inside one another, the outermost included.")
+
+
+Money = Annotated[Decimal, Field(ge=0, le=Decimal("1e12"), allow_inf_nan=False)]
+
+
+class QuotaSettings(Section):
+    """What each tenant may have at once and spend, unless it has a quota of its own (/quotas)."""
+
+    max_running: Count | None = key(None, "Runs executed at once; further ones wait; null: any.")
+    max_queued: Count | None = key(None, "Runs that wait; further ones are answered 429.")
+    max_runs_per_minute: Count | None = key(None, "Accepted runs; further ones are answered 429.")
+    max_cost_usd_per_day: Money | None = key(None, "Of the runs accepted on one day, in UTC.")
+    max_cost_usd_per_month: Money | None = key(None, "Of the runs accepted in one month, in UTC.")
+
+    @property
+    def quota(self) -> Quota:
+        """The section as the domain has it."""
+        return Quota(**{name: getattr(self, name) for name in Quota.__dataclass_fields__})
 
 
 class ActSettings(Section):
@@ -232,6 +253,12 @@ class ToolSettings(Section):
 
     allow: Names | None = key(None, "Names of the tools that may be used; null is all of them.")
     deny: Names = key((), "Names of tools that may not be used, even if `allow` names them.")
+    requires_approval: Names = key(
+        (), "Names of tools each call of which a person must approve; `server.*`: all of a server."
+    )
+    approval_timeout_seconds: Seconds = key(
+        86_400.0, "How long a person may take to approve a call; then it is not made."
+    )
     plugins: Names = key((), "Tools to add, by dotted name such as my_package.tools:Weather.")
     prices: PriceSettings = PriceSettings()
     mcp: McpSettings = McpSettings()
@@ -251,6 +278,10 @@ class ModelSettings(ProviderSettings):
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Randomness of replies; null leaves it to the provider."""
     max_output_tokens: Positive = key(4096, "Longest reply, in tokens; every call reserves them.")
+    requests_per_minute: Positive | None = key(
+        None, "Of all processes together; further calls wait their turn. Null: any number."
+    )
+    tokens_per_minute: Positive | None = key(None, "The same, of input and output tokens.")
     timeout_seconds: Seconds = key(30.0, "How long one attempt may take.")
     structured_output: Literal["auto", "schema", "json", "text"] = "auto"
     """How JSON is asked for: by schema, JSON mode or words; `auto` is the best that works."""

@@ -73,11 +73,16 @@ class WorkerSettings(Section):
     max_parallel_steps: Positive = key(64, "Steps of one run at work at once, in all its graphs.")
     heartbeat_seconds: Seconds = key(1.0, "Time between signs of life and looks for cancels.")
     stale_after_seconds: Seconds = key(10.0, "Silence that means death; at least two heartbeats.")
-    max_attempts: Positive = key(3, "Workers that a run may lose before it fails.")
+    max_attempts: Positive = key(
+        3, "Workers that a run may lose in a row, with no call finished, before it fails."
+    )
     poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
     health_port: Annotated[Count, Field(le=65535)] | None = None
     """Where `caseworker worker` answers /healthz and /readyz; null serves neither, 0 takes a
     free port."""
+    drain_seconds: Seconds = key(
+        60.0, "After `caseworker drain`: time for runs to end before they are handed over."
+    )
     cancel_grace_seconds: Seconds = key(1.0, "Time to end after a cancel before being detached.")
 
 
@@ -128,17 +133,99 @@ class ArtifactSettings(Section):
     max_per_run: Positive = key(100, "Files of a run.")
 
 
+DaysKept = Annotated[Positive, Field(le=36_500)] | None
+
+
+class RetentionSettings(Section):
+    """How many days what runs have stored is kept after their end; null is for ever.
+
+    Tenants may have days of their own: `caseworker retention`. See docs/retention.md.
+    """
+
+    runs_days: DaysKept = key(None, "Runs, with everything that they stored.")
+    requests_days: DaysKept = key(None, "What the calls of runs asked: prompts and arguments.")
+    events_days: DaysKept = key(None, "Events.")
+    snapshots_days: DaysKept = key(None, "Stored traces; they are rebuilt from the calls.")
+    artifacts_days: DaysKept = key(None, "Files that runs made.")
+    threads_days: DaysKept = key(None, "Threads, from their last message; their runs are runs.")
+    sweep_seconds: Seconds = key(600.0, "Time between two sweeps, of all processes together.")
+
+
 class EventSettings(Section):
     """The events of runs, as callers follow them."""
 
     max_streams: Positive = key(500, "Open event streams of a process; more are answered 429.")
 
 
+def _https_url(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0].rpartition(":")[0] or rest.partition("/")[0]
+    if scheme != "https" and not (scheme == "http" and host in ("127.0.0.1", "localhost", "[::1]")):
+        raise ValueError("must be a URL of https")
+    return url
+
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+
+
+class JwtSettings(Section):
+    """JSON Web Tokens of an issuer, beside the service's own keys."""
+
+    issuer: Text | None = key(None, "The `iss` that tokens must have; null takes no tokens.")
+    audience: Text | None = key(None, "The `aud` that tokens must have; needed with an issuer.")
+    jwks_url: Annotated[Text, AfterValidator(_https_url)] | None = None
+    """Where the issuer's public keys are; or jwks_file."""
+    jwks_file: Path | None = key(None, "A file of the issuer's public keys (JWKS).")
+    algorithms: tuple[Algorithm, ...] = key(
+        ("RS256", "ES256", "EdDSA"), "Signatures that are taken; none is by a shared secret."
+    )
+    tenant_claim: Text = key("tenant", "The claim that names the tenant; every token needs it.")
+    scope_claim: Text = key("scope", "The claim with run, read or admin: a list or words.")
+    leeway_seconds: Annotated[Count, Field(le=600)] = key(30, "How far clocks may differ.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        places = [self.jwks_url, self.jwks_file]
+        if self.issuer is None:
+            return self
+        if self.audience is None:
+            raise ValueError("audience: needed with an issuer, so that tokens for others are none")
+        if places.count(None) != 1:
+            raise ValueError("jwks_url: set this or jwks_file, so that signatures can be checked")
+        return self
+
+
+def _long_key(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if len(text) < 32 or not (text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError("must be at least 32 characters, such as `openssl rand -hex 32` makes")
+    return secret
+
+
 class AuthSettings(Section):
-    """Who may use the API."""
+    """Who may use the API: see docs/security.md."""
 
     anonymous: Literal["loopback", "anywhere"] = "loopback"
-    """Where requests without a key may come from while no key exists: this machine, or anywhere."""
+    """Where requests without a key may come from while no key, token or bootstrap key can be shown:
+    this machine, or anywhere."""
+    bootstrap_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """The operator's key, which makes the first keys, for any tenant: AUTH_BOOTSTRAP_KEY."""
+    jwt: JwtSettings = JwtSettings()
+
+
+class WebhookSettings(Section):
+    """How the ends of runs are announced to the URLs that callers gave: see docs/webhooks.md."""
+
+    allow_http: bool = key(False, "Whether http:// URLs are taken, and not https:// alone.")
+    allow_private: bool = key(False, "Whether private networks and this machine may be called.")
+    timeout_seconds: Seconds = key(10.0, "Longest attempt as a whole, until its answer's head.")
+    max_attempts: Positive = key(12, "Attempts before a delivery is dead.")
+    first_retry_seconds: Seconds = key(5.0, "Pause after the first failure; each next is 4 times.")
+    longest_retry_seconds: Seconds = key(21_600.0, "Longest pause, also if Retry-After asks more.")
+    max_parallel: Positive = key(32, "Attempts that a process makes at once.")
+    max_body_kb: Positive = key(1024, "Longest message; a longer one leaves the result out.")
 
 
 class AgentSettings(Section):
@@ -178,10 +265,13 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     tools: cases.ToolSettings = cases.ToolSettings()
     worker: WorkerSettings = WorkerSettings()
     admission: cases.AdmissionSettings = cases.AdmissionSettings()
+    quotas: cases.QuotaSettings = cases.QuotaSettings()
     auth: AuthSettings = AuthSettings()
     limits: LimitsSettings = LimitsSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
+    retention: RetentionSettings = RetentionSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     agents: AgentSettings = AgentSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     logging: LoggingSettings = LoggingSettings()

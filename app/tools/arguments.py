@@ -103,19 +103,23 @@ class ArgumentCheck:
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
         """Return what is wrong with ``args``, or None."""
-        text = _stored(args)
-        if text is None:
-            return _NOT_JSON
-        try:
-            errors = errors_in(self._validator, dict(args), len(text))
-        except ValueError:
-            return _NOT_JSON
-        if not errors:
+        problems = [message for _, message in self.problems(args)]
+        if not problems:
             return None
-        problems = [self._message(error) for error in errors]
         shown = sorted(problems)[:MAX_PROBLEMS]
         more = len(problems) - len(shown)
         return " ".join(shown) + (f" And {more} more." if more else "")
+
+    def problems(self, args: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return what is wrong with ``args``: each a dotted place, and what to do."""
+        text = _stored(args)
+        if text is None:
+            return [("", _NOT_JSON)]
+        try:
+            errors = errors_in(self._validator, dict(args), len(text))
+        except ValueError:
+            return [("", _NOT_JSON)]
+        return [(".".join(map(str, e.instance_path)), self._message(e)) for e in errors]
 
     def _message(self, error: ValidationError) -> str:
         place = "".join(

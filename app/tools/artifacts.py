@@ -12,7 +12,15 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-EXTENSIONS: Mapping[str, str] = MappingProxyType({"image/png": ".png", "image/svg+xml": ".svg"})
+EXTENSIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "image/png": ".png",
+        "image/svg+xml": ".svg",
+        "image/jpeg": ".jpg",
+        "image/gif": ".gif",
+        "image/webp": ".webp",
+    }
+)
 """The file extensions by media type; tools make no other files."""
 
 ARTIFACTS = "artifacts"

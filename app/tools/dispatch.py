@@ -16,6 +16,7 @@ import structlog
 
 from app.control.budget import Dimension
 from app.control.retry import RetryPolicy
+from app.engine.approvals import Approvals, Question
 from app.engine.call import (
     AttemptError,
     CallFailedError,
@@ -24,6 +25,7 @@ from app.engine.call import (
     Reply,
 )
 from app.engine.context import FlowContext
+from app.engine.ports import HASH_CHARS
 from app.engine.step_path import StepPath
 from app.observability.errors import message_of_error
 from app.observability.redaction import MAX_TEXT_CHARS, redact_text
@@ -57,16 +59,19 @@ class ToolDispatch:
         *,
         payloads: Payloads,
         retry: RetryPolicy,
+        approval_timeout_seconds: float,
         servers: ToolServers | None = None,
     ) -> None:
         """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
 
         ``retry`` is for tools that name transient failures; all others get one attempt.
-        ``servers`` have tools of their own.
+        ``approval_timeout_seconds`` is how long a person may take to approve a call. ``servers``
+        have tools of their own.
         """
         self._servers: ToolServers = servers or NoServers()
         self._payloads = payloads
         self._retry = retry
+        self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry
         self._policy = policy
         self._checks = ArgumentChecks(registry)
@@ -127,8 +132,12 @@ class ToolDispatch:
         args: Mapping[str, Any],
         key: str,
         tool_context: ToolContext,
+        requires_approval: bool = False,
     ) -> ToolResult:
         """Run a tool; whatever goes wrong with it is a dict with ``error`` and ``code``.
+
+        With ``requires_approval``, or if the tool or the policy says so, a person is asked first,
+        who may change the arguments; a refusal is an error as well.
 
         Raises:
             Stop: a limit or a cancel request keeps it from being run, or ended it.
@@ -139,7 +148,12 @@ class ToolDispatch:
         problem = self.problem(name, args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
-        call = self._call(tool.spec, args, context.path.call(key))
+        path = context.path.call(key)
+        if requires_approval or self._policy.requires_approval(tool.spec):
+            refused, args = await self._approved(context, path, tool.spec, args)
+            if refused is not None:
+                return refused
+        call = self._call(tool.spec, args, path)
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
         logged_with = context.run.logged_with
         attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
@@ -156,6 +170,31 @@ class ToolDispatch:
             return failure(str(failed), "timeout" if timeout else failed.error_class)
         return result
 
+    async def _approved(
+        self, context: FlowContext, path: StepPath, spec: ToolSpec, args: Mapping[str, Any]
+    ) -> tuple[ToolResult | None, Mapping[str, Any]]:
+        """Return why a call may not be made, or None and the arguments that it may be made with."""
+        approvals: Approvals | None = context.services.get(Approvals)
+        if approvals is None:
+            message = "The call needs an approval, and nobody can be asked here."
+            return failure(message, "approval_unavailable"), args
+        question = Question(
+            subject=spec.name,
+            message=f"The run wants to call the tool {spec.name}.",
+            arguments=dict(args),
+            schema=spec.parameters,
+            timeout_seconds=self._approval_timeout_seconds,
+        )
+        decision = await approvals.decision(context, path, question)
+        if not decision.approved:
+            return failure(decision.refusal, f"approval_{decision.verdict.value}"), args
+        if decision.arguments is None:
+            return None, args
+        problem = self.problem(spec.name, decision.arguments)
+        if problem is not None:  # the tool has changed since somebody has changed them
+            return failure(problem, "invalid_arguments"), args
+        return None, decision.arguments
+
     async def _find(self, name: str) -> Tool | None:
         if name in self and self._registry.find(name) is None:
             return await self._servers.find(name)
@@ -167,7 +206,7 @@ class ToolDispatch:
             key=key,
             kind="tool",
             name=spec.name,
-            request_hash=hashlib.sha256(asked.encode()).hexdigest(),
+            request_hash=hashlib.sha256(asked.encode()).hexdigest()[:HASH_CHARS],
             per_attempt={Dimension.TOOL_CALLS: 1},
             external=spec.external,
             repeatable=spec.idempotent,

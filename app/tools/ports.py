@@ -56,6 +56,8 @@ class ToolSpec:
     ``retry`` say; every attempt counts in ``max_tool_calls``."""
     timeout_seconds: float = 10.0
     """Per attempt."""
+    requires_approval: bool = False
+    """True when a person must agree to each call before it is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,14 @@ class ToolPolicy:
     allow: frozenset[str] | None = None
     """The only names that may be used; None allows all, an empty set none."""
     deny: frozenset[str] = frozenset()
+    approval: frozenset[str] = frozenset()
+    """Names of tools each call of which a person must approve; ``server.*`` is all of a server."""
 
     def allows(self, name: str) -> bool:
         """Return whether the tool of that name may be used."""
         return name not in self.deny and (self.allow is None or name in self.allow)
+
+    def requires_approval(self, spec: ToolSpec) -> bool:
+        """Return whether a person must agree before a tool is called."""
+        server = f"{spec.name.partition('.')[0]}.*"
+        return spec.requires_approval or not self.approval.isdisjoint((spec.name, server))

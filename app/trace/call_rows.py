@@ -13,7 +13,7 @@ from app.trace.analysis import (
     is_attempt,
     status_of,
 )
-from app.trace.node import WAITED_MS, Node, estimated_of, made_by
+from app.trace.node import WAITED_FOR_MODEL_MS, WAITED_MS, Node, estimated_of, made_by
 from app.trace.payloads import Payload
 from app.trace.plain_text import counted, cut, duration, money, plain
 from app.trace.snapshot import Snapshot
@@ -153,10 +153,13 @@ class CallRows:
 
 
 def _budget_notes(node: Node) -> Iterator[str]:
-    """Yield what a call's budget made of it: a wait, and amounts that are estimates."""
+    """Yield what a call has waited for before it began, and amounts that are estimates."""
     waited = node["metadata"].get(WAITED_MS)
     if isinstance(waited, int):
         yield f"waited {duration(waited)} for its budget"
+    queued = node["metadata"].get(WAITED_FOR_MODEL_MS)
+    if isinstance(queued, int):
+        yield f"waited {duration(queued)} for its turn at the model"
     tokens, usd = estimated_of(node)
     if tokens or usd:
         cost = f" and {money(usd)}" if usd else ""
@@ -200,7 +203,9 @@ def _asked(request: Any) -> str:
 
 def _said(value: Any) -> str:
     if isinstance(value, Mapping) and isinstance(value.get("text"), str) and "model" in value:
-        return str(value["text"])
+        calls = [each for each in value.get("tool_calls") or () if isinstance(each, Mapping)]
+        called = (f"calls {each.get('name')} {each.get('arguments')}" for each in calls)
+        return "; ".join(filter(None, (value["text"], *called)))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -101,6 +101,9 @@ ESTIMATED: Final = "estimated"
 WAITED_MS: Final = "waited_ms"
 """Key of the metadata that says how long a call has waited for its budget before it began."""
 
+WAITED_FOR_MODEL_MS: Final = "waited_for_model_ms"
+"""Key of the metadata that says how long a call has waited for its turn at a limited model."""
+
 TAKEN_OVER: Final = "taken_over"
 """Key of the metadata of what another run has made: its run and node there, when, and its usage. It
 took no time here, and cost nothing."""

@@ -14,6 +14,7 @@ from tests.support.graph_invariants import violations
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.stores import open_oracle
+from tests.support.usage_oracle import settings_of_prices
 
 STEPS = ["a", "b", "c", "d"]
 
@@ -36,7 +37,7 @@ async def go_on(
 
 
 async def begin(client: JsonClient, run_id: str = "old", **more: Any) -> dict[str, Any]:
-    body = {"run_id": run_id, "kind": "graph", "graph": chain(), "inputs": {"x": "x"}, **more}
+    body = {"run_id": run_id, "kind": "graph", "graph": chain(), "inputs": {"x": "x"}} | more
     await client.post_run(body)
     return await finished(client, run_id)
 
@@ -142,6 +143,59 @@ async def test_a_what_if_begins_in_the_middle(database_url: str, provider: FakeP
         taken_over = (await nodes_of(client, "if-2"))[until]["metadata"]["taken_over"]
         assert (taken_over["run_id"], taken_over["node_id"]) == ("old", until)
         assert (await go_on(client, "if-3", "if-2"))["result"] == run["result"]
+
+
+async def test_a_what_if_with_other_inputs_begins_in_the_middle(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """What stands behind the node is asked with them; the way there is neither made nor paid."""
+    steps = [
+        asks("plan", "Plan ${topic}."),
+        asks("price", "Price in ${currency}."),
+        asks("report", "Report ${plan} at ${price}."),
+    ]
+    edges = [flow("plan", "report", "plan"), flow("price", "report", "price")]
+    texts = {
+        "Plan a bridge.": "PLAN",
+        "Price in euros.": "EUR 9",
+        "Price in yen.": "JPY 1500",
+        "Report PLAN at EUR 9.": "A bridge for EUR 9.",
+        "Report PLAN at JPY 1500.": "A bridge for JPY 1500.",
+    }
+    for prompt, text in texts.items():
+        await provider.script(prompt, [Step(text=text, tokens_in=100, tokens_out=10)])
+    settings = {**model_settings(provider.openai_url), **settings_of_prices("MODELS_SMALL")}
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        service.client() as client,
+    ):
+        inputs = {"topic": "a bridge", "currency": "euros"}
+        old = await begin(client, graph={"steps": steps, "edges": edges}, inputs=inputs)
+        before = await nodes_of(client, "old")
+        until = node_of(before, "plan")["node_id"]
+        other = {"topic": "a tunnel", "currency": "yen"}
+
+        run = await go_on(client, "if", "old", until=until, inputs=other)
+
+        after = await nodes_of(client, "if")
+        totals = (await client.trace("if"))["snapshot"]["aggregates"]
+    assert (old["status"], run["status"]) == ("completed", "completed"), run
+    assert old["result"]["outputs"]["report"]["default"] == "A bridge for EUR 9."
+    assert run["result"]["outputs"]["report"]["default"] == "A bridge for JPY 1500."
+    assert [len(await provider.arrivals(prompt)) for prompt in texts] == [1, 1, 1, 1, 1]
+    assert await provider.arrivals("a tunnel") == [], "the plan counts whatever is asked now"
+    cost = old["usage"]["cost_usd"]
+    assert cost > 0
+    assert (old["usage"]["tokens"], run["usage"]["tokens"]) == (330, 220)
+    assert run["usage"]["cost_usd"] == pytest.approx(cost * 2 / 3)
+    assert (run["usage"]["api_calls"], run["usage"]["steps"]) == (2, 2)
+    assert (totals["total_tokens_in"], totals["total_tokens_out"]) == (200, 20)
+    assert totals["total_cost_usd"] == pytest.approx(cost * 2 / 3)
+    taken_over = [one for one in after.values() if "taken_over" in one["metadata"]]
+    assert {one["cost_usd"] for one in taken_over} == {0}
+    assert (
+        sum(one["metadata"]["taken_over"]["usage"]["tokens_in"] or 0 for one in taken_over) == 100
+    )
 
 
 async def test_a_case_goes_on_in_the_middle_of_its_only_step(

@@ -42,6 +42,12 @@ async def _answer_from_now_on(provider: FakeProvider) -> None:
     await provider.script("6 times 7", [Step(plan=plan)], repeat_last=True)
 
 
+def _page(number: int) -> Step:
+    """What a model says that reads a page."""
+    arguments = f'{{"page": {number}}}'
+    return Step(tool_calls=[{"id": f"c{number}", "name": "archive", "arguments": arguments}])
+
+
 def _told_of_steps(database_url: str) -> list[str]:
     _, events = stored_events(database_url)[RunKey("default", "survivor")]
     return [event.type for event in events if event.type in LIFECYCLE]
@@ -112,6 +118,41 @@ async def test_a_run_that_kills_every_process_fails_as_lost(
             run = await finished(client, "poison")
         assert run["status"] == "failed"
         assert run["stop"]["kind"] == "worker_lost"
+
+
+async def test_a_run_that_gets_on_between_losses_is_begun_as_often_as_it_takes(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Each process ends with one more call finished, more often than a run may be lost."""
+    losses = 5
+    steps = [Step(text="All read.")]
+    for number in range(2 * losses, 0, -2):
+        steps[:0] = _page(number - 1), _page(number), Step(hang=True)
+    await provider.script("Read on", steps)
+    settings = {
+        **model_settings(provider.openai_url),
+        "TOOLS_PLUGINS": '["tests.support.archive_tool:ArchiveTool"]',
+        "WORKER_MAX_ATTEMPTS": "2",
+    }
+    agent = {
+        "name": "reader",
+        "prompt": {"system": "Read."},
+        "tools": ["archive"],
+        "limits": {"max_turns": 100},
+    }
+    async with ServiceProcess(database_url, settings=settings) as service:
+        async with service.client() as client:
+            body = {"run_id": "steady", "kind": "agent", "agent": agent, "input": "Read on."}
+            await client.post_run(body)
+        for loss in range(1, losses + 1):
+            await provider.wait_for_arrivals(3 * loss, "Read on")
+            service.child.kill()
+            await service.start()
+
+        async with service.client() as client:
+            run = await finished(client, "steady")
+        assert (run["status"], run["attempts"]) == ("completed", losses + 1), run
+        assert len(await provider.arrivals("Read on")) == 3 * losses + 1
 
 
 async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(

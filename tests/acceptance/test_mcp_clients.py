@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from caseworker_client import AsyncCaseworkerClient
 from mcp import Client
 
 from tests.support.fake_provider.client import FakeProvider
@@ -56,6 +57,36 @@ async def test_a_call_is_an_ordinary_run(service: ServiceProcess, generation: st
         assert (await api.get_run(run["run_id"]))["status"] == "completed"
 
 
+async def test_inputs_of_an_agent_may_be_named_like_fields_of_a_run(
+    service: ServiceProcess, running_provider: FakeProvider
+) -> None:
+    """They reach the agent; the run keeps its own id and metadata."""
+    await running_provider.script("(named)", [Step(text="So it is.")])
+    names = ("run_id", "metadata", "wait_seconds")
+    agent = {
+        "name": "clashing",
+        "prompt": {"system": "(named) ${run_id} ${metadata} ${wait_seconds}"},
+        "inputs": {name: {"type": "string"} for name in names},
+    }
+    async with AsyncCaseworkerClient(service.url) as api:
+        await api.register_agent(agent)
+        async with client_of(service, "auto") as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            args = {name: f"my {name}" for name in names}
+            result = await client.call_tool("clashing", {"input": "Well?", **args})
+        await api.delete_agent("clashing")
+    [asked] = await running_provider.arrivals("(named)", bodies=True)
+    run = result.structured_content
+
+    assert tools["clashing"].input_schema["properties"]["wait_seconds"]["type"] == "string"
+    assert not result.is_error, result
+    assert (run["status"], run["result"]["output"]) == ("completed", "So it is.")
+    assert run["metadata"] == {"via": "mcp", "tool": "clashing"}
+    assert run["run_id"] != "my run_id"
+    said = (asked.body or {})["messages"][0]["content"]
+    assert said == "(named) my run_id my metadata my wait_seconds"
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
 async def test_what_is_wrong_with_a_call_is_named(service: ServiceProcess, generation: str) -> None:
     """A refused call is a failed one with the field at fault, and makes no run."""
@@ -64,12 +95,14 @@ async def test_what_is_wrong_with_a_call_is_named(service: ServiceProcess, gener
         strange = await client.call_tool("run_case", {"input": QUESTION, "moods": 1})
         unknown = await client.call_tool("get_run", {"run_id": "no-such-run"})
         none = await client.call_tool("no_such_tool", {})
+        never = await client.call_tool("run_case", {"input": QUESTION, "wait_seconds": "long"})
 
     assert wrong.is_error
     assert "mode: " in wrong.content[0].text  # type: ignore[union-attr]
     assert "moods" in strange.content[0].text  # type: ignore[union-attr]
     assert unknown.is_error
     assert none.is_error
+    assert "wait_seconds: " in never.content[0].text  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

@@ -10,12 +10,16 @@ from typing import Any
 
 import httpx
 import pytest
+from caseworker_client import ApiError
 
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
 from tests.support.graph_documents import edge
 from tests.support.json_client import JsonClient
 from tests.support.mcp_servers import NPM_SERVERS, ROOT, alive, everything, until
 from tests.support.npm_packages import installed_packages
-from tests.support.service import ServiceProcess, finished
+from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.threads import link, offered
 
 
 def step(step_id: str, tool: str, **args: Any) -> dict[str, Any]:
@@ -173,3 +177,41 @@ async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
     assert log.read_text().count("call echo") == 1
     assert log.read_text().count("call hang") == 1
     assert "outcome_unknown" in json.dumps(ended["stop"])
+
+
+async def test_a_toolset_gives_an_agent_the_tools_of_a_server_that_it_allows(
+    database_url: str, provider: FakeProvider, tmp_path: Path
+) -> None:
+    """Beside other tools; what is not allowed is not offered, and refused if it is asked for."""
+    calls = [
+        {"id": "c1", "name": "h_echo", "arguments": '{"text": "heard"}'},
+        {"id": "c2", "name": "h_refuse", "arguments": "{}"},
+    ]
+    await provider.script("(toolset)", [Step(tool_calls=calls), Step(text="Done.")])
+    tools = {"tools": ["calculator"], "mcp": [{"server": "h", "allow": ["echo"]}]}
+    agent = {"name": "helper", "prompt": {"system": "Help."}}
+    steps = [
+        {"id": "tools", "type": "toolset", "data": tools},
+        {"id": "a", "type": "agent", "data": {"agent": agent}},
+    ]
+    log = tmp_path / "log"
+    servers = settings({"h": hostile(log)}, **model_settings(provider.openai_url))
+    async with (
+        ServiceProcess(database_url, settings=servers) as service,
+        service.client() as client,
+    ):
+        linked = {"steps": steps, "edges": [link("tools", "a")]}
+        run = await client.run_graph(linked, inputs={"default": "Go (toolset)"}, wait_seconds=25)
+        unknown = {**tools, "mcp": [{"server": "nobody"}]}
+        wrong = {"steps": [{**steps[0], "data": unknown}, steps[1]], "edges": linked["edges"]}
+        with pytest.raises(ApiError, match="nobody"):
+            await client.run_graph(wrong, inputs={"default": "Go"})
+
+    assert run["status"] == "completed", run
+    assert (await offered(provider, "(toolset)"))[0] == ["calculator", "h_echo", "finish"]
+    messages = run["result"]["outputs"]["a"]["result"]["messages"]
+    results = [json.loads(one["content"]) for one in messages if one["role"] == "tool"]
+    assert results[0] == {"text": "heard"}
+    assert results[1]["code"] == "unknown_tool"
+    called = [line for line in log.read_text().splitlines() if line.startswith("call")]
+    assert called == ["call echo"]

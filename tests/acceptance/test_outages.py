@@ -92,6 +92,37 @@ async def test_living_processes_keep_their_runs_through_an_outage(
 
 
 @pytest.mark.usefixtures("sound_events")
+async def test_living_processes_keep_their_runs_while_the_database_takes_no_writes(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """It answers every look at the others, and stores nobody's beat."""
+    await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
+    settings = model_settings(provider.openai_url)
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        open_oracle(database_url) as oracle,
+        second.client() as client,
+    ):
+        async with first.client() as posting:
+            await posting.post_run(QUESTION)
+        await provider.wait_for_arrivals(1, "6 times 7")
+        name = await oracle.value("SELECT current_database()")
+        await oracle.rows(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        await oracle.rows(TERMINATE)
+        await asyncio.sleep(4 * float(QUICK["WORKER_STALE_AFTER_SECONDS"]))
+        await oracle.rows(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        await oracle.rows(TERMINATE)
+        await asyncio.sleep(4 * float(QUICK["WORKER_STALE_AFTER_SECONDS"]))
+        await provider.release()
+
+        run = await finished(client, "survivor")
+        assert (run["status"], run["attempts"]) == ("completed", 1), run
+        assert len(await provider.arrivals("6 times 7")) == 1
+        assert "runs.recovered" not in first.child.stderr + second.child.stderr
+
+
+@pytest.mark.usefixtures("sound_events")
 @pytest.mark.parametrize("round_trip_ms", [5, 100, 300])
 async def test_a_database_that_is_far_away_is_asked_once_a_call(
     database_url: str, proxy: FaultProxy, provider: FakeProvider, round_trip_ms: int
@@ -261,13 +292,16 @@ def test_a_port_that_is_taken_is_named_in_one_line(database_url: str) -> None:
     assert ended.stderr.strip().splitlines()[-1].startswith("worker.health_port: ")
 
 
-async def test_a_replica_without_a_worker_says_whether_any_is_alive(database_url: str) -> None:
-    """It can accept runs either way, so it is ready."""
+async def test_a_replica_without_a_worker_is_ready_while_any_takes_runs(database_url: str) -> None:
+    """It accepts runs either way; what it accepts alone would be executed by nobody."""
     async with ServiceProcess(database_url, "--no-worker") as replica:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"{replica.url}/readyz")).status_code == 503
         assert await _part(replica.url, "worker") == (
             "No worker is alive: accepted runs wait for one."
         )
         async with ServiceProcess(database_url, command="worker", name="worker"):
+            await replica.child.ready(f"{replica.url}/readyz")
             assert await _part(replica.url, "worker") == "ready"
 
 

@@ -169,6 +169,60 @@ async def test_an_answer_may_come_as_a_stream_of_its_events(
     assert (await thread.said())[-1] == text
 
 
+@pytest.mark.req("004/chat", "003/FR3.4")
+async def test_a_stream_that_was_cut_off_goes_on_where_its_request_is_repeated(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Behind the last event that was seen; nothing is said or answered twice."""
+    await provider.script("(cut)", [Step(text="Streaming is fun.", chunk_chars=4)])
+    thread = await ThreadClient.begin(http, "cut")
+    _, seen = await thread.events(content="Say it (cut)", run_id="cut-1")
+
+    for last in (0, 3, len(seen) - 1):
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(last)}
+        body = {"content": "Say it (cut)", "run_id": "cut-1"}
+        again = await http.post(f"{thread.path}/messages", json=body, headers=headers)
+        ids = [line[4:] for line in again.text.splitlines() if line.startswith("id: ")]
+        assert ids == [str(event["seq"]) for event in seen[last:]]
+    assert len(await thread.messages(tree="true")) == 2
+    assert len(await provider.arrivals("(cut)")) == 1
+
+
+@pytest.mark.req("004/chat")
+@pytest.mark.parametrize("action", ["send", "edit", "retry", "continue"])
+async def test_a_message_may_be_waited_for_until_its_answer_is_there(
+    http: httpx.AsyncClient, provider: FakeProvider, action: str
+) -> None:
+    """200 with the answer; 202 with what there is so far if it takes longer."""
+    held = Step(text="Too long.", chunk_chars=3, after_events=2, then="hold")
+    marker = f"(wait-{action})"
+    await provider.script(marker, [Step(text="First."), Step(text="Second."), held])
+    thread = await ThreadClient.begin(http, f"wait-{action}")
+    first = await thread.answer(content=f"Well? {marker}")
+    user, answer = first["user"]["message_id"], first["assistant"]["message_id"]
+    paths = {
+        "edit": f"/{user}/edit",
+        "retry": f"/{answer}/retry",
+        "continue": f"/{answer}/continue",
+    }
+    path = f"{thread.path}/messages{paths.get(action, '')}"
+    body = {"content": f"Again {marker}"} if action in ("send", "edit") else {}
+
+    ended = await http.post(path, json=body, headers={"Prefer": "wait=20"})
+    if action == "send":
+        body["parent_id"] = ended.json()["assistant"]["message_id"]
+    early = await http.post(path, json=body, headers={"Prefer": "wait=1"})
+    await provider.release()
+
+    turn = ended.json()
+    assert (ended.status_code, ended.headers["preference-applied"]) == (200, "wait=20")
+    assert (turn["assistant"]["content"], turn["assistant"]["status"]) == ("Second.", "completed")
+    assert turn["run"]["status"] == "completed"
+    assert turn["run"]["result"]["outputs"]["agent"]["default"] == "Second."
+    assert (early.status_code, early.json()["assistant"]["status"]) == (202, "running")
+    await thread.ended(early.json()["run"]["run_id"])
+
+
 @pytest.mark.req("004/chat")
 async def test_a_request_that_is_repeated_makes_no_second_answer(
     http: httpx.AsyncClient, provider: FakeProvider
@@ -276,3 +330,62 @@ async def test_every_action_is_stopped_whenever_the_cancel_comes(
     assert run["status"] == ("completed" if when == "after" else "cancelled")
     assert (await thread.messages())[-1]["status"] == run["status"]
     assert len(await provider.arrivals(f"({name})")) == (1 if when == "before" else 2)
+
+
+@pytest.mark.req("004/chat", "004/entry")
+async def test_the_next_answer_sees_the_calls_of_tools_behind_the_earlier_ones(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Each with its result, in its place, once; the call that hands in the answer is left out."""
+    marker = "(calls)"
+    call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+    done = {"id": "c2", "name": "finish", "arguments": '{"answer": "It is 42."}'}
+    steps = [Step(text="Let me see.", tool_calls=[call]), Step(tool_calls=[done])]
+    await provider.script(marker, [*steps, Step(text="Yes."), Step(text="Still.")])
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, "calls", agent=agent)
+
+    await thread.answer(content=f"6*7? {marker}")
+    await thread.answer(content="Sure?")
+    await thread.answer(content="And now?")
+
+    sent = [(one.body or {})["messages"] for one in await provider.arrivals(marker, bodies=True)]
+    third = sent[2][1:]
+    assert [one["role"] for one in third] == ["user", "assistant", "tool", "assistant", "user"]
+    assert third[1]["content"] == "Let me see."
+    assert third[1]["tool_calls"] == sent[1][2]["tool_calls"], "as it was sent in its own turn"
+    assert third[2] == sent[1][3]
+    assert [third[3]["content"], third[4]["content"]] == ["It is 42.", "Sure?"]
+    assert sent[3][1:] == [
+        *third,
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": "And now?"},
+    ]
+    assert await thread.said() == [
+        *(f"6*7? {marker}", "It is 42.", "Sure?", "Yes.", "And now?", "Still.")
+    ]
+
+
+@pytest.mark.req("004/chat", "004/entry")
+async def test_an_agent_without_tools_is_told_of_earlier_calls_in_words(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Protocols refuse calls of tools where none is offered."""
+    marker = "(told)"
+    call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+    steps = [Step(tool_calls=[call]), Step(text="It is 42."), Step(text="Yes.")]
+    await provider.script(marker, steps)
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, "told", agent=agent)
+
+    await thread.answer(content=f"6*7? {marker}")
+    await thread.answer(content="Sure?", agent={**agent, "tools": []})
+
+    last = (await provider.arrivals(marker, bodies=True))[-1].body or {}
+    assert "tools" not in last
+    assert [one["role"] for one in last["messages"][1:]] == [
+        *("user", "assistant", "user", "assistant", "user")
+    ]
+    assert {tuple(one) for one in last["messages"]} == {("role", "content")}
+    assert last["messages"][2]["content"] == 'I call calculator with {"expression": "6 * 7"}'
+    assert "42" in last["messages"][3]["content"]

@@ -8,6 +8,8 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.postgres.accept_and_cancel import StoreLimits
+from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.workers import take_lost
 from tests.support.configured_cases import Configured
 from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
@@ -27,7 +29,12 @@ def opened(request: pytest.FixtureRequest) -> Open:
     @asynccontextmanager
     async def on_postgres(limits: StoreLimits = NO_LIMITS) -> AsyncIterator[Ports]:
         async with open_stores(url, limits) as stores:
-            yield Ports(stores.runs, stores.journal, stores.workers)
+
+            async def lose() -> None:
+                async with transaction(stores.engines.work) as connection:
+                    await take_lost(connection, (), stale_seconds=0, max_attempts=1)
+
+            yield Ports(stores.runs, stores.journal, stores.workers, lose)
 
     return on_postgres
 

@@ -21,6 +21,7 @@ from tests.support.npm_packages import node as node_command
 from tests.support.service import ServiceProcess, model_settings
 
 SOURCES = Path(__file__).parent / "generated_clients"
+KEY = "operator-" + "7" * 32
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
 
 
@@ -29,7 +30,7 @@ async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
     """A service whose model answers one question and hangs at the other."""
-    settings = model_settings(running_provider.openai_url)
+    settings = {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": KEY}
     async with ServiceProcess(module_database_url, settings=settings) as running:
         await running_provider.script("17%", [Step(plan=PLAN)], repeat_last=True)
         await running_provider.script("slow", [Step(hang=True)], repeat_last=True)
@@ -61,7 +62,7 @@ def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
     source = ("--path", "openapi.json", "--output-path", "generated_client", "--meta", "none")
     run(*generator, *source, "--config", "config.yaml", "--fail-on-warning", cwd=folder)
     run(sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py", cwd=folder)
-    run(sys.executable, "program.py", service.url, cwd=folder)
+    run(sys.executable, "program.py", service.url, KEY, cwd=folder)
 
 
 def test_a_client_of_openapi_typescript_is_strictly_typed_and_works(
@@ -75,7 +76,7 @@ def test_a_client_of_openapi_typescript_is_strictly_typed_and_works(
     generator = "node_modules/openapi-typescript/bin/cli.js"
     node(generator, "openapi.json", "-o", "schema.d.ts", "--default-non-nullable=false", cwd=folder)
     node("node_modules/typescript/bin/tsc", "--project", ".", cwd=folder)
-    node("program.ts", service.url, cwd=folder)
+    node("program.ts", service.url, KEY, cwd=folder)
 
 
 def node(*arguments: str | Path, cwd: Path) -> None:

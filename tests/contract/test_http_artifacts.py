@@ -7,7 +7,7 @@ import httpx
 import pytest
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from app.api.api_request import Caller
+from app.access.caller import Caller, Scope, with_implied
 from app.runs.artifacts import PIECE_BYTES, StoredArtifact
 from app.runs.errors import StoreUnavailableError
 from app.runs.run import RunKey
@@ -220,7 +220,8 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
 ) -> None:
     """Not even their names, nor that the run exists."""
     monkeypatch.setattr(
-        "app.api.api_request.identify", lambda *_: Caller(tenant="other", name="eve")
+        "app.api.api_request.anonymous_caller",
+        lambda *_: Caller("other", "test", with_implied([Scope.RUN])),
     )
 
     for path in (HERE, f"{HERE}/plot-1.png", f"{HERE}/none.png"):

@@ -65,6 +65,24 @@ async def test_what_is_left_out_is_as_it_was(client: httpx.AsyncClient, world: W
     assert run.metadata == {}
 
 
+@pytest.mark.parametrize("until", [None, "n000001"])
+async def test_a_run_shows_what_it_goes_on_from(
+    client: httpx.AsyncClient, world: World, until: str | None
+) -> None:
+    """In the answer, when it is read, and in lists; null of a run that begins at its beginning."""
+    await ended(client, **CASE)
+    source = {"run_id": "old"} if until is None else {"run_id": "old", "until": until}
+
+    answer = await go_on(client, **{"from": source})
+
+    assert answer.status_code == 202, answer.text
+    shown = {"run_id": "old", "until": until}
+    read = (await client.get("/runs/r")).json()
+    listed = (await client.get("/runs")).json()["runs"]
+    assert answer.json()["from"] == read["from"] == shown
+    assert {run["run_id"]: run["from"] for run in listed} == {"r": shown, "old": None}
+
+
 async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, world: World) -> None:
     """Limits one by one; null is as much as the service allows any run."""
     await ended(client, **CASE)

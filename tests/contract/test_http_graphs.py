@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.api.api_request import Caller
+from app.access.caller import Caller, Scope, with_implied
 from app.nodes.nesting import DefinitionKind
 from app.runs.errors import StoreUnavailableError
 from app.runs.graphs import DefinitionPage
@@ -158,7 +158,8 @@ async def test_the_graph_of_another_tenant_looks_absent(monkeypatch: pytest.Monk
     """Whatever is done with it, and by whatever name; both may use the same one."""
     tenant = "a"
     monkeypatch.setattr(
-        "app.api.api_request.identify", lambda *_: Caller(tenant=tenant, name="test")
+        "app.api.api_request.anonymous_caller",
+        lambda *_: Caller(tenant, "test", with_implied([Scope.RUN])),
     )
     async with client_of(memory_api()) as client:
         await register(client, "g", flat("secret"))

@@ -23,11 +23,15 @@ RUN_KEYS = {
         "usage",
         "stop",
         "cancel",
+        "from",
         "metadata",
         "links",
         "graph",
         "agent",
         "limits",
+        "priority",
+        "concurrency_key",
+        "start_at",
     ),
 }
 
@@ -212,7 +216,7 @@ async def test_an_input_beyond_the_limit_is_refused_with_the_limit() -> None:
 
 @pytest.mark.req("002/23.5")
 @pytest.mark.parametrize(
-    "field", ["messages", "agent", "graph", "inputs", "webhook", "budgets", "max_tokens"]
+    "field", ["messages", "agent", "graph", "inputs", "webhooks", "budgets", "max_tokens"]
 )
 async def test_an_unknown_field_is_refused_by_name(client: httpx.AsyncClient, field: str) -> None:
     """Also what only a later version knows: nothing is silently left undone."""

@@ -105,6 +105,57 @@ class TestAccepting:
             assert not again.created
 
 
+@pytest.mark.req("003/resume")
+class TestLosing:
+    async def test_only_losses_in_a_row_without_progress_are_counted(self, ports: Ports) -> None:
+        """A further result between two losses begins the count anew; ``attempts`` goes on."""
+        await ports.claimed()
+        seen = []
+        for results in (0, 0, 2, 2, 3, 3, 3):
+            run = await ports.stored()
+            records = records_of(graph_with_calls("case-1", llm_calls=results))
+            calls = tuple(
+                replace(record, call_key=f"call {n}", outcome="result" if n else None)
+                for n, record in enumerate(records)
+            )
+            await ports.journal.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
+            await ports.lose()
+            claimed = await ports.runs.claim(KEY, "w2")
+            assert claimed is not None
+            seen.append((claimed.losses, claimed.attempts))
+
+        assert [losses for losses, _ in seen] == [1, 2, 0, 1, 0, 1, 2]
+        assert [attempts for _, attempts in seen] == [2, 3, 4, 5, 6, 7, 8]
+
+    async def test_the_same_call_made_again_is_no_progress(self, ports: Ports) -> None:
+        """Else a run that ends its workers could go on for ever with what is never replayed."""
+        await ports.claimed()
+        seen = []
+        for made in (1, 2, 3):
+            run = await ports.stored()
+            records = records_of(graph_with_calls("case-1", llm_calls=made))
+            calls = tuple(
+                replace(record, call_key="call", outcome="result") for record in records[1:]
+            )
+            write = JournalWrite(key=KEY, fence=run.fence, calls=(records[0], *calls))
+            await ports.journal.write(write)
+            await ports.lose()
+            claimed = await ports.runs.claim(KEY, "w2")
+            assert claimed is not None
+            seen.append(claimed.losses)
+
+        assert seen == [0, 1, 2]
+
+    async def test_a_run_that_is_given_back_counts_as_lost_where_its_attempt_counts(
+        self, ports: Ports
+    ) -> None:
+        """A process that hands it over in good order has not lost it."""
+        for counted, losses in ((False, 0), (True, 1), (False, 1), (True, 2)):
+            run = await ports.runs.claim(KEY, "w1") or await ports.claimed()
+            await ports.runs.release(run, active_seconds=1, calls=(), counted=counted)
+            assert (await ports.stored()).losses == losses
+
+
 @pytest.mark.req("card/delete")
 class TestStopping:
     async def test_a_cancel_request_for_a_run_that_comes_later_stops_it(self, ports: Ports) -> None:

@@ -218,6 +218,34 @@ async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_work
     assert (await opened.chats.stop(mine, by="tester", reason=None)) == []
 
 
+async def test_an_answer_whose_run_is_erased_says_so_and_can_be_made_again(
+    opened: Opened,
+) -> None:
+    """Another run of the same id is none of the thread's; the thread's own request makes it so."""
+    mine = await opened.begin()
+    await say(opened, mine, "Hello", "r")
+    await end(opened, "r")
+    await opened.runs.erase(new_run("r").key)
+    await opened.runs.accept(new_run("r", text="of somebody else"), worker_id=None)
+
+    [user, answer] = (await opened.chats.tree(mine)).messages
+    assert (answer.erased, answer.status, answer.settled) == (True, None, True)
+    assert (user.erased, user.status) == (False, None)
+    said = await opened.chats.with_contents(mine, [user, answer])
+    assert [one.content for one in said] == ["Hello", None]
+    assert list(await opened.chats.stop(mine, by="tester", reason=None)) == []
+
+    await end(opened, "r")
+    await opened.runs.erase(new_run("r").key)
+    turn = await opened.chats.earlier(mine, "r", "Hello")
+    assert isinstance(turn, Turn)
+    new = replace(new_run("r"), request_hash="Hello")
+    answered = await opened.chats.answer(mine, turn, new, ["a"])
+    assert answered.accepted.created
+    [_, answer] = (await opened.chats.tree(mine)).messages
+    assert (answer.erased, answer.status) == (False, RunStatus.QUEUED)
+
+
 class Broken(RunService):
     """Accepts nothing."""
 

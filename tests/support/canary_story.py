@@ -147,7 +147,6 @@ class Story:
     ) -> None:
         headers = {
             "Idempotency-Key": self.few(f"key {name}").replace("\n", " ")[:255],
-            "Authorization": f"Bearer {self.one(f'authorization {name}', 'web token')}",
             "X-Request-ID": self.one(f"request id {name}", "model key"),
             "User-Agent": self.few(f"user agent {name}"),
             "X-Custom": self.few(f"header {name}"),
@@ -155,6 +154,12 @@ class Story:
         }
         if stopped_for:
             del headers["Prefer"]
+        token = f"Bearer {self.one(f'authorization {name}', 'web token')}"
+        unknown = await self.http.post(
+            "/runs", json=body, headers={**headers, "Authorization": token}
+        )
+        assert unknown.status_code == 401
+        self.answers.append(unknown)
         posted = await self.http.post("/runs", json=body, headers=headers)
         assert posted.is_success, posted.text
         run = posted.json()

@@ -45,17 +45,17 @@ class _Link:
     server: asyncio.StreamWriter
     lost: _LostAnswer | None = None
     """Set once its request has passed: the answer is awaited and swallowed."""
-    tails: dict[str, bytes] = field(default_factory=dict)
-    """The last bytes of each direction, for patterns that two chunks share."""
+    tails: dict[bytes, bytes] = field(default_factory=dict)
+    """The last bytes that were searched for each pattern, which two chunks may share."""
 
     def drop(self) -> None:
         self.client.transport.abort()
         self.server.transport.abort()
 
-    def saw(self, pattern: bytes, direction: str, data: bytes) -> bool:
+    def saw(self, pattern: bytes, data: bytes) -> bool:
         """Whether ``pattern`` ended in this chunk."""
-        seen = self.tails.get(direction, b"") + data
-        self.tails[direction] = seen[-(len(pattern) - 1) :] if len(pattern) > 1 else b""
+        seen = self.tails.get(pattern, b"") + data
+        self.tails[pattern] = seen[-(len(pattern) - 1) :] if len(pattern) > 1 else b""
         return pattern in seen
 
 
@@ -89,11 +89,12 @@ class FaultProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
+        self.heal()
         self.cut()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            _, late = await asyncio.wait(self._tasks, timeout=1)
+            for task in late:
+                task.cancel()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -151,6 +152,19 @@ class FaultProxy:
         """
         self._to_lose.append(_LostAnswer(request=request, answer=answer))
 
+    def lose_none(self) -> None:
+        """Forget the answers that :meth:`lose_answer` was to drop."""
+        self._to_lose.clear()
+
+    def heal(self) -> None:
+        """End every fault, also those that still wait for their moment."""
+        self.resume()
+        self.refuse(False)
+        self.delay(0)
+        self.cut_each_within(0)
+        self._cut_after_bytes = None
+        self.lose_none()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -207,15 +221,17 @@ class FaultProxy:
         sink.close()  # after what is still to be sent; the other direction then ends as well
 
     def _to_server(self, link: _Link, data: bytes) -> bytes:
-        waiting = self._to_lose[0] if self._to_lose and link.lost is None else None
-        if waiting is not None and link.saw(waiting.request, "to server", data):
-            self._to_lose.remove(waiting)
-            link.lost = waiting
+        for waiting in list(self._to_lose) if link.lost is None else ():
+            if link.saw(waiting.request, data):
+                self._to_lose.remove(waiting)
+                link.tails.clear()
+                link.lost = waiting
+                break
         return data
 
     def _to_client(self, link: _Link, data: bytes) -> bytes:
         if link.lost is not None:
-            if link.saw(link.lost.answer, "to client", data):
+            if link.saw(link.lost.answer, data):
                 self.counts.answers_dropped += 1
                 link.drop()
             return b""

@@ -26,7 +26,7 @@ def tool(name: str, schema: Any = ANYTHING, **more: Any) -> dict[str, Any]:
     return {"name": name, "description": f"Does {name}.", "inputSchema": schema, **more}
 
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     tool(
         "echo",
         {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
@@ -52,6 +52,11 @@ TOOLS = [
     tool("lie_size", {"type": "object", "description": "x" * 100_000}),
     tool("lie_nul", {"type": "object", "description": "\x00"}),
     tool("bad name\n"),
+    {"name": "malformed_schema", "description": "Has none."},
+    tool("malformed_type", "object"),
+    tool("malformed_hints", annotations="reads"),
+    {"name": 7, "inputSchema": ANYTHING},
+    {"name": None, "inputSchema": ANYTHING},
     tool("long", description="y\x00" * 50_000),
 ]
 

@@ -9,8 +9,8 @@ from app.adapters.postgres.engines import PoolSizes
 from app.api.services import ApiLimits
 from app.bootstrap import agents, process, server
 from app.control.retry import RetryPolicy
-from app.llm.exchange import TierModel
 from app.llm.forms import StructuredOutput
+from app.llm.tiers import TierModel
 from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits
@@ -119,4 +119,6 @@ def tool_dispatch(
     registry: ToolRegistry, policy: ToolPolicy, retry: RetryPolicy = ONE_ATTEMPT
 ) -> ToolDispatch:
     """The door to some tools; traces show what they were called with, redacted."""
-    return ToolDispatch(registry, policy, payloads=REDACTED, retry=retry)
+    return ToolDispatch(
+        registry, policy, payloads=REDACTED, retry=retry, approval_timeout_seconds=60.0
+    )

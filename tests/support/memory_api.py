@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import httpx
 from fastapi import FastAPI
 
+from app.access.authentication import Authentication
+from app.access.keys import KeyStore
 from app.api.application import build_api
 from app.api.services import ApiLimits, ApiServices, PartState
 from app.llm.gateway import ModelGateway, Tier
@@ -15,6 +17,7 @@ from app.llm.pricing import no_list_price
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.nodes.toolset import toolset_type
+from app.runs.approvals import RunApprovals
 from app.runs.artifacts import ArtifactReading, ArtifactStore
 from app.runs.graphs import DefinitionStore, GraphChecks
 from app.runs.payloads import PayloadReading
@@ -23,10 +26,15 @@ from app.tools.calculator import Calculator
 from app.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.graph_checks import ShapeChecks
 from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
+from tests.support.memory_approvals import MemoryApprovals
 from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_definitions import MemoryDefinitions
+from tests.support.memory_keys import MemoryKeys
+from tests.support.memory_quotas import MemoryQuotas
 from tests.support.memory_runs import MemoryRuns
+from tests.support.memory_schedules import MemorySchedules
 from tests.support.memory_threads import MemoryThreads
+from tests.support.memory_webhooks import MemoryWebhooks
 
 ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
 
@@ -65,16 +73,23 @@ def memory_api(
     tools: ToolPolicy | None = None,
     graphs: DefinitionStore | None = None,
     graph_checks: GraphChecks | None = None,
+    keys: KeyStore | None = None,
+    authentication: Authentication | None = None,
+    webhooks: MemoryWebhooks | None = None,
 ) -> FastAPI:
     """Build the real application over runs in memory that nobody executes."""
     store = store or MemoryRuns()
     provider = SilentProvider()
     stand_in = tier_model(provider=provider, model="stand-in", timeout_seconds=5)
     tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
+    keys = keys or MemoryKeys()
     services = ApiServices(
+        keys=keys,
+        authentication=authentication or Authentication(keys),
         runs=runs or RunService(store, executor=None),
         payloads=payloads or PayloadReading(store, max_shown_bytes=2_000_000),
         artifacts=ArtifactReading(artifacts or MemoryArtifacts(store)),
+        approvals=RunApprovals(MemoryApprovals(store)),
         tools=tool_dispatch(ToolRegistry([Calculator()]), tools or ToolPolicy()),
         models=ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy()),
         readiness=readiness or FixedReadiness(),
@@ -82,6 +97,9 @@ def memory_api(
         graph_checks=graph_checks or ShapeChecks(),
         node_types=NodeCatalog((router_type(), toolset_type(["calculator"]))),
         threads=MemoryThreads(store),
+        quotas=MemoryQuotas(),
+        webhooks=webhooks or MemoryWebhooks(),
+        schedules=MemorySchedules(),
     )
     return build_api(services, limits or api_limits(), version="0.0.0")
 

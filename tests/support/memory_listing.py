@@ -3,11 +3,15 @@
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
-from app.runs.errors import InvalidRunError
-from app.runs.ports import RunFilter, json_of_text
-from app.runs.run import Run, RunKind
+from app.runs.errors import InvalidRunError, RunNotEndedError, RunNotFoundError
+from app.runs.ports import Page, RunFilter, json_of_text
+from app.runs.run import Run, RunKey, RunKind
+from tests.support.memory_rows import Row
+from tests.support.memory_traces import transaction
 
 _NOTHING = object()
 
@@ -24,6 +28,10 @@ def fits(run: Run, wanted: RunFilter) -> bool:
         and (wanted.created_after is None or run.created_at > wanted.created_after)
         and (wanted.created_before is None or run.created_at < wanted.created_before)
     )
+
+
+def may_be_stopped(run: Run, wanted: RunFilter) -> bool:
+    return fits(run, wanted) and not run.finished and run.cancel_request is None
 
 
 def _agent_of(run: Run) -> str | None:
@@ -62,3 +70,39 @@ def within_bytes(runs: Sequence[Run], max_bytes: int | None) -> Sequence[Run]:
         found.append(run)
         before += len(json.dumps(run.metadata)) + 1000
     return found
+
+
+class MemoryListing:
+    """The part of the run store that lists runs, and erases them."""
+
+    rows: dict[RunKey, Row]
+    files: dict[tuple[RunKey, str], Any]
+    erased: set[RunKey]
+
+    async def find(self, tenant: str, wanted: RunFilter) -> Page:
+        after = None if wanted.cursor is None else place_in(wanted.cursor)
+        async with transaction():
+            runs = (row.run for key, row in self.rows.items() if row.run and key.tenant == tenant)
+            found = sorted((run for run in runs if fits(run, wanted)), key=place, reverse=True)
+            rest = [run for run in found if after is None or place(run) < after]
+            page = within_bytes(rest[: wanted.limit], wanted.max_bytes)
+            cursor = cursor_after(page[-1]) if len(page) < len(rest) else None
+            return Page([replace(run, result=None) for run in page], cursor)
+
+    async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
+        async with transaction():
+            runs = [row.run for key, row in self.rows.items() if row.run and key.tenant == tenant]
+            found = sorted((run for run in runs if may_be_stopped(run, wanted)), key=place)
+            return [run.key for run in found[: wanted.limit]]
+
+    async def erase(self, key: RunKey) -> None:
+        async with transaction():
+            row = self.rows.get(key)
+            if row is None or row.run is None:
+                raise RunNotFoundError
+            if not row.run.finished:
+                raise RunNotEndedError
+            del self.rows[key]
+            self.erased.add(key)
+            for file in [file for file in self.files if file[0] == key]:
+                del self.files[file]

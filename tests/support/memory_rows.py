@@ -25,10 +25,15 @@ from app.runs.run import (
     RunStatus,
 )
 from app.trace.frozen_json import thawed
-from app.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, WAITED_MS
+from app.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, WAITED_FOR_MODEL_MS, WAITED_MS
 
 RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
+ONCE = RUN_ENDS | STEP_ENDS | {STEP_STARTED}
+"""The types of events of which unique indexes hold one alone."""
 OPEN_CALL = frozenset({"created", "running"})
+
+
+_JSON = json.JSONEncoder(allow_nan=False)
 
 
 @dataclass(slots=True)
@@ -38,10 +43,14 @@ class Row:
     run: Run | None = None
     pending_cancel: CancelRequest | None = None
     pending_cancel_expires_at: datetime | None = None
+    ended_calls: int = 0
+    """How many calls and steps had brought a result when the run was last lost."""
     not_before: datetime | None = None
     """When the run may be claimed."""
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)
+    approvals: dict[str, Any] = field(default_factory=dict)
+    """What ``MemoryApprovals`` keeps beside the run, by id."""
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
     history: list[RunStatus] = field(default_factory=list)
     """Every status the run has had, for tests to look at."""
@@ -54,6 +63,12 @@ def run_of(row: Row) -> Run:
 
 def journal_of(row: Row) -> list[CallRecord]:
     return [row.calls[node_id] for node_id in sorted(row.calls, key=lambda id_: int(id_[1:]))]
+
+
+def ended_calls_of(row: Row) -> int:
+    ended = (record for record in row.calls.values() if record.outcome == "result")
+    own = (record for record in ended if TAKEN_OVER not in record.node["metadata"])
+    return len({record.call_key for record in own})
 
 
 def spent_of(row: Row) -> SpentSoFar:
@@ -89,8 +104,9 @@ def write_events(row: Row, records: Iterable[EventRecord]) -> None:
             if TEXT_OF in record.data and TEXT_OF not in kept[record.seq].data:
                 kept[record.seq] = replace(kept[record.seq], data=as_json(record.data))
             continue
-        for stored in kept.values():
-            assert not _contradict(stored, record), f"{stored} and {record}"
+        if record.type in ONCE:
+            for stored in kept.values():
+                assert not _contradict(stored, record), f"{stored} and {record}"
         kept[record.seq] = replace(record, data=as_json(record.data))
     row.events = kept
 
@@ -137,7 +153,7 @@ def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int)
         usage = {name: node[name] for name in ("cost_usd", "tokens_in", "tokens_out")}
         times = {name: node[name] for name in ("start_ts_ms", "end_ts_ms")}
         made = node["metadata"].get(TAKEN_OVER, {**where, **times, "usage": usage})
-        dropped = (ESTIMATED, WAITED_MS, CONTINUES, TAKEN_OVER)
+        dropped = (ESTIMATED, WAITED_MS, WAITED_FOR_MODEL_MS, CONTINUES, TAKEN_OVER)
         about = {name: it for name, it in node["metadata"].items() if name not in dropped}
         about |= {CONTINUES: where} if goes_on else {TAKEN_OVER: made}
         node |= {"start_ts_ms": at_ms, "end_ts_ms": at_ms, "cost_usd": 0}
@@ -182,4 +198,6 @@ def has_begun(record: CallRecord) -> bool:
 
 def as_json(value: Any) -> Any:
     """Return what comes back from a database that stored ``value`` as JSON."""
-    return json.loads(json.dumps(value, allow_nan=False))
+    if value is None or value == {}:
+        return value if value is None else {}
+    return json.loads(_JSON.encode(value))

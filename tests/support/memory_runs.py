@@ -6,7 +6,7 @@ cancelled at the second of them has lost the answer, not the write. What is stor
 JSON, as it would on its way into a database, so nobody shares objects with the store.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ from app.runs.errors import (
     TooManyPendingCancelsError,
 )
 from app.runs.event_log import late_result
+from app.runs.notifying import Notification, RunNotifier
 from app.runs.outcome import cancelled_while_queued
 from app.runs.ports import (
     Accepted,
@@ -28,11 +29,8 @@ from app.runs.ports import (
     FinishResult,
     JournalWrite,
     LateResult,
-    Notification,
-    Page,
     Permission,
     RunFilter,
-    RunNotifier,
 )
 from app.runs.run import (
     NEXT,
@@ -45,11 +43,14 @@ from app.runs.run import (
     RunKey,
     RunStatus,
 )
-from tests.support.memory_listing import cursor_after, fits, place, place_in, within_bytes
+from tests.support.memory_approvals import goes_on
+from tests.support.memory_claims import next_row, waits_for_its_key
+from tests.support.memory_listing import MemoryListing, may_be_stopped, place
 from tests.support.memory_rows import (
     Row,
     as_json,
     begin_row,
+    ended_calls_of,
     has_begun,
     journal_of,
     last_seq_of,
@@ -60,10 +61,11 @@ from tests.support.memory_rows import (
 )
 from tests.support.memory_traces import MemoryTraces, transaction
 
-OWNED = frozenset({RunStatus.RUNNING, RunStatus.WAITING})
+OWNED = frozenset({RunStatus.RUNNING})
+UNOWNED = frozenset({RunStatus.QUEUED, RunStatus.WAITING})
 
 
-class MemoryRuns(MemoryTraces):
+class MemoryRuns(MemoryListing, MemoryTraces):
     """Implements the run store, the journal store and the worker store of one database."""
 
     def __init__(
@@ -77,15 +79,14 @@ class MemoryRuns(MemoryTraces):
         """Start empty; ``now`` is the database's clock."""
         self.rows: dict[RunKey, Row] = {}
         self.workers: set[str] = set()
+        self.erased: set[RunKey] = set()
         self.files: dict[tuple[RunKey, str], Any] = {}
         """What ``MemoryArtifacts`` keeps beside the runs, by run and slot."""
         self._notifier = RunNotifier()
-        self._now = now
+        self.now = now
         self._pending_cancel_ttl = timedelta(seconds=pending_cancel_ttl_seconds)
         self._max_pending_cancels = max_pending_cancels
         self._max_queued = max_queued
-
-    # -- the run store ---------------------------------------------------------------------------
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         async with transaction():
@@ -108,7 +109,7 @@ class MemoryRuns(MemoryTraces):
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         async with transaction():
             row = self.rows.get(key, Row())
-            stamped = replace(cancel_request, requested_at=self._now(), delivered_at=None)
+            stamped = replace(cancel_request, requested_at=self.now(), delivered_at=None)
             if row.run is None:
                 return CancelStatus(key.run_id, None, self._keep_pending_cancel(key, row, stamped))
             if row.run.finished:
@@ -118,9 +119,17 @@ class MemoryRuns(MemoryTraces):
             begun = tuple(record for record in journal_of(row) if has_begun(record))
             first = row.run.cancel_request or stamped
             row.run = replace(row.run, cancel_request=first)
-            if row.run.status is RunStatus.QUEUED:
+            if row.run.status in UNOWNED:
                 self._finish_unowned(row, first)
             return CancelStatus(key.run_id, run_of(row), run_of(row).cancel_request, calls=begun)
+
+    async def cancel_matching(
+        self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
+    ) -> CancelStatus | None:
+        row = self.rows.get(key)
+        if row is None or row.run is None or not may_be_stopped(row.run, wanted):
+            return None
+        return await self.cancel(key, cancel_request)
 
     async def get(self, key: RunKey) -> Run | None:
         async with transaction():
@@ -133,24 +142,16 @@ class MemoryRuns(MemoryTraces):
         async with transaction():
             return self._by_idempotency_key(key.tenant, idempotency_key)
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        after = None if wanted.cursor is None else place_in(wanted.cursor)
+    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
         async with transaction():
-            runs = (row.run for key, row in self.rows.items() if row.run and key.tenant == tenant)
-            found = sorted((run for run in runs if fits(run, wanted)), key=place, reverse=True)
-            rest = [run for run in found if after is None or place(run) < after]
-            page = within_bytes(rest[: wanted.limit], wanted.max_bytes)
-            cursor = cursor_after(page[-1]) if len(page) < len(rest) else None
-            return Page([replace(run, result=None) for run in page], cursor)
-
-    async def claim(self, key: RunKey, worker_id: str) -> Run | None:
-        async with transaction():
-            row = self.rows.get(key)
+            row = next_row(self.rows, self.now()) if key is None else self.rows.get(key)
             if row is None or row.run is None or row.run.status is not RunStatus.QUEUED:
                 return None
-            if row.not_before is not None and row.not_before > self._now():
+            if row.not_before is not None and row.not_before > self.now():
                 return None
             run = row.run
+            if waits_for_its_key(self.rows, run):
+                return None
             self._put(
                 row,
                 replace(
@@ -159,7 +160,7 @@ class MemoryRuns(MemoryTraces):
                     worker_id=worker_id,
                     fence=run.fence + 1,
                     attempts=run.attempts + 1,
-                    started_at=run.started_at or self._now(),
+                    started_at=run.started_at or self.now(),
                 ),
             )
             return replace(run_of(row), last_seq=last_seq_of(row), stored_once=stored_once(row))
@@ -173,16 +174,22 @@ class MemoryRuns(MemoryTraces):
         counted: bool,
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
+        waits_for: Collection[str] = (),
     ) -> None:
         async with transaction():
             row = self._owned(run.key, run.fence)
             if row is not None:
+                row.not_before = None
                 if pause_seconds:
-                    row.not_before = self._now() + timedelta(seconds=pause_seconds)
+                    row.not_before = self.now() + timedelta(seconds=pause_seconds)
                 self._tell(row, events)
-                back = replace(run_of(row), status=RunStatus.QUEUED, worker_id=None)
-                attempts = back.attempts - (0 if counted else 1)
-                self._put(row, replace(back, attempts=attempts, active_seconds=active_seconds))
+                status = RunStatus.QUEUED
+                if waits_for and not goes_on(row, waits_for, self.now()):
+                    status = RunStatus.WAITING
+                back = replace(run_of(row), status=status, worker_id=None)
+                attempts, losses = back.attempts - (not counted), back.losses + counted
+                back = replace(back, attempts=attempts, losses=losses)
+                self._put(row, replace(back, active_seconds=active_seconds))
                 write_calls(row, calls)
 
     async def late(self, result: LateResult) -> None:
@@ -205,8 +212,6 @@ class MemoryRuns(MemoryTraces):
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         return self._notifier.listening(key)
 
-    # -- the journal store -----------------------------------------------------------------------
-
     async def write(self, write: JournalWrite) -> Permission:
         async with transaction():
             row = self._owned(write.key, write.fence)
@@ -227,8 +232,6 @@ class MemoryRuns(MemoryTraces):
             self._finish(row, finish_run)
             return FinishResult(done=True)
 
-    # -- the worker store ------------------------------------------------------------------------
-
     async def beat(self, worker_id: str) -> Beat:
         async with transaction():
             self.workers.add(worker_id)
@@ -243,14 +246,16 @@ class MemoryRuns(MemoryTraces):
         async with transaction():
             self.workers.discard(worker_id)
 
-    # -- what tests do and see beyond the ports --------------------------------------------------
-
     def lose(self, worker_id: str) -> list[RunKey]:
         """Put the runs of a worker that fell silent back into the queue, as a recovery does."""
         self.workers.discard(worker_id)
         lost = [row for row in self.rows.values() if row.run and row.run.worker_id == worker_id]
         for row in lost:
-            self._put(row, replace(run_of(row), status=RunStatus.QUEUED, worker_id=None))
+            ended, before = ended_calls_of(row), row.ended_calls
+            losses = 0 if ended > before else run_of(row).losses + 1
+            lost_run = replace(run_of(row), status=RunStatus.QUEUED, worker_id=None)
+            self._put(row, replace(lost_run, losses=losses))
+            row.ended_calls = ended
         return [run_of(row).key for row in lost]
 
     def queued(self) -> list[RunKey]:
@@ -259,11 +264,13 @@ class MemoryRuns(MemoryTraces):
         waiting = [run for run in runs if run.status is RunStatus.QUEUED]
         return [run.key for run in sorted(waiting, key=place)]
 
+    def requeue(self, row: Row) -> None:
+        """Put a run that waits for an approval back into the queue."""
+        self._put(row, replace(run_of(row), status=RunStatus.QUEUED))
+
     def history(self, key: RunKey) -> list[RunStatus]:
         """Return every status that a run has had."""
         return self.rows[key].history
-
-    # -- within one transaction ------------------------------------------------------------------
 
     def _earlier(self, new: NewRun) -> Run | None:
         """Return the run that the same request made before."""
@@ -292,7 +299,7 @@ class MemoryRuns(MemoryTraces):
     def _accepted(
         self, new: NewRun, worker_id: str | None, pending_cancel: CancelRequest | None
     ) -> Run:
-        now = self._now()
+        now = self.now()
         queued = Run(
             key=new.key,
             kind=new.request.kind,
@@ -303,8 +310,9 @@ class MemoryRuns(MemoryTraces):
             metadata=as_json(new.metadata),
             idempotency_key=new.idempotency_key,
             cancel_request=pending_cancel,
+            queueing=new.queueing,
         )
-        if worker_id is None:
+        if worker_id is None or waits_for_its_key(self.rows, queued):
             return queued
         claimed = replace(queued, status=RunStatus.RUNNING, worker_id=worker_id, started_at=now)
         return replace(claimed, fence=1, attempts=1)
@@ -321,14 +329,13 @@ class MemoryRuns(MemoryTraces):
                 raise TooManyPendingCancelsError
             row.pending_cancel = cancel_request
         self.rows[key] = row
-        row.pending_cancel_expires_at = self._now() + self._pending_cancel_ttl
+        row.pending_cancel_expires_at = self.now() + self._pending_cancel_ttl
         assert row.pending_cancel is not None
         return row.pending_cancel
 
     def _lives(self, row: Row) -> bool:
         return (
-            row.pending_cancel_expires_at is not None
-            and row.pending_cancel_expires_at > self._now()
+            row.pending_cancel_expires_at is not None and row.pending_cancel_expires_at > self.now()
         )
 
     def _is_full(self) -> bool:
@@ -363,7 +370,7 @@ class MemoryRuns(MemoryTraces):
                 usage=as_json(end.usage),
                 stop=as_json(end.stop),
                 active_seconds=end.active_seconds,
-                finished_at=self._now(),
+                finished_at=self.now(),
                 worker_id=None,
                 cancel_request=cancel_request,
             ),

@@ -73,6 +73,7 @@ class MemoryThreads:
             if message.message_id == answer.message_id:
                 if message.request_hash != answer.request_hash:
                     raise IdempotencyMismatchError
+                self._runs.erased.discard(RunKey(tenant, message.run_id or ""))
                 return False
         of_tenant = (all_ for (owner, _), all_ in self._messages.items() if owner == tenant)
         if any(message.run_id == answer.run_id for all_ in of_tenant for message in all_):
@@ -101,8 +102,11 @@ class MemoryThreads:
         await asyncio.sleep(0)
         found = []
         for message in self._messages.get((tenant, thread_id), []):
-            run = await self._runs.get(RunKey(tenant, message.run_id or ""))
-            found.append(replace(message, content=None, status=run.status if run else None))
+            key = RunKey(tenant, message.run_id or "")
+            erased = key in self._runs.erased
+            run = None if erased else await self._runs.get(key)
+            status = run.status if run else None
+            found.append(replace(message, content=None, status=status, erased=erased))
         return found
 
     async def contents(
@@ -122,6 +126,20 @@ class MemoryThreads:
             if texts:
                 said[message.message_id] = "\n\n".join(texts)
         return said
+
+    async def that_called(
+        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
+    ) -> Sequence[str]:
+        await asyncio.sleep(0)
+        found = []
+        for message in self._messages.get((tenant, thread_id), []):
+            run = await self._runs.get(RunKey(tenant, message.run_id or ""))
+            if message.message_id in message_ids and run is not None:
+                given = (run.result or {}).get("outputs", {}).get(message.ends[0], {})
+                said = given.get("result", {}).get("messages", [])
+                if any(one["role"] == "tool" for one in said):
+                    found.append(message.message_id)
+        return found[::-1][:limit]
 
 
 def _place(cursor: str) -> int:

@@ -1,6 +1,6 @@
 """An implementation of the ports of ``app.runs``, whichever it is."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -27,6 +27,8 @@ class Ports:
     runs: RunStore
     journal: JournalStore
     workers: WorkerStore
+    lose: Callable[[], Awaitable[None]]
+    """Put the runs back into the queue whose workers never beat; none of them has to wait."""
 
     async def claimed(self, run_id: str = "case-1", worker_id: str = "w1") -> Run:
         return (await self.runs.accept(new_run(run_id), worker_id=worker_id)).run
@@ -51,4 +53,10 @@ async def in_memory(limits: StoreLimits = NO_LIMITS) -> AsyncIterator[Ports]:
         max_pending_cancels=limits.max_pending_cancels,
         max_queued=limits.max_queued,
     )
-    yield Ports(store, store, store)
+
+    async def lose() -> None:
+        for worker_id in {run.worker_id for row in store.rows.values() if (run := row.run)}:
+            if worker_id is not None:
+                store.lose(worker_id)
+
+    yield Ports(store, store, store, lose)

@@ -48,6 +48,7 @@ class ServiceProcess:
         name: str = "service",
     ) -> None:
         self._serves = command == "serve"
+        self._executes = "--no-worker" not in options  # otherwise ready only beside a worker
         env = {**QUICK, **(settings or {}), "DATABASE_URL": database_url}
         self.child = ChildProcess.service(command, *options, env=env, name=name)
         self.url = ""
@@ -68,7 +69,7 @@ class ServiceProcess:
         pattern = _LISTENS if self._serves else None
         if pattern is not None:
             self.url = await self._listening()
-            await self.child.ready(f"{self.url}/readyz")
+            await self.child.ready(f"{self.url}/{'readyz' if self._executes else 'healthz'}")
         else:
             await self._logged("process.open")
         return self

@@ -1,7 +1,7 @@
 """What a run says that it used, against what the provider of its models has counted."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import combinations
@@ -28,16 +28,21 @@ class _Call:
 
 
 def differences(
-    run: Mapping[str, Any], snapshot: Mapping[str, Any], arrivals: Sequence[Arrival]
+    run: Mapping[str, Any],
+    snapshot: Mapping[str, Any],
+    arrivals: Sequence[Arrival],
+    *,
+    step_of: Callable[[str], str] = lambda call_key: call_key.partition("/answer")[0],
 ) -> Iterator[str]:
     """Yield in what a run's usage, its trace and the provider's log contradict one another.
 
-    The prompt of every question holds ``<name of its step>``, as in ``<m/3>``.
+    The prompt of every question holds ``<name of its step>``, as in ``<m/3>``; ``step_of`` returns
+    that name for the key of a call.
     """
     calls = defaultdict[tuple[str, str], _Call](_Call)
     for node in snapshot["nodes"].values():
         if node["kind"] == "llm":
-            step = node["metadata"]["call_key"].partition("/answer")[0]
+            step = step_of(node["metadata"]["call_key"])
             calls[step, node["model"]].nodes.append(node)
     for arrival in arrivals:
         step = arrival.prompt.partition("<")[2].partition(">")[0]

@@ -8,13 +8,15 @@ may not arrive, and an outside world that writes down every call that reaches it
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from app.control.budget import Budget, Dimension
+from app.engine.approvals import Approvals, Question
 from app.engine.call import (
     AttemptError,
     CallFailedError,
@@ -41,6 +43,7 @@ from app.runs.run import (
 from app.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
+from tests.support.memory_approvals import MemoryApprovals
 from tests.support.seeded_loop import SeededLoop
 from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
 
@@ -61,6 +64,10 @@ class Work:
     repeatable: float = 0.7
     trouble: float = 0.3
     """The share of attempts that fail, hang, or ignore their cancellation."""
+    lanes: int = 0
+    """Side by side, each with ``calls`` calls that a person must approve; 0: none are asked for."""
+    patience: float = 5.0
+    """How many seconds a person may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,11 @@ class CallingNode:
         work, answers = self._works[context.run_id], list[Any]()
         self._outside.diary.note("step", key)
         context.keep(lambda: {"result": {"answers": list(answers)}})
+        if work.lanes:
+            async with asyncio.TaskGroup() as lanes:
+                for lane in range(work.lanes):
+                    lanes.create_task(self._lane(lane, key, work, context))
+            return ExecutionResult({"result": {"answers": answers}})
         for number in range(work.calls):
             call = _call(work, f"{context.run_id}/{number}")
             try:
@@ -142,6 +154,23 @@ class CallingNode:
             except (CallFailedError, OutcomeUnknownError) as failed:
                 answers.append({"error": type(failed).__name__})
         return ExecutionResult({"result": {"answers": answers}})
+
+    async def _lane(self, lane: int, key: RunKey, work: Work, context: FlowContext) -> None:
+        approvals = context.service(Approvals)
+        for number in range(work.calls):
+            path = context.path.call(lane, number)
+            question = Question(
+                subject="outside",
+                message="May it?",
+                arguments={"number": number},
+                schema=None,
+                timeout_seconds=work.patience,
+            )
+            decision = await approvals.decision(context, path, question)
+            if decision.approved:
+                call = replace(_call(work, path.text), key=path)
+                with suppress(CallFailedError, OutcomeUnknownError):
+                    await self._perform(call, key, work, context)
 
     async def _perform(self, call: CallSpec, key: RunKey, work: Work, context: FlowContext) -> Any:
         async def attempt() -> Reply:
@@ -183,6 +212,7 @@ class Process:
             catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
             supervisor=Supervisor(grace_seconds=CANCEL_GRACE_SECONDS),
             services={},
+            approvals=cluster.approvals,
             limits=executor_limits(max_runs=max_runs),
             clock=cluster.loop.time,
         )
@@ -192,6 +222,7 @@ class Process:
             store=cluster.database,
             executor=self.executor,
             interval_seconds=HEARTBEAT_SECONDS,
+            drain_seconds=60.0,
         )
         self.loops = Loops()
         self.closed = False
@@ -237,6 +268,7 @@ class Cluster:
     lost: float = 0.0
     database_type: type[Database] = Database
     line: type[Line] = Line
+    approvals_type: type[MemoryApprovals] = MemoryApprovals
     works: dict[str, Work] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -248,6 +280,7 @@ class Cluster:
         self.database = self.database_type(
             self.diary, Network(self.chance, slow=self.slow, lost=self.lost)
         )
+        self.approvals = self.approvals_type(self.database)
         self.outside = Outside(self.diary, self.seed)
         self.processes = [Process(name, self, max_runs=self.max_runs) for name in ("p1", "p2")]
         self.replica = RunService(self.database, None)
@@ -313,6 +346,7 @@ class Cluster:
         """Find the runs of processes that are gone."""
         while True:
             await asyncio.sleep(3)
+            self.approvals.wake_due()
             runs = [row.run for row in self.database.rows.values() if row.run is not None]
             for gone in {run.worker_id for run in runs if run.worker_id} - self.database.workers:
                 self.database.lose(gone)

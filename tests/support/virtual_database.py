@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -131,7 +131,7 @@ class Database(MemoryRuns):
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         return await self._travel(super().cancel(key, cancel_request))
 
-    async def claim(self, key: RunKey, worker_id: str) -> Run | None:
+    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
         return await self._travel(super().claim(key, worker_id))
 
     async def release(
@@ -143,6 +143,7 @@ class Database(MemoryRuns):
         counted: bool,
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
+        waits_for: Collection[str] = (),
     ) -> None:
         self.diary.note("release begun", run.key)
         if self.network.loses_the_answer():
@@ -155,6 +156,7 @@ class Database(MemoryRuns):
             counted=counted,
             events=events,
             pause_seconds=pause_seconds,
+            waits_for=waits_for,
         )
         await self._travel(back)
 

@@ -7,6 +7,8 @@ passed on. Pictures are kept with the run as artifacts.
 import base64
 import binascii
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from mcp.types import (
@@ -26,7 +28,15 @@ from app.tools.ports import ToolContext, ToolResult, failure
 MAX_PICTURES: Final = 10
 """Of one result; more are omitted."""
 _MAX_LINK_CHARS: Final = 2000
-_PNG = b"\x89PNG\r\n\x1a\n"
+_PICTURES: Final[Mapping[str, re.Pattern[bytes]]] = MappingProxyType(
+    {
+        "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+        "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+        "image/gif": re.compile(rb"GIF8[79]a"),
+        "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    }
+)
+"""How pictures of each media type that is kept begin."""
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -78,8 +88,9 @@ async def _kept(name: str, part: ImageContent, context: ToolContext) -> list[str
         data = base64.b64decode(part.data, validate=True)
     except (binascii.Error, ValueError):
         return ["a picture that cannot be decoded"]
-    if part.mime_type != "image/png" or not data.startswith(_PNG):
-        return ["a picture that is no PNG"]
+    beginning = _PICTURES.get(part.mime_type)
+    if beginning is None or not beginning.match(data):
+        return ["a picture that is no PNG, JPEG, GIF or WebP"]
     if context.artifacts is None:
         return ["a picture, since this run keeps no files"]
     if len(data) > context.artifacts.max_bytes:

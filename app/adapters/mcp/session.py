@@ -33,6 +33,7 @@ from mcp.types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from app.adapters.mcp.checked_stream import CheckedTransport
 from app.adapters.mcp.config import ServerConfig
 from app.adapters.mcp.http import READING, Reading, http_client
 from app.adapters.mcp.listing import MAX_TOOLS, ServerTool, usable_tools
@@ -200,7 +201,7 @@ class Session:
             stdio_transport(config, self.end) if config.command else _http_transport(config)
         )
         return Client(
-            transport,
+            CheckedTransport(config.name, transport),
             client_info=Implementation(name="caseworker", version="1"),
             message_handler=self._heard,
             cache=None,

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.quotas import admission_of
 from app.adapters.postgres.rows import (
     call_from_row,
     call_to_json,
@@ -28,21 +29,24 @@ from app.adapters.postgres.run_statements import (
     COUNT_PENDING,
     COUNT_QUEUED,
     DROP_EXPIRED,
-    FINISH_QUEUED,
+    FINISH_UNOWNED,
     LOCK_KEY,
+    OVERDUE,
     REQUEST_CANCEL,
 )
-from app.adapters.postgres.tables import JOURNAL_COLUMNS, calls, events, of_run, runs
+from app.adapters.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
 from app.adapters.postgres.taking_over import take_over
+from app.control.stops import DeadlineExceededError
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
     RunConflictError,
     TooManyPendingCancelsError,
 )
-from app.runs.outcome import cancelled_while_queued
+from app.runs.outcome import cancelled_while_queued, stopped_while_queued
 from app.runs.ports import Accepted, CancelStatus
-from app.runs.run import CallRecord, CancelRequest, NewRun, Run, RunKey, RunStatus
+from app.runs.quotas import Quota
+from app.runs.run import CallRecord, CancelRequest, FinishRun, NewRun, Run, RunKey, RunStatus
 
 CANCEL_CHANNEL = "caseworker_cancel"
 """Where workers hear at once of a cancel request; their heartbeats find those they missed."""
@@ -62,11 +66,13 @@ class StoreLimits:
     max_pending_cancels: int
     """Per tenant: cancel requests for runs that do not exist."""
     max_queued: int | None = None
+    quota: Quota
+    """Of tenants that have none of their own."""
     accept_timeout_seconds: float
 
 
 async def accept_in(
-    connection: AsyncConnection, new: NewRun, *, worker_id: str | None, max_queued: int | None
+    connection: AsyncConnection, new: NewRun, *, worker_id: str | None, limits: StoreLimits
 ) -> Accepted:
     """Store a run in this transaction, or return the one that the same request made before.
 
@@ -74,12 +80,16 @@ async def accept_in(
         RunConflictError: the id, or the pair of id and key, belongs to another request.
         IdempotencyMismatchError: the key was used with another body.
         QueueFullError: too many runs are queued.
+        QuotaExceededError: the tenant may have no further run now.
         SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`take_over`.
     """
     if new.idempotency_key is not None:
         earlier = await _earlier_by_key(connection, new)
         if earlier is not None:
             return Accepted(earlier, created=False)
+    admission = await admission_of(connection, new, limits.quota)
+    if admission is not None and not admission.may_begin:
+        worker_id = None
     document = dump([new_run_to_json(new, worker_id)])
     row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
@@ -88,13 +98,17 @@ async def accept_in(
     if new.request.source is not None:
         await take_over(connection, new.key, new.request.source)
     if run.cancel_request is not None:
-        await _cancel_queued(connection, run, run.cancel_request)
+        await _cancel_unowned(connection, run, run.cancel_request)
         run = await read_run(connection, new.key)
-    elif worker_id is None and max_queued is not None:
-        queued = await connection.exec_driver_sql(COUNT_QUEUED, (max_queued + 1,))
-        if queued.scalar_one() > max_queued:
+        return Accepted(run, created=True)
+    if worker_id is None and limits.max_queued is not None:
+        queued = await connection.exec_driver_sql(COUNT_QUEUED, (limits.max_queued + 1,))
+        if queued.scalar_one() > limits.max_queued:
             raise QueueFullError
-    return Accepted(run, created=True)
+    rate = None
+    if admission is not None:
+        rate = await admission.charge(connection, queued=worker_id is None)
+    return Accepted(run, created=True, rate=rate)
 
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
@@ -145,8 +159,8 @@ async def cancel_in(
         return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
     begun = await _begun_calls(connection, key)
-    if run.status is RunStatus.QUEUED:
-        await _cancel_queued(connection, run, first)
+    if run.status in (RunStatus.QUEUED, RunStatus.WAITING):
+        await _cancel_unowned(connection, run, first)
         run = await read_run(connection, key)
     else:
         await _notify(connection, key, first)
@@ -161,19 +175,36 @@ async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> 
         raise TooManyPendingCancelsError
 
 
-async def _cancel_queued(
+async def _cancel_unowned(
     connection: AsyncConnection, run: Run, cancel_request: CancelRequest
 ) -> None:
-    """Finish a run that no worker owns; its row is locked by this transaction."""
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
     finish = cancelled_while_queued(run, cancel_request, earlier, last_seq=last_seq)
+    await _finish_queued(connection, finish)
+
+
+async def halt_overdue(connection: AsyncConnection, limit: int) -> Sequence[RunKey]:
+    """Finish queued runs whose deadline has passed, at most so many."""
+    rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
+    for run in map(run_from_row, rows):
+        deadline = run.request.deadline or run.created_at
+        earlier = await journal_of(connection, run.key)
+        last_seq = await last_seq_of(connection, run.key)
+        stop = DeadlineExceededError(deadline)
+        finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
+        await _finish_queued(connection, finish)
+    return [RunKey(row["tenant_id"], row["run_id"]) for row in rows]
+
+
+async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> None:
+    """Finish a run that no worker owns; its row is locked by this transaction."""
     documents = (
         dump([finish_to_json(finish)]),
         dump([call_to_json(finish.key, finish.fence, record) for record in finish.calls]),
         dump([event_to_json(finish.key, finish.fence, record) for record in finish.events]),
     )
-    await connection.exec_driver_sql(FINISH_QUEUED, documents)
+    await connection.exec_driver_sql(FINISH_UNOWNED, documents)
 
 
 async def _notify(connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest) -> None:
@@ -196,8 +227,8 @@ async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRe
     """
     last = (
         select(*JOURNAL_COLUMNS)
-        .where(of_run(calls, key), calls.c.node["kind"].astext.in_(("llm", "tool")))
-        .order_by(calls.c.seq.desc())
+        .where(of_run(journal, key), journal.c.node["kind"].astext.in_(("llm", "tool")))
+        .order_by(journal.c.seq.desc())
         .limit(MAX_RECEIPT_CALLS)
     )
     rows = (await connection.execute(last)).mappings().all()
@@ -212,7 +243,7 @@ async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
 
 async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallRecord]:
     """Return the journal of a run, in the order of its CallNodes."""
-    query = select(*JOURNAL_COLUMNS).where(of_run(calls, key)).order_by(calls.c.seq)
+    query = select(*JOURNAL_COLUMNS).where(of_run(journal, key)).order_by(journal.c.seq)
     return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
 

@@ -27,7 +27,7 @@ class PostgresArtifacts:
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
         """Keep a file; the lock on the run's row keeps its owner and its end from changing."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):
                 return Kept.LOST
             standing = await _standing(connection, key, new)
@@ -52,7 +52,7 @@ class PostgresArtifacts:
             .where(of_run(runs, key), runs.c.request.is_not(None))
             .order_by(artifacts.c.created_at, artifacts.c.name)
         )
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, key.tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
         if not rows:
             return None
@@ -67,7 +67,7 @@ class PostgresArtifacts:
             artifacts.c.name == artifact.name,
             artifacts.c.sha256 == artifact.sha256,
         )
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, key.tenant) as connection:
             found: bytes | None = await connection.scalar(piece)
         return found
 
@@ -75,7 +75,7 @@ class PostgresArtifacts:
 async def _owns(connection: AsyncConnection, key: RunKey, fence: int) -> bool:
     """Lock the run's row if the run is owned under this fence and has not ended."""
     owned = select(runs.c.run_id).where(
-        of_run(runs, key), runs.c.fence == fence, runs.c.status.in_(("running", "waiting"))
+        of_run(runs, key), runs.c.fence == fence, runs.c.status == "running"
     )
     return await connection.scalar(owned.with_for_update(key_share=True)) is not None
 

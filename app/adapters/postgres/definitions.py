@@ -87,7 +87,7 @@ class PostgresDefinitions:
     async def add(self, new: NewDefinition) -> Registered:
         """Store a definition as the next version of its name."""
         try:
-            async with transaction(self._engines.work) as connection:
+            async with transaction(self._engines.work, new.tenant) as connection:
                 return await _add(connection, new)
         except IntegrityError as error:
             if "graphs_edges_say_their_channel" not in str(error.orig):
@@ -97,19 +97,19 @@ class PostgresDefinitions:
 
     async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
         """Return a definition."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             return (await _definitions(connection, tenant, [ref])).get(ref)
 
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
         """Return those of some definitions that exist, or refuse before any is read."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             return await _definitions(connection, tenant, wanted, max_bytes)
 
     async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
         """Return those of some definitions that exist."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             return (await _heads_of(connection, tenant, wanted)).keys()
 
     async def find(
@@ -122,7 +122,7 @@ class PostgresDefinitions:
         if cursor is not None:
             query = query.where(definitions.c.name > decode_cursor(cursor, _name_in))
         query = query.order_by(definitions.c.name, definitions.c.version.desc())
-        return await self._page(query, limit, lambda last: last.name)
+        return await self._page(tenant, query, limit, lambda last: last.name)
 
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
@@ -132,11 +132,11 @@ class PostgresDefinitions:
         if cursor is not None:
             query = query.where(definitions.c.version < decode_cursor(cursor, _version_in))
         query = query.order_by(definitions.c.version.desc())
-        return await self._page(query, limit, lambda last: last.version)
+        return await self._page(tenant, query, limit, lambda last: last.version)
 
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:
         """Delete a version, or without one all versions under the name."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             await _lock(connection, tenant)
             versions = select(definitions.c.version).where(_live(tenant, ref.kind, ref.name))
             live = set((await connection.scalars(versions)).all())
@@ -151,9 +151,13 @@ class PostgresDefinitions:
             await connection.execute(update(definitions).where(gone).values(emptied))
 
     async def _page(
-        self, query: Select[Any], limit: int, place: Callable[[DefinitionVersion], Any]
+        self,
+        tenant: str,
+        query: Select[Any],
+        limit: int,
+        place: Callable[[DefinitionVersion], Any],
     ) -> DefinitionPage:
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             heads = [_head(row) for row in await connection.execute(query.limit(limit + 1))]
         page = heads[:limit]
         return DefinitionPage(page, encode_cursor(place(page[-1])) if len(heads) > limit else None)

@@ -1,7 +1,9 @@
 """Jobs of the queue, deferred in our own transactions: runs for whichever worker is free."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import procrastinate
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
@@ -14,6 +16,19 @@ from app.runs.run import RunKey
 
 EXECUTE = "execute_run"
 QUEUE = "runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceJob:
+    """A job that executes no run: it wakes a process to do what is due by a row of its own."""
+
+    queue: str
+    task: str
+    lock: str
+    """While a job with it waits, another one is not added."""
+    arguments: Mapping[str, Any]
+    at: datetime | None
+    """When it may be taken; None is now."""
 
 
 class QueueDispatch:
@@ -37,6 +52,23 @@ class QueueDispatch:
             return
         for job in jobs:
             await self._defer(connection, [job])
+
+    async def defer_job(self, connection: AsyncConnection, job: ServiceJob) -> None:
+        """Defer a job, unless there is one like it.
+
+        Raises:
+            StoreUnavailableError: the database went away.
+        """
+        deferred = Job(
+            id=None,
+            queue=job.queue,
+            lock=None,
+            queueing_lock=job.lock,
+            task_name=job.task,
+            task_kwargs=dict(job.arguments),
+            scheduled_at=job.at,
+        )
+        await self._defer(connection, [deferred])
 
     async def _defer(self, connection: AsyncConnection, jobs: list[Job]) -> bool:
         """Defer jobs in one statement; False, and nothing done, if one of them waits already."""

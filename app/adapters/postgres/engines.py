@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from sqlalchemy import text
@@ -115,9 +115,21 @@ def open_engines(url: str, sizes: PoolSizes) -> Engines:
     )
 
 
+AS_TENANT = """
+SELECT set_config('caseworker.tenant', %s, true), (
+    SELECT set_config('role', 'caseworker_tenant', true)
+    FROM pg_class WHERE oid = 'runs'::regclass AND relforcerowsecurity
+)
+"""
+"""Until the transaction ends, see the rows of one tenant only, whatever the statements say.
+
+Where the role could not be made, the statements alone keep tenants apart.
+"""
+
+
 @asynccontextmanager
-async def transaction(pool: Pool) -> AsyncIterator[AsyncConnection]:
-    """Open a transaction that commits when the block ends.
+async def transaction(pool: Pool, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
+    """Open a transaction that commits when the block ends; with a ``tenant``, on its rows alone.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If it
@@ -125,6 +137,10 @@ async def transaction(pool: Pool) -> AsyncIterator[AsyncConnection]:
     """
     try:
         async with pool.begin() as connection:
+            if tenant is not None:
+                raw = await connection.get_raw_connection()
+                driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
+                await driver.execute(AS_TENANT, (tenant,), prepare=True)
             yield connection
     except OSError as error:  # a TimeoutError among them
         raise StoreUnavailableError from error

@@ -36,8 +36,9 @@ from app.adapters.postgres.write_documents import (
     events_of,
 )
 from app.runs.errors import StoreUnavailableError
-from app.runs.ports import FinishResult, JournalWrite, Permission, RunNotifier
-from app.runs.run import TERMINAL, FinishRun, NewRun, RunKey, RunStatus
+from app.runs.notifying import RunNotifier
+from app.runs.ports import FinishResult, JournalWrite, Permission
+from app.runs.run import FinishRun, NewRun, RunKey, RunStatus
 
 LOCK_MS = 200
 """How long a batch waits for a row that somebody is just inserting; other locks it passes over."""
@@ -105,8 +106,10 @@ class PostgresJournal:
     its run makes no other before it is answered.
     """
 
-    def __init__(self, url: str, patience: Patience) -> None:
+    def __init__(self, url: str, patience: Patience, *, tenants_wait: bool = False) -> None:
+        """Connect to ``url``; ``tenants_wait``: every tenant may have only so many runs at once."""
         self._url = url
+        self._tenants_wait = tenants_wait
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
         """Notified of every run of which events were written here, or that has ended here."""
@@ -167,7 +170,7 @@ class PostgresJournal:
         """Finish a run with one guarded update."""
         finished = cast("FinishResult", await self._submit(finish))
         self.notifier.notify(finish.key)
-        return finished
+        return replace(finished, frees_place=finished.frees_place or self._tenants_wait)
 
     async def _submit(self, write: JournalWrite | FinishRun) -> OwnersAnswer:
         rows = await as_rows(write)
@@ -307,21 +310,23 @@ def _finish_result(
     """Return what became of a finish; one that was written before is known by its very seconds."""
     asking = finish.key, finish.fence
     if asking in finished:
-        return FinishResult(done=True, finished_at=finished[asking]["finished_at"])
-    row = states.get(asking)
-    if row is None:
+        row = finished[asking]
+        frees_place = row["frees_place"]
+        return FinishResult(done=True, finished_at=row["finished_at"], frees_place=frees_place)
+    state = states.get(asking)
+    if state is None:
         return FinishResult(done=False)
-    if _has_no_owner(row):
-        same = row["status"] == finish.status and row["active_seconds"] == finish.active_seconds
-        return FinishResult(done=same, finished_at=row["finished_at"] if same else None)
-    cancel_request = cancel_request_from_row(row)
+    if _has_no_owner(state):
+        same = state["status"] == finish.status and state["active_seconds"] == finish.active_seconds
+        return FinishResult(done=same, finished_at=state["finished_at"] if same else None)
+    cancel_request = cancel_request_from_row(state)
     if cancel_request is not None and finish.status is not RunStatus.CANCELLED:
         return FinishResult(done=False, cancel_request=cancel_request)
     return Later.LATER
 
 
 def _has_no_owner(row: Row) -> bool:
-    return row["status"] in TERMINAL or row["status"] == RunStatus.QUEUED
+    return bool(row["status"] != RunStatus.RUNNING)
 
 
 def _owners(asked: Iterable[Ownership]) -> str:

@@ -9,8 +9,10 @@ from importlib.resources import files
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from app.adapters.postgres.engines import Pool, transaction
@@ -19,7 +21,21 @@ LOCK = 0x43617365
 """The advisory lock that lets one process migrate at a time."""
 
 
-class UnknownRevisionError(Exception):
+class MigrationError(Exception):
+    """The database cannot be migrated now; the message says what to do."""
+
+
+class TableLockedError(MigrationError):
+    """Somebody held a table for longer than a migration waits, or waited for it in turn."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a migration waited for a table that is locked, and changed nothing of it: end the"
+            " transaction that holds it, or wait for its end, and migrate again"
+        )
+
+
+class UnknownRevisionError(MigrationError):
     """The database was migrated by other code than this; the message says what to do."""
 
     def __init__(self, revision: str) -> None:
@@ -34,6 +50,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Raises:
         UnknownRevisionError: the database is at a revision that is none of ours.
+        TableLockedError: a table was locked; the revisions before that one are done.
         sqlalchemy.exc.OperationalError: the database does not answer.
     """
     _migrate(url, command.upgrade, revision)
@@ -65,11 +82,17 @@ def _migrate(url: str, migration: Callable[[Config, str], None], revision: str) 
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
         connection.commit()
         unknown = _revisions_of(connection) - _ours().known
+        connection.commit()  # or all revisions would be one transaction, with the locks of all
         if unknown:
             raise UnknownRevisionError(max(unknown))
         config = _config()
         config.attributes["connection"] = connection
-        migration(config, revision)
+        try:
+            migration(config, revision)
+        except OperationalError as error:
+            if isinstance(error.orig, LockNotAvailable | DeadlockDetected):
+                raise TableLockedError from None
+            raise
         connection.commit()
 
 

@@ -11,10 +11,19 @@ from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping
 
+from app.adapters.postgres.brief import (
+    brief_call,
+    brief_event,
+    brief_once,
+    brief_request,
+    whole_event,
+)
 from app.control.budget import Budget
+from app.engine.ports import HASH_CHARS
 from app.nodes.chat import ChatInput
 from app.nodes.nesting import DefinitionKind
 from app.runs.errors import InvalidRunError
+from app.runs.quotas import Queueing
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -44,10 +53,10 @@ _LIMITS = tuple(Budget.__dataclass_fields__)
 
 _RUN_COLUMNS = (
     *("created_at", "request_hash", "idempotency_key", "started_at", "finished_at", "attempts"),
-    *("fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
+    *("losses", "fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
 )
 _CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
-_EVENT_COLUMNS = tuple(EventRecord.__dataclass_fields__.keys() - {"once_key"})
+_EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
 """The fields whose columns have their names and hold them as they are."""
 
 _MAYBE_UNSTORABLE = re.compile(
@@ -109,6 +118,8 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
     stored = {name: getattr(request, name) for name in _REQUEST}
     stored["budget"] = {name: _plain(getattr(request.budget, name)) for name in _LIMITS}
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
+    if request.start_at is not None:
+        stored["start_at"] = request.start_at.isoformat()
     if (source := request.source) is not None:
         stored["source"] = {"run_id": source.run_id, "until": source.until}
     if request.chat is not None:
@@ -126,11 +137,13 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
     deadline, ref, source = stored["deadline"], stored.get("graph_ref"), stored.get("source")
+    start_at = stored.get("start_at")
     read = {
         "kind": RunKind(stored["kind"]),
         "expected_tools": tuple(stored["expected_tools"]),
         "budget": Budget(**limits),
         "deadline": datetime.fromisoformat(deadline) if deadline else None,
+        "start_at": datetime.fromisoformat(start_at) if start_at else None,
         "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(stored["kind"]))
         if ref
         else None,
@@ -150,6 +163,11 @@ def run_from_row(row: Row) -> Run:
         request=request_from_json(row["request"]),
         metadata=row["metadata"] or {},
         cancel_request=cancel_request_from_row(row),
+        queueing=Queueing(
+            priority=row["priority"],
+            concurrency_key=row["concurrency_key"],
+            concurrency_limit=row["concurrency_limit"] or 1,
+        ),
         **{name: row[name] for name in _RUN_COLUMNS},
     )
 
@@ -169,6 +187,7 @@ def claimed_run(new: NewRun, worker_id: str, created_at: datetime) -> Run:
         attempts=1,
         fence=1,
         worker_id=worker_id,
+        queueing=new.queueing,
     )
 
 
@@ -191,7 +210,7 @@ def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
     """Return a run to insert, claimed for a worker or for none."""
-    return {
+    row = {
         "tenant_id": new.key.tenant,
         "run_id": new.key.run_id,
         "kind": new.request.kind.value,
@@ -201,7 +220,26 @@ def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
         "metadata": new.metadata,
         "worker_id": worker_id,
         "claimed": worker_id is not None,
+        **_queueing(new),
     }
+    if new.request.start_at is not None:
+        row["start_at"] = new.request.start_at.isoformat()
+    if new.webhook is not None:
+        row["webhook"] = {"url": new.webhook.url, "events": new.webhook.events}
+    return row
+
+
+def _queueing(new: NewRun) -> dict[str, Any]:
+    """Return the columns by which a run waits for others, where it says anything about that."""
+    columns: dict[str, Any] = {}
+    if new.request.deadline is not None:
+        columns["deadline"] = new.request.deadline.isoformat()
+    if new.queueing.priority:
+        columns["priority"] = new.queueing.priority
+    if new.queueing.concurrency_key is not None:
+        columns["concurrency_key"] = new.queueing.concurrency_key
+        columns["concurrency_limit"] = new.queueing.concurrency_limit
+    return columns
 
 
 def finish_to_json(finish: FinishRun) -> dict[str, Any]:
@@ -221,18 +259,20 @@ def finish_to_json(finish: FinishRun) -> dict[str, Any]:
 
 def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
     """Return a row of ``calls``, with the fence under which it is written."""
-    return {
+    row = {
         **key_to_json(key, fence),
         "seq": int(record.node_id[1:]),
         "status": record.node["status"],
         "call_key": record.call_key,
         "request_hash": record.request_hash,
-        "charge": record.charge,
         "outcome": record.outcome,
         "value": _text_of(record.value),
-        "node": record.node,
-        "request": record.request,
+        "request": brief_request(record.request),
     }
+    brief = brief_call(record)
+    if brief is None:
+        return {**row, "charge": record.charge, "node": record.node}
+    return {**row, "brief": brief}
 
 
 def _text_of(value: Any) -> str | None:
@@ -243,8 +283,10 @@ def _text_of(value: Any) -> str | None:
 
 
 def call_from_row(row: Row) -> CallRecord:
-    """Return the journal entry that a row of ``calls`` holds, its request where that was asked."""
-    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
+    """Return the journal entry in a row of ``journal``, with its request where that was asked."""
+    known = {name: row[name] for name in _CALL_COLUMNS}
+    known["request_hash"] = row["request_hash"][:HASH_CHARS]  # there are rows with all of it
+    return CallRecord(**known, request=row.get("request"))
 
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
@@ -253,17 +295,23 @@ def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any
         **key_to_json(key, fence),
         "seq": record.seq,
         "ts": record.ts.isoformat(),
-        "type": record.type,
         "step_id": record.step_id,
         "node_id": record.node_id,
-        "data": record.data,
     }
-    return row if record.once_key is None else {**row, "once_key": record.once_key}
+    brief = brief_event(record)
+    if brief is None:
+        row |= {"type": record.type, "data": record.data}
+    else:
+        row["type"], row["brief"] = brief
+    if record.once_key is not None:
+        row["once_key"] = brief_once(record)
+    return row
 
 
 def event_from_row(row: Row) -> EventRecord:
     """Return the event that a row of ``events`` holds."""
-    return EventRecord(**{name: row[name] for name in _EVENT_COLUMNS})
+    kind, data = whole_event(row)
+    return EventRecord(type=kind, data=data, **{name: row[name] for name in _EVENT_COLUMNS})
 
 
 def _plain(limit: int | float | Decimal | None) -> int | float | str | None:

@@ -8,8 +8,13 @@ Runs are looked up one by one, by LATERAL: in a join the planner, which knows no
 a batch, reads the whole of a table that was small when it made its plan.
 """
 
-OWNED = "('running', 'waiting')"
+from app.adapters.postgres.webhooks import ANNOUNCE_FINISHED
+
+OWNED = "('running')"
 """The statuses of a run that has an owner."""
+
+UNOWNED = "('queued', 'waiting')"
+"""The statuses of a run that has not ended and that nobody owns."""
 
 _TERMINAL = "('completed', 'failed', 'halted', 'cancelled')"
 
@@ -20,26 +25,33 @@ _CANCEL_REQUEST = "runs.cancel_requested_at, runs.cancel_requested_by, runs.canc
 _INSERT = """
 INSERT INTO runs (
     tenant_id, run_id, kind, request, request_hash, idempotency_key, metadata, created_at,
+    priority, concurrency_key, concurrency_limit, deadline, webhook,
     status, fence, attempts, worker_id, queued_at, claimed_at, started_at
 )
 SELECT tenant_id, run_id, kind, request, request_hash, idempotency_key, metadata, now.at,
+    coalesce(priority, 0), concurrency_key, concurrency_limit, deadline, webhook,
     CASE WHEN claimed THEN 'running' ELSE 'queued' END, claimed::integer, claimed::integer,
-    worker_id, CASE WHEN NOT claimed THEN now.at END,
+    worker_id, CASE WHEN NOT claimed THEN greatest(now.at, start_at) END,
     CASE WHEN claimed THEN now.at END, CASE WHEN claimed THEN now.at END
 FROM json_to_recordset(%s::json) AS new(
     tenant_id text, run_id text, kind text, request jsonb, request_hash text,
-    idempotency_key text, metadata jsonb, worker_id text, claimed boolean
+    idempotency_key text, metadata jsonb, worker_id text, claimed boolean,
+    priority smallint, concurrency_key text, concurrency_limit integer, deadline timestamptz,
+    webhook jsonb, start_at timestamptz
 ), (SELECT clock_timestamp() AS at) AS now
 """
 
 ACCEPT_NEW = f"""{_INSERT}
-WHERE idempotency_key IS NULL
-    OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0))
+WHERE concurrency_key IS NULL
+    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)
+    AND (idempotency_key IS NULL
+    OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
 ON CONFLICT DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
 """Insert runs. One that is not returned met something and is accepted by itself: its id existed,
-as a run or as a pending cancel, its key did, or somebody holds :data:`LOCK_KEY` on the key.
+as a run or as a pending cancel, its key did, somebody holds :data:`LOCK_KEY` on the key, or it may
+have to wait for other runs of its tenant.
 
 The rows come sorted: two processes that insert the same ids must not wait for one another.
 """
@@ -70,7 +82,10 @@ ACCEPT_ONE = f"""{_INSERT}
 ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     kind = excluded.kind, request = excluded.request, request_hash = excluded.request_hash,
     idempotency_key = excluded.idempotency_key, metadata = excluded.metadata,
-    created_at = excluded.created_at, pending_cancel_expires_at = NULL, {_SET_BY_PENDING}
+    created_at = excluded.created_at, pending_cancel_expires_at = NULL,
+    webhook = excluded.webhook, priority = excluded.priority,
+    concurrency_key = excluded.concurrency_key, concurrency_limit = excluded.concurrency_limit,
+    deadline = excluded.deadline, {_SET_BY_PENDING}
 WHERE runs.request IS NULL
 RETURNING runs.*
 """
@@ -125,20 +140,20 @@ SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' LIMIT %s) queued
 _CALLS = """json_to_recordset(%s::json) AS c(
         tenant_id text, run_id text, fence integer, seq integer, status text, call_key text,
         request_hash text, charge jsonb, outcome text, value text, node jsonb,
-        request json
+        brief json, request json
     )"""
 
 _WRITE_CALLS = """
     INSERT INTO calls (
         tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node,
-        request
+        brief, request
     )
     SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value::json,
-        node, request
+        node, brief, request
     FROM {calls}
     ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET
         status = excluded.status, charge = excluded.charge, outcome = excluded.outcome,
-        value = excluded.value, node = excluded.node,
+        value = excluded.value, node = excluded.node, brief = excluded.brief,
         request = coalesce(calls.request, excluded.request),
         call_key = coalesce(calls.call_key, excluded.call_key),
         request_hash = CASE WHEN calls.call_key IS NULL THEN excluded.request_hash
@@ -155,7 +170,7 @@ SPENT = """
         SELECT part.dimension, CASE WHEN bool_or(jsonb_typeof(part.amount) = 'string')
             THEN to_jsonb(sum((part.amount #>> '{}')::numeric)::text)
             ELSE to_jsonb(sum((part.amount #>> '{}')::numeric)) END AS amount
-        FROM calls, jsonb_each(charge) AS part(dimension, amount)
+        FROM journal, jsonb_each(charge) AS part(dimension, amount)
         WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
         GROUP BY part.dimension
     ) AS spent"""
@@ -167,15 +182,17 @@ it ended; a node that was stored before anything was noted of it gets its key la
 
 _EVENTS = """json_to_recordset(%s::json) AS n(
         tenant_id text, run_id text, fence integer, seq integer, ts timestamptz, type text,
-        step_id text, node_id text, data jsonb, once_key text
+        step_id text, node_id text, data jsonb, brief text, once_key text
     )"""
 
 _WRITE_EVENTS = """
-    INSERT INTO events (tenant_id, run_id, seq, ts, type, step_id, node_id, data, once_key)
-    SELECT tenant_id, run_id, seq, ts, type, step_id, node_id, data, once_key
+    INSERT INTO events (tenant_id, run_id, seq, ts, type, step_id, node_id, data, brief, once_key)
+    SELECT tenant_id, run_id, seq, ts, type, step_id, node_id, data, brief, once_key
     FROM {events}
-    ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET data = excluded.data
-    WHERE excluded.data ? 'text_of' AND NOT events.data ? 'text_of'
+    ON CONFLICT (tenant_id, run_id, seq) DO UPDATE
+    SET type = excluded.type, data = excluded.data, brief = excluded.brief
+    WHERE (excluded.data ? 'text_of' OR excluded.type IN ('~p', '~k'))
+        AND NOT events.data ? 'text_of'
 """
 
 WRITE_EVENTS = _WRITE_EVENTS.format(events=_EVENTS)
@@ -195,6 +212,9 @@ def _written_by(owner: str) -> str:
 
 _ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
 
+_STATUS = "coalesce(runs.status, '')"
+"""The status where the primary key has to find the run: no partial index fits this."""
+
 _THAT_RUN = """runs.tenant_id = asked.tenant_id AND runs.run_id = asked.run_id
             AND runs.fence = asked.fence"""
 
@@ -202,7 +222,7 @@ JOURNAL = f"""
 WITH owned AS MATERIALIZED (
     SELECT run.* FROM {_ASKED}, LATERAL (
         SELECT runs.tenant_id, runs.run_id, runs.fence, {_CANCEL_REQUEST} FROM runs
-        WHERE {_THAT_RUN} AND runs.status IN {OWNED}
+        WHERE {_THAT_RUN} AND {_STATUS} IN {OWNED}
         FOR NO KEY UPDATE SKIP LOCKED
     ) run
 ), {_written_by("owned")}
@@ -227,7 +247,7 @@ WITH ended AS MATERIALIZED (
 ), locked AS MATERIALIZED (
     SELECT run.* FROM ended asked, LATERAL (
         SELECT runs.tenant_id, runs.run_id, runs.fence FROM runs
-        WHERE {_THAT_RUN} AND runs.status IN {statuses}
+        WHERE {_THAT_RUN} AND {_STATUS} IN {statuses}
             AND (runs.cancel_requested_at IS NULL OR asked.status = 'cancelled')
         FOR NO KEY UPDATE SKIP LOCKED
     ) run
@@ -238,19 +258,34 @@ WITH ended AS MATERIALIZED (
         cancel_delivered_at = coalesce(runs.cancel_delivered_at, e.delivered_at)
     FROM ended e JOIN locked USING (tenant_id, run_id, fence)
     WHERE runs.tenant_id = e.tenant_id AND runs.run_id = e.run_id AND runs.fence = e.fence
-    RETURNING runs.tenant_id, runs.run_id, runs.fence, runs.finished_at
-), {_written_by("finished")}, snapshots_written AS (
+    RETURNING runs.tenant_id, runs.run_id, runs.fence, runs.finished_at, runs.status, runs.webhook,
+        runs.reserved_cost_usd, coalesce((runs.usage->>'cost_usd')::numeric, 0) AS cost_usd,
+        (runs.created_at AT TIME ZONE 'UTC')::date AS day,
+        runs.concurrency_key IS NOT NULL OR EXISTS (
+            SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place
+), {_written_by("finished")}, charged AS (
+    SELECT tenant_id, day, sum(cost_usd) AS cost_usd, sum(reserved_cost_usd) AS reserved_usd
+    FROM finished WHERE reserved_cost_usd IS NOT NULL GROUP BY tenant_id, day
+), days AS MATERIALIZED (
+    SELECT d.tenant_id, d.day FROM quota_days d JOIN charged USING (tenant_id, day)
+    ORDER BY d.tenant_id, d.day FOR NO KEY UPDATE OF d
+), settled AS (
+    UPDATE quota_days d SET cost_usd = d.cost_usd + c.cost_usd,
+        reserved_usd = d.reserved_usd - c.reserved_usd
+    FROM charged c JOIN days USING (tenant_id, day)
+    WHERE d.tenant_id = c.tenant_id AND d.day = c.day
+), snapshots_written AS (
     INSERT INTO snapshots (tenant_id, run_id, snapshot)
     SELECT tenant_id, run_id, snapshot FROM ended JOIN finished USING (tenant_id, run_id, fence)
-)
-SELECT * FROM finished
+), {ANNOUNCE_FINISHED}
+SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
 """  # noqa: S608
 
 
 FINISH = _finish(OWNED)
 """Finish runs; one that is not returned is locked, is lost, or has been asked to stop."""
 
-FINISH_QUEUED = _finish("('queued')")
+FINISH_UNOWNED = _finish(UNOWNED)
 """Finish runs that nobody owns; their rows are locked by this transaction."""
 
 RUN_STATES = f"""
@@ -262,32 +297,41 @@ SELECT run.* FROM {_ASKED}, LATERAL (
 """  # noqa: S608
 """Return the state of runs that a statement passed over; one that is not returned is lost."""
 
-CLAIM = """
-UPDATE runs SET status = 'running', worker_id = %s, fence = fence + 1, attempts = attempts + 1,
-    claimed_at = now.at, started_at = coalesce(started_at, now.at)
-FROM (SELECT clock_timestamp() AS at) AS now
-WHERE tenant_id = %s AND run_id = %s AND status = 'queued' AND queued_at <= now.at
-RETURNING runs.*
+CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text)"
+"""Take the queued run that is next, or the one that is named, unless it has to wait.
+
+Next is a run of the tenant with the fewest running; of its runs the one with the highest priority,
+and of those the oldest. It waits until its time has come, and while its tenant or its concurrency
+key has as many running as it may.
 """
-"""Take a queued run, unless it has to wait: the time from which it may be begun is in the row."""
 
 RELEASE = f"""
-UPDATE runs SET status = 'queued', worker_id = NULL, attempts = attempts - %s,
+UPDATE runs SET status = 'queued', worker_id = NULL,
+    attempts = attempts - (NOT counted)::integer, losses = losses + counted::integer,
     queued_at = clock_timestamp() + make_interval(secs => %s::float8), active_seconds = %s
+FROM (SELECT %s::boolean AS counted) AS attempt
 WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
-RETURNING queued_at
+RETURNING status, queued_at
 """  # noqa: S608
 
 _PAUSE = """make_interval(secs => CASE
         WHEN runs.cancel_requested_at IS NOT NULL THEN 0
-        WHEN runs.attempts < 2 OR runs.attempts >= %(max_attempts)s THEN 0
-        ELSE least(5 * 6.0 ^ (runs.attempts - 2), 300)
+        WHEN judged.losses < 2 OR judged.losses >= %(max_attempts)s THEN 0
+        ELSE least(5 * 6.0 ^ (judged.losses - 2), 300)
     END)"""
-"""How long a run waits that was lost: not at first, then 5, 30, 180 and at most 300 seconds."""
+"""How long a run waits that was lost again and again without getting on: not at first, then 5, 30,
+180 and at most 300 seconds."""
+
+_ENDED = """(
+        SELECT count(DISTINCT call_key)::integer FROM journal
+        WHERE journal.tenant_id = runs.tenant_id AND journal.run_id = runs.run_id
+            AND outcome = 'result' AND NOT coalesce(node -> 'metadata' ? 'taken_over', false)
+    )"""
+"""How many calls and steps of a run have brought a result; one that is made again counts once."""
 
 TAKE_LOST = f"""
 WITH lost AS MATERIALIZED (
-    SELECT tenant_id, run_id FROM runs
+    SELECT tenant_id, run_id, losses, ended_calls, {_ENDED} AS ended FROM runs
     WHERE status IN {OWNED} AND (
         worker_id = ANY(%(dead)s)
         OR (claimed_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
@@ -295,27 +339,46 @@ WITH lost AS MATERIALIZED (
     )
     ORDER BY claimed_at LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
+), judged AS (
+    SELECT tenant_id, run_id, ended,
+        CASE WHEN ended > ended_calls THEN 0 ELSE losses + 1 END AS losses
+    FROM lost
 )
 UPDATE runs SET status = 'queued', worker_id = NULL,
+    losses = judged.losses, ended_calls = judged.ended,
     queued_at = clock_timestamp() + {_PAUSE},
     active_seconds = runs.active_seconds + greatest(0, extract(epoch FROM
         coalesce((SELECT beat_at FROM workers w WHERE w.worker_id = runs.worker_id),
                  runs.claimed_at) - runs.claimed_at))
-FROM lost WHERE runs.tenant_id = lost.tenant_id AND runs.run_id = lost.run_id
+FROM judged WHERE runs.tenant_id = judged.tenant_id AND runs.run_id = judged.run_id
 RETURNING runs.tenant_id, runs.run_id, runs.queued_at
 """  # noqa: S608
 """Put the runs of dead workers back into the queue.
+
+A loss counts if the run has brought no further result since the loss before it; else the count of
+losses begins anew.
 
 A run whose worker has no row at all is left for as long as a silent worker would be: its process
 may just have come back, and have accepted the run before its next beat.
 """
 
 ADD_LATE = f"""
-UPDATE runs SET usage = %s::jsonb
-WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {_TERMINAL}
-RETURNING run_id
+WITH before AS MATERIALIZED (
+    SELECT coalesce((usage->>'cost_usd')::numeric, 0) AS cost_usd FROM runs
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s FOR NO KEY UPDATE
+), changed AS (
+    UPDATE runs SET usage = %(usage)s::jsonb FROM before
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND fence = %(fence)s
+        AND status IN {_TERMINAL}
+    RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day, reserved_cost_usd,
+        coalesce((usage->>'cost_usd')::numeric, 0) - before.cost_usd AS more_usd
+), charged AS (
+    UPDATE quota_days d SET cost_usd = d.cost_usd + c.more_usd FROM changed c
+    WHERE c.reserved_cost_usd IS NOT NULL AND d.tenant_id = c.tenant_id AND d.day = c.day
+)
+SELECT tenant_id FROM changed
 """  # noqa: S608
-"""Replace the usage of a finished run; its status and result stay."""
+"""Replace the usage of a finished run, also where its tenant is charged; the rest stays."""
 
 # -- reading -----------------------------------------------------------------------------------
 
@@ -324,64 +387,9 @@ SELECT runs.tenant_id, runs.run_id, {_CANCEL_REQUEST}
 FROM runs WHERE worker_id = %s AND status IN {OWNED}
 """  # noqa: S608
 
-FORGOTTEN = """
-SELECT tenant_id, run_id, queued_at FROM (
-    SELECT tenant_id, run_id, queued_at FROM runs
-    WHERE status = 'queued'
-        AND queued_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
-    ORDER BY queued_at LIMIT %(oldest)s
-) run LEFT JOIN LATERAL (
-    SELECT id FROM procrastinate_jobs
-    WHERE queueing_lock = run.tenant_id || '/' || run.run_id AND status = 'todo' LIMIT 1
-) job ON true
-WHERE job.id IS NULL LIMIT %(limit)s
+OVERDUE = """
+SELECT * FROM runs
+WHERE deadline <= clock_timestamp() AND status = 'queued' AND cancel_requested_at IS NULL
+ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 """
-"""Return queued runs that have no job. Jobs are taken in the order of their age, so such a run
-comes to be among the oldest at the latest when it is its turn; looking at those alone costs the
-same however many wait."""
-
-EVENTS = """
-SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
-    SELECT seq, ts, type, step_id, node_id, data FROM events
-    WHERE events.tenant_id = runs.tenant_id AND events.run_id = runs.run_id
-        AND seq > %(after)s::integer
-    ORDER BY seq LIMIT %(limit)s
-) e ON true
-WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request IS NOT NULL
-ORDER BY e.seq
-"""
-"""Return a run's status and its events as they are at one moment."""
-
-PAYLOADS = """
-SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
-    SELECT *, sum(
-        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
-    ) OVER (ORDER BY seq) AS bytes_so_far
-    FROM calls WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
-    AND (%s::text[] IS NULL OR call_key = ANY(%s::text[]))
-) call
-WHERE bytes_so_far <= %s ORDER BY seq
-"""
-"""Return the first calls of a run, with what they asked and what they got, up to so many bytes."""
-
-CONVERSATION = """
-WITH asked AS (
-    SELECT seq, request FROM calls
-    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
-        AND request IS NOT NULL
-        AND %(call_key)s IN (call_key, request -> 'after' ->> 'call_key')
-), named AS (
-    SELECT coalesce(message ->> 'reply_of', message ->> 'result_of') AS call_key
-    FROM asked, json_array_elements(request -> 'messages') AS message
-)
-SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
-    SELECT *, sum(
-        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
-    ) OVER (ORDER BY seq DESC) AS bytes_so_far
-    FROM calls WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
-        AND (seq IN (SELECT seq FROM asked) OR call_key IN (SELECT call_key FROM named))
-) call
-WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
-"""
-"""Return the calls of one conversation up to one of them, and the calls that their messages name,
-the last ones up to so many bytes."""
+"""Return queued runs whose deadline has passed, and lock them."""

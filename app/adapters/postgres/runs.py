@@ -1,31 +1,16 @@
 """The store of runs: accepting, cancelling, claiming and reading them."""
 
 import asyncio
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
-    Boolean,
     ColumnElement,
-    Select,
-    Subquery,
-    Text,
     and_,
-    cast,
-    func,
-    literal,
-    literal_column,
-    null,
-    or_,
     select,
-    tuple_,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.accept_and_cancel import (
@@ -35,43 +20,43 @@ from app.adapters.postgres.accept_and_cancel import (
     journal_of,
     last_seq_of,
 )
+from app.adapters.postgres.approvals import suspend_in
+from app.adapters.postgres.brief import whole_once
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
+from app.adapters.postgres.read_statements import CONVERSATION, EVENTS, PAYLOADS
+from app.adapters.postgres.retention import erase_in
 from app.adapters.postgres.rows import (
     call_from_row,
     call_to_json,
     claimed_run,
-    decode_cursor,
     dump,
     encode_cursor,
     event_from_row,
     event_to_json,
     run_from_row,
 )
+from app.adapters.postgres.run_listing import page_of, stoppable
 from app.adapters.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
-    CONVERSATION,
-    EVENTS,
-    PAYLOADS,
     RELEASE,
     SPENT,
     WRITE_CALLS,
     WRITE_EVENTS,
 )
-from app.adapters.postgres.tables import calls, events, of_run, runs, snapshots
+from app.adapters.postgres.tables import events, journal, of_run, runs, snapshots
 from app.runs.event_log import late_result
+from app.runs.notifying import Notification
 from app.runs.ports import (
     Accepted,
     CancelStatus,
     EventPage,
     LateResult,
-    Notification,
     Page,
     RunFilter,
     SpentSoFar,
-    json_of_text,
 )
 from app.runs.replay import charge_of
 from app.runs.run import (
@@ -82,27 +67,9 @@ from app.runs.run import (
     NewRun,
     Run,
     RunKey,
-    RunKind,
     RunStatus,
 )
 from app.trace.node import ATTEMPT
-
-_GRAPH = literal(["graph", "inputs", "chat"], ARRAY(Text))
-_WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
-_LEFT_OUT: dict[str, ColumnElement[Any]] = {
-    "request": _WITHOUT_GRAPH,
-    "result": null().label("result"),
-}
-_LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
-"""A page of runs would hold a page of graphs and results, which nobody looks at there."""
-
-_HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
-
-RUN_BYTES = 1000
-"""What a run takes on a page beside its metadata, about."""
-
-_PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
-"""What a run id may consist of, and more; nothing that the database would refuse."""
 
 
 @dataclass(slots=True)
@@ -122,7 +89,7 @@ class PostgresRuns:
             await other.wait()  # which of the two made the run is known when that one has ended
         elif worker_id is not None:
             with self._begun(new.key):
-                if new.request.source is None:
+                if new.request.source is None and self.limits.quota.is_unlimited:
                     return await self._accept_claimed(new, worker_id)
                 return await self._accept_alone(new, worker_id)
         return await self._accept_alone(new, worker_id)
@@ -151,12 +118,10 @@ class PostgresRuns:
 
     async def _accept_alone(self, new: NewRun, worker_id: str | None) -> Accepted:
         async with transaction(self.engines.work) as connection:
-            accepted = await accept_in(
-                connection, new, worker_id=worker_id, max_queued=self.limits.max_queued
-            )
+            accepted = await accept_in(connection, new, worker_id=worker_id, limits=self.limits)
             run = accepted.run
             if accepted.created and run.status is RunStatus.QUEUED:
-                await self.dispatch.defer(connection, {new.key: None})
+                await self.dispatch.defer(connection, {new.key: new.request.start_at})
         return accepted
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
@@ -166,46 +131,52 @@ class PostgresRuns:
         self.journal.notifier.notify(key)
         return cancelled
 
+    async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
+        """Return the oldest runs that fit, have not ended and were not asked to stop."""
+        query = stoppable(tenant, wanted).order_by(runs.c.created_at, runs.c.run_id)
+        async with transaction(self.engines.work, _wall(tenant, wanted)) as connection:
+            found = (await connection.execute(query.limit(wanted.limit))).scalars().all()
+        return [RunKey(tenant, run_id) for run_id in found]
+
+    async def cancel_matching(
+        self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
+    ) -> CancelStatus | None:
+        """Cancel a run that still fits; None if it does not, or has ended, or is being stopped."""
+        locked = stoppable(key.tenant, wanted).where(of_run(runs, key))
+        async with transaction(self.engines.work) as connection:
+            fits = await connection.execute(locked.with_for_update(key_share=True))
+            if fits.one_or_none() is None:
+                return None
+            cancelled = await cancel_in(connection, key, cancel_request, self.limits)
+        self.journal.notifier.notify(key)
+        return cancelled
+
     async def get(self, key: RunKey) -> Run | None:
         """Return a run; a pending cancel is none."""
-        return await self._one(of_run(runs, key))
+        return await self._one(key.tenant, of_run(runs, key))
+
+    async def erase(self, key: RunKey) -> None:
+        """Erase a run that has ended, with everything that it stored."""
+        async with transaction(self.engines.work) as connection:
+            await erase_in(connection, key)
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
         """Return the run that was made under an idempotency key, or without one under an id."""
         if idempotency_key is None:
-            return await self._one(of_run(runs, key))
+            return await self._one(key.tenant, of_run(runs, key))
         by_key = runs.c.idempotency_key == idempotency_key
-        return await self._one((runs.c.tenant_id == key.tenant) & by_key)
+        return await self._one(key.tenant, (runs.c.tenant_id == key.tenant) & by_key)
 
-    async def _one(self, which: ColumnElement[bool]) -> Run | None:
+    async def _one(self, tenant: str, which: ColumnElement[bool]) -> Run | None:
         wanted = select(runs).where(which, runs.c.request.is_not(None))
-        async with transaction(self.engines.work) as connection:
+        async with transaction(self.engines.work, tenant) as connection:
             row = (await connection.execute(wanted)).mappings().one_or_none()
         return None if row is None else run_from_row(row)
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
-        query = select(*_LISTED).where(runs.c.tenant_id == tenant, runs.c.request.is_not(None))
-        if wanted.status:
-            query = query.where(runs.c.status == wanted.status.value)
-        if wanted.kind:
-            query = query.where(_of_kind(wanted.kind))
-        if wanted.agent is not None:
-            name = literal_column("request #>> '{graph_ref,name}'", Text)
-            query = query.where(_of_kind(RunKind.AGENT), name == wanted.agent)
-        for key, value in wanted.metadata.items():
-            same = (runs.c.metadata.contains({key: one}) for one in json_of_text(value))
-            query = query.where(_HAS_METADATA, or_(*same))
-        if wanted.created_after:
-            query = query.where(runs.c.created_at > wanted.created_after)
-        if wanted.created_before:
-            query = query.where(runs.c.created_at < wanted.created_before)
-        if wanted.cursor is not None:
-            after = decode_cursor(wanted.cursor, _place_in)
-            query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
-        query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
-        page = _bounded(query.limit(wanted.limit + 1).subquery(), wanted.max_bytes)
-        async with transaction(self.engines.work) as connection:
+        page = page_of(tenant, wanted)
+        async with transaction(self.engines.work, _wall(tenant, wanted)) as connection:
             rows = (await connection.execute(page)).mappings().all()
         found = [run_from_row(row) for row in rows[: wanted.limit]]
         if not rows or rows[0]["there_are"] == len(found):
@@ -213,18 +184,20 @@ class PostgresRuns:
         last = found[-1]
         return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
 
-    async def claim(self, key: RunKey, worker_id: str) -> Run | None:
-        """Take a queued run; None if there is nothing to take."""
+    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+        """Take the queued run that is next, or the one of a key; None if there is none to take."""
+        one = (None, None) if key is None else (key.tenant, key.run_id)
+        asked = (worker_id, self.limits.quota.max_running, *one)
         async with transaction(self.engines.work) as connection:
-            claimed = await connection.exec_driver_sql(CLAIM, (worker_id, key.tenant, key.run_id))
+            claimed = await connection.exec_driver_sql(CLAIM, asked)
             row = claimed.mappings().one_or_none()
             if row is None:
                 return None
             run = run_from_row(row)
             if run.fence == 1:
                 return run
-            last_seq = await last_seq_of(connection, key)
-            stored_once = await _stored_once(connection, key)
+            last_seq = await last_seq_of(connection, run.key)
+            stored_once = await _stored_once(connection, run.key)
         return replace(run, last_seq=last_seq, stored_once=stored_once)
 
     async def release(
@@ -236,23 +209,35 @@ class PostgresRuns:
         counted: bool,
         events: Sequence[EventRecord] = (),
         pause_seconds: float = 0.0,
+        waits_for: Collection[str] = (),
     ) -> None:
-        """Give a claimed run back to the queue; ``counted`` says whether the attempt counts."""
+        """Give a claimed run back to the queue, or let it wait for approvals."""
         key = run.key
-        uncounted, place = 0 if counted else 1, (key.tenant, key.run_id, run.fence)
-        released = (uncounted, pause_seconds, active_seconds, *place)
+        released = (pause_seconds, active_seconds, counted, key.tenant, key.run_id, run.fence)
         async with transaction(self.engines.work) as connection:
-            row = (await connection.exec_driver_sql(RELEASE, released)).one_or_none()
+            if waits_for:
+                row = await suspend_in(
+                    connection, run, active_seconds=active_seconds, waits_for=waits_for
+                )
+            else:
+                row = (await connection.exec_driver_sql(RELEASE, released)).one_or_none()
             if row is None:
                 return
             await _write(connection, key, run.fence, calls, events)
-            await self.dispatch.defer(connection, {key: row.queued_at if pause_seconds else None})
+            if row.status == RunStatus.QUEUED:
+                at = row.queued_at if pause_seconds else None
+                await self.dispatch.defer(connection, {key: at})
         self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
         """Record a result that came after the end; status and result stay as they are."""
         key, fence = result.key, result.fence
-        added = (dump(result.usage), key.tenant, key.run_id, fence)
+        added = {
+            "usage": dump(result.usage),
+            "tenant": key.tenant,
+            "run_id": key.run_id,
+            "fence": fence,
+        }
         async with transaction(self.engines.work) as connection:
             if (await connection.exec_driver_sql(ADD_LATE, added)).one_or_none() is None:
                 return
@@ -264,7 +249,7 @@ class PostgresRuns:
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         """Return the events behind number ``after``, and whether the run had ended by then."""
         asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
-        async with transaction(self.engines.work) as connection:
+        async with transaction(self.engines.work, key.tenant) as connection:
             rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
         if not rows:
             return None
@@ -277,27 +262,27 @@ class PostgresRuns:
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the journal of a run, in the order of its CallNodes."""
-        async with transaction(self.engines.work) as connection:
+        async with transaction(self.engines.work, key.tenant) as connection:
             return await journal_of(connection, key)
 
     async def spent(self, key: RunKey) -> SpentSoFar:
         """Return what a run has spent so far."""
         asked = {"tenant": key.tenant, "run_id": key.run_id}
-        async with transaction(self.engines.work) as connection:
+        async with transaction(self.engines.work, key.tenant) as connection:
             found = (await connection.exec_driver_sql(SPENT, asked)).one()
         return SpentSoFar(charge=charge_of(found.charge), seconds=found.seconds)
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
         """Return one call with what it asked, its attempts and the root of the run."""
-        node = calls.c.node
+        node = journal.c.node
         attempts = and_(
             node["parent_id"].astext == node_id,
             node["name"].astext == ATTEMPT,
             node["kind"].astext == "system",
         )
-        wanted = of_run(calls, key) & (calls.c.seq.in_((1, int(node_id[1:]))) | attempts)
-        query = select(calls).where(wanted).order_by(calls.c.seq)
-        async with transaction(self.engines.work) as connection:
+        wanted = of_run(journal, key) & (journal.c.seq.in_((1, int(node_id[1:]))) | attempts)
+        query = select(journal).where(wanted).order_by(journal.c.seq)
+        async with transaction(self.engines.work, key.tenant) as connection:
             return [call_from_row(row) for row in (await connection.execute(query)).mappings()]
 
     async def payloads(
@@ -306,7 +291,7 @@ class PostgresRuns:
         """Return the first calls of a run with what they asked and what they got."""
         wanted = None if call_keys is None else list(call_keys)
         asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
-        async with transaction(self.engines.work) as connection:
+        async with transaction(self.engines.work, key.tenant) as connection:
             rows = (await connection.exec_driver_sql(PAYLOADS, asked)).mappings().all()
         return [call_from_row(row) for row in rows]
 
@@ -321,32 +306,25 @@ class PostgresRuns:
             "call_key": call_key,
             "max_bytes": max_bytes,
         }
-        async with transaction(self.engines.work) as connection:
+        async with transaction(self.engines.work, key.tenant) as connection:
             rows = (await connection.exec_driver_sql(CONVERSATION, asked)).mappings().all()
         return [call_from_row(row) for row in rows]
 
     async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
         """Return the ExecutionGraph that was stored with the end of a run."""
         query = select(snapshots.c.snapshot).where(of_run(snapshots, key))
-        async with transaction(self.engines.work) as connection:
+        async with transaction(self.engines.work, key.tenant) as connection:
             found: Mapping[str, Any] | None = await connection.scalar(query)
         return found
 
 
-def _of_kind(kind: RunKind) -> ColumnElement[bool]:
-    """Return the condition, written out and not bound: partial indexes are chosen by it."""
-    return runs.c.kind == literal(kind.value, Text, literal_execute=True)
+def _wall(tenant: str, wanted: RunFilter) -> str | None:
+    """Return the tenant that a transaction of a list is for; None where that would cost an index.
 
-
-def _bounded(page: Subquery, max_bytes: int | None) -> Select[Any]:
-    """Return the rows of a page that begin within ``max_bytes``, with how many there would be."""
-    order = page.c.created_at.desc(), page.c.run_id.desc()
-    size = func.octet_length(cast(page.c.metadata, Text)) + RUN_BYTES
-    before = func.sum(size).over(order_by=order) - size
-    counted = select(page, before.label("before"), func.count().over().label("there_are"))
-    rows = counted.subquery()
-    wanted = select(rows).order_by(rows.c.created_at.desc(), rows.c.run_id.desc())
-    return wanted if max_bytes is None else wanted.where(rows.c.before < max_bytes)
+    Row-level security keeps the indexes of metadata and agents from being used: their operators are
+    not leakproof. There the condition of the query alone keeps tenants apart.
+    """
+    return None if wanted.metadata or wanted.agent is not None else tenant
 
 
 def _is_of(insert: ClaimedInsert, run: Run) -> bool:
@@ -372,13 +350,6 @@ async def _write(
 
 async def _stored_once(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
     """Return the keys of the events of a run that are stored once."""
-    keyed = of_run(events, key) & events.c.once_key.is_not(None)
-    return frozenset((await connection.execute(select(events.c.once_key).where(keyed))).scalars())
-
-
-def _place_in(place: Any) -> ColumnElement[Any]:
-    """Return what rows after a cursor are less than."""
-    created_at, run_id = place
-    if not _PLAIN.fullmatch(run_id):
-        raise ValueError(run_id)
-    return tuple_(literal(datetime.fromisoformat(created_at)), literal(run_id))
+    key_of = events.c.step_id, events.c.type, events.c.once_key
+    keyed = select(*key_of).where(of_run(events, key), events.c.once_key.is_not(None))
+    return frozenset(whole_once(*row) for row in await connection.execute(keyed))

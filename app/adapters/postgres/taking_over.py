@@ -28,7 +28,7 @@ SELECT seq, node->>'node_id' AS node_id, node->>'parent_id' AS parent_id, node->
     node->>'name' AS name, status, call_key, outcome,
     (node->>'start_ts_ms')::bigint AS start_ts_ms, (node->>'end_ts_ms')::bigint AS end_ts_ms,
     (node->'metadata') ? 'taken_over' AS taken_over
-FROM calls WHERE tenant_id = %(tenant)s AND run_id = %(source)s ORDER BY seq
+FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s ORDER BY seq
 """
 
 _MARKS = """
@@ -45,7 +45,7 @@ _NODES = f"""
     node || jsonb_build_object('start_ts_ms', %(at_ms)s::bigint, 'end_ts_ms', %(at_ms)s::bigint,
         'cost_usd', 0, 'tokens_in', NULL, 'tokens_out', NULL,
         'metadata', (node->'metadata')
-            - '{{estimated,waited_ms,continues,taken_over}}'::text[] || {_MARKS}
+            - '{{estimated,waited_ms,waited_for_model_ms,continues,taken_over}}'::text[] || {_MARKS}
     ) || CASE WHEN seq = ANY(%(open)s::integer[]) THEN jsonb_build_object('status', 'created',
         'end_ts_ms', NULL, 'stop_reason', NULL, 'error_class', NULL, 'retries_used', 0)
     ELSE '{{}}' END"""
@@ -59,7 +59,7 @@ SELECT tenant_id, %(run_id)s, seq,
     CASE WHEN seq = ANY(%(known)s::integer[]) THEN outcome END,
     CASE WHEN seq = ANY(%(known)s::integer[]) THEN value END,
     CASE WHEN seq <> ALL(%(open)s::integer[]) THEN request END, {_NODES}
-FROM calls WHERE tenant_id = %(tenant)s AND run_id = %(source)s
+FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s
     AND seq = ANY(%(known)s::integer[] || %(unknown)s::integer[] || %(open)s::integer[])
 """  # noqa: S608 - nothing of a caller's is in it
 """Copy rows. A copy costs nothing and takes no time: what its node has used is in its metadata."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, select, text, tuple_
+from sqlalchemy import and_, delete, func, insert, select, text, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -35,6 +35,7 @@ _CONTENTS = text(
     SELECT m.message_id, m.content, answer.parts
     FROM messages m
     LEFT JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
+        AND m.run_erased_at IS NULL
         AND r.request #>> '{chat,thread_id}' = m.thread_id
     LEFT JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_array(given -> 'default', given #> '{result,raw_content}')
@@ -47,6 +48,21 @@ _CONTENTS = text(
     """
 )
 """Of an answer only what the last steps gave: the whole result of a run may be much larger."""
+
+
+_THAT_CALLED = text(
+    """
+    SELECT m.message_id
+    FROM messages m
+    JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
+        AND r.request #>> '{chat,thread_id}' = m.thread_id
+    WHERE m.tenant_id = :tenant AND m.thread_id = :thread AND m.message_id = ANY(:wanted)
+        AND jsonb_path_exists(
+            r.result #> ARRAY['outputs', m.ends ->> 0, 'result', 'messages'],
+            '$[*] ? (@.role == "tool")')
+    ORDER BY m.seq DESC LIMIT :most
+    """
+)
 
 
 class PostgresThreads:
@@ -63,7 +79,7 @@ class PostgresThreads:
             **values, tenant_id=thread.tenant, kind=thread.kind.value, created_at=func.now()
         )
         try:
-            async with transaction(self._engines.work) as connection:
+            async with transaction(self._engines.work, thread.tenant) as connection:
                 await connection.execute(new)
         except IntegrityError:
             created = False
@@ -77,7 +93,7 @@ class PostgresThreads:
     async def get(self, tenant: str, thread_id: str) -> Thread | None:
         """Return a thread."""
         query = select(threads).where(_is(tenant, thread_id))
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             row = (await connection.execute(query)).mappings().one_or_none()
         return None if row is None else _thread(row)
 
@@ -89,7 +105,7 @@ class PostgresThreads:
         if cursor is not None:
             query = query.where(place < tuple_(*decode_cursor(cursor, _place_in)))
         query = query.order_by(threads.c.created_at.desc(), threads.c.thread_id.desc())
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
         page = [_thread(row) for row in rows[:limit]]
         last = rows[limit - 1] if len(rows) > limit else None
@@ -103,7 +119,7 @@ class PostgresThreads:
     async def delete(self, tenant: str, thread_id: str) -> bool:
         """Delete a thread with its messages."""
         gone = delete(threads).where(_is(tenant, thread_id)).returning(threads.c.thread_id)
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             return (await connection.execute(gone)).one_or_none() is not None
 
     async def add(
@@ -111,7 +127,7 @@ class PostgresThreads:
     ) -> bool:
         """Store messages, unless the same request has stored them before."""
         try:
-            async with transaction(self._engines.work) as connection:
+            async with transaction(self._engines.work, tenant) as connection:
                 return await _add(connection, tenant, thread_id, messages, most)
         except IntegrityError as error:
             if "messages_follow_one" in str(error.orig):
@@ -121,7 +137,7 @@ class PostgresThreads:
     async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
         """Take messages back."""
         gone = delete(messages).where(_in_thread(tenant, thread_id, message_ids))
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             await connection.execute(gone)
 
     async def messages(self, tenant: str, thread_id: str) -> Sequence[ChatMessage]:
@@ -130,20 +146,22 @@ class PostgresThreads:
             runs.c.tenant_id == messages.c.tenant_id,
             runs.c.run_id == messages.c.run_id,
             runs.c.request.is_not(None),
+            messages.c.run_erased_at.is_(None),
         )
         columns = [messages.c[name] for name in (*_MESSAGE, "role")]
         query = (
-            select(*columns, runs.c.status)
+            select(*columns, runs.c.status, messages.c.run_erased_at)
             .select_from(messages.outerjoin(runs, of_run))
             .where(messages.c.tenant_id == tenant, messages.c.thread_id == thread_id)
             .order_by(messages.c.seq)
         )
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
         return [
             ChatMessage(
                 role=Role(row["role"]),
                 status=RunStatus(row["status"]) if row["status"] else None,
+                erased=row["run_erased_at"] is not None,
                 **{name: row[name] for name in _MESSAGE},
             )
             for row in rows
@@ -154,10 +172,18 @@ class PostgresThreads:
     ) -> Mapping[str, str]:
         """Return what some messages say, by id."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(_CONTENTS, asked)).all()
         said = {row.message_id: row.content or _answer(row.parts) for row in rows}
         return {message_id: content for message_id, content in said.items() if content is not None}
+
+    async def that_called(
+        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
+    ) -> Sequence[str]:
+        """Return those of some answers whose last step is an agent that has called tools."""
+        asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
+        async with transaction(self._engines.work) as connection:
+            return (await connection.scalars(_THAT_CALLED, asked)).all()
 
 
 async def _add(
@@ -177,6 +203,8 @@ async def _add(
     if stored is not None:
         if stored != answer.request_hash:
             raise IdempotencyMismatchError
+        erased = of_answer & messages.c.run_erased_at.is_not(None)
+        await connection.execute(update(messages).where(erased).values(run_erased_at=None))
         return False
     taken = select(runs.c.run_id).where(
         runs.c.tenant_id == tenant, runs.c.run_id == answer.run_id, runs.c.request.is_not(None)

@@ -13,6 +13,9 @@ gone when it thaws: whatever it writes is refused by the fence of the next claim
 """
 
 import asyncio
+import itertools
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +26,16 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.accept_and_cancel import halt_overdue
+from app.adapters.postgres.approvals import WAKE_DUE
 from app.adapters.postgres.dispatch import QUEUE, QueueDispatch
 from app.adapters.postgres.engines import Engines, Pool, transaction
 from app.adapters.postgres.rows import cancel_request_from_row
-from app.adapters.postgres.run_statements import FORGOTTEN, OWNED, OWNED_BY, TAKE_LOST
+from app.adapters.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from app.runs.errors import StoreUnavailableError
 from app.runs.ports import Beat
 from app.runs.run import RunKey
-from app.runs.silence import SilenceWatch, Silent
+from app.runs.silence import LOOKS_PER_BEAT, SilenceWatch, Silent
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +46,9 @@ OLDEST = 1000
 """How many queued runs are looked at for whether they have a job."""
 
 BEAT = """
-INSERT INTO workers (worker_id) VALUES (%s)
+INSERT INTO workers (worker_id, host, pid, drain_requested_at) VALUES (%s, %s, %s, %s)
 ON CONFLICT (worker_id) DO UPDATE SET beat_at = clock_timestamp()
+RETURNING drain_requested_at
 """
 
 _LIFE_LOCK = "hashtextextended({worker_id}, 1)"
@@ -54,10 +60,23 @@ LEAVE = "DELETE FROM workers WHERE worker_id = %s"
 
 BEATS = "SELECT worker_id, beat_at FROM workers"
 
-ANY_ALIVE = """
+ANY_TAKING = """
 SELECT EXISTS (
-    SELECT FROM workers WHERE beat_at > clock_timestamp() - make_interval(secs => %s::float8)
+    SELECT FROM workers WHERE drain_requested_at IS NULL
+        AND beat_at > clock_timestamp() - make_interval(secs => %s::float8)
 )
+"""
+
+LIST = f"""
+SELECT worker_id, host, pid, started_at, drain_requested_at, beat_at,
+    extract(epoch FROM clock_timestamp() - beat_at)::float8 AS silent_seconds,
+    (SELECT count(*) FROM runs WHERE runs.worker_id = w.worker_id AND status IN {OWNED}) AS runs
+FROM workers w ORDER BY host, started_at, worker_id
+"""  # noqa: S608 - nothing of a caller's is in it, here and below
+
+DRAIN = """
+UPDATE workers SET drain_requested_at = coalesce(drain_requested_at, clock_timestamp())
+WHERE worker_id = %s RETURNING worker_id
 """
 
 DEAD_WORKERS = f"""
@@ -66,7 +85,7 @@ SELECT worker_id FROM workers JOIN unnest(%s::text[], %s::timestamptz[], %s::boo
 WHERE CASE WHEN surely THEN true
     ELSE pg_try_advisory_xact_lock({_LIFE_LOCK.format(worker_id="worker_id")}) END
 FOR UPDATE OF workers SKIP LOCKED
-"""  # noqa: S608 - nothing of a caller's is in it, here and below
+"""  # noqa: S608
 """Of silent workers, those that have not beaten since they were looked at, and that hold no
 connection unless they have been silent for too long."""
 
@@ -76,6 +95,23 @@ DELETE FROM workers w WHERE worker_id = ANY(%s) AND NOT EXISTS (
 )
 """  # noqa: S608
 """The row stays as long as there are runs: it says for how long they were worked on."""
+
+FORGOTTEN = """
+SELECT tenant_id, run_id, queued_at FROM (
+    SELECT tenant_id, run_id, queued_at FROM runs
+    WHERE status = 'queued'
+        AND queued_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
+        AND concurrency_key IS NULL
+    ORDER BY queued_at LIMIT %(oldest)s
+) run LEFT JOIN LATERAL (
+    SELECT id FROM procrastinate_jobs
+    WHERE queueing_lock = run.tenant_id || '/' || run.run_id AND status = 'todo' LIMIT 1
+) job ON true
+WHERE job.id IS NULL LIMIT %(limit)s
+"""
+"""Return queued runs that have no job. Jobs are taken in the order of their age, so such a run
+comes to be among the oldest at the latest when it is its turn; looking at those alone costs the
+same however many wait."""
 
 DELETE_STALLED_JOBS = """
 DELETE FROM procrastinate_jobs WHERE id IN (
@@ -95,6 +131,9 @@ class PostgresWorkers:
 
     def __init__(self, engines: Engines) -> None:
         self._pool = engines.pulse
+        self._place = socket.gethostname(), os.getpid()
+        self._drain_requested_at: datetime | None = None
+        """Kept, in case the row was deleted by somebody who took this process for dead."""
 
     async def beat(self, worker_id: str) -> Beat:
         """Record that this worker lives; return the runs that are its own.
@@ -107,12 +146,15 @@ class PostgresWorkers:
             if held.get(HOLD_LIFE_LOCK) != worker_id:
                 await connection.exec_driver_sql(HOLD_LIFE_LOCK, (worker_id,))
                 held[HOLD_LIFE_LOCK] = worker_id
-            await connection.exec_driver_sql(BEAT, (worker_id,))
+            row = (worker_id, *self._place, self._drain_requested_at)
+            beaten = await connection.exec_driver_sql(BEAT, row)
+            self._drain_requested_at = beaten.scalar_one()
             rows = (await connection.exec_driver_sql(OWNED_BY, (worker_id,))).mappings().all()
         owned = {RunKey(row["tenant_id"], row["run_id"]): row for row in rows}
         requests = {key: cancel_request_from_row(row) for key, row in owned.items()}
         cancelled = {key: request for key, request in requests.items() if request is not None}
-        return Beat(cancelled=cancelled, owned=frozenset(owned))
+        draining = self._drain_requested_at is not None
+        return Beat(cancelled=cancelled, owned=frozenset(owned), draining=draining)
 
     async def leave(self, worker_id: str) -> None:
         """Record that this worker ends.
@@ -124,15 +166,54 @@ class PostgresWorkers:
             await connection.exec_driver_sql(LEAVE, (worker_id,))
 
 
-async def any_alive(pool: Pool, *, stale_seconds: float) -> bool:
-    """Tell whether any worker has beaten lately, on the database's clock.
+async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
+    """Tell whether any worker that takes runs has beaten lately, on the database's clock.
 
     Raises:
         StoreUnavailableError: the database does not answer.
     """
     async with transaction(pool) as connection:
-        alive = await connection.exec_driver_sql(ANY_ALIVE, (stale_seconds,))
-        return bool(alive.scalar_one())
+        found = await connection.exec_driver_sql(ANY_TAKING, (stale_seconds,))
+        return bool(found.scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A process that executes runs, as the database knows it."""
+
+    worker_id: str
+    host: str | None
+    pid: int | None
+    started_at: datetime
+    drain_requested_at: datetime | None
+    """When somebody asked it to take no more runs; None if nobody has."""
+    beat_at: datetime
+    silent_seconds: float
+    """How long ago its last beat was, on the database's clock."""
+    runs: int
+    """How many runs it executes."""
+
+
+async def list_workers(pool: Pool) -> list[WorkerState]:
+    """Return the workers there are.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+    """
+    async with transaction(pool) as connection:
+        rows = (await connection.exec_driver_sql(LIST)).mappings().all()
+    return [WorkerState(**row) for row in rows]
+
+
+async def request_drain(pool: Pool, worker_id: str) -> bool:
+    """Ask a worker to take no more runs, which it sees with its next beat; False if it is unknown.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+    """
+    async with transaction(pool) as connection:
+        asked = await connection.exec_driver_sql(DRAIN, (worker_id,))
+        return asked.one_or_none() is not None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,22 +226,26 @@ class StaleRunRecovery:
     stale_seconds: float
     """How long a worker may be silent before its runs are taken from it at the latest."""
     max_attempts: int
-    """How often a run may be begun; one that fails as lost when it is taken need not wait."""
+    """How often a run may be lost in a row; one that fails when it is taken need not wait."""
+    worker_id: str | None = None
+    """Of the process that looks; None if it does not beat itself."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with nothing seen."""
         self._watch = SilenceWatch(
-            interval_seconds=self.interval_seconds, stale_seconds=self.stale_seconds
+            interval_seconds=self.interval_seconds,
+            stale_seconds=self.stale_seconds,
+            own=self.worker_id,
         )
 
     async def run(self) -> None:
         """Look again and again; a database that is away is tried again the next time."""
         away = False
-        while True:
+        for look in itertools.count():
             try:
-                await self.recover()
+                await self.recover(only_silent=look % LOOKS_PER_BEAT > 0)
                 away = False
             except StoreUnavailableError:
                 self._watch.interrupted()
@@ -168,19 +253,23 @@ class StaleRunRecovery:
                     log.warning("recovery.database_away")
                 away = True
             began = self.clock()
-            await asyncio.sleep(self.interval_seconds)
+            await asyncio.sleep(self._watch.look_seconds)
             if self.clock() - began > 2 * self.interval_seconds + 0.5:
                 self._watch.interrupted()  # this process was frozen, or far too busy
 
-    async def recover(self) -> Sequence[RunKey]:
+    async def recover(self, *, only_silent: bool = False) -> Sequence[RunKey]:
         """Put back everything there is; return what got a job.
+
+        With ``only_silent`` nothing is looked for unless a worker has fallen silent.
 
         Raises:
             StoreUnavailableError: the database does not answer.
         """
         silent = await self._silent()
+        if only_silent and not silent:
+            return ()
         found: list[RunKey] = []
-        for take in (partial(self._take_lost, silent), self._take_forgotten):
+        for take in (partial(self._take_lost, silent), self._take_forgotten, take_due):
             while True:
                 async with transaction(self.pool) as connection:
                     taken = await take(connection)
@@ -188,9 +277,15 @@ class StaleRunRecovery:
                 found.extend(taken)
                 if len(taken) < BATCH:
                     break
+        while await self._halt_overdue() == BATCH:
+            pass
         if found:
             log.warning("runs.recovered", count=len(found))
         return found
+
+    async def _halt_overdue(self) -> int:
+        async with transaction(self.pool) as connection:
+            return len(await halt_overdue(connection, BATCH))
 
     async def _silent(self) -> Sequence[Silent]:
         began = self.clock()
@@ -250,6 +345,11 @@ async def take_forgotten(
     await connection.exec_driver_sql(DELETE_STALLED_JOBS, (QUEUE, stale_seconds))
     looking = {"stale_seconds": stale_seconds, "oldest": OLDEST, "limit": BATCH}
     return _places((await connection.exec_driver_sql(FORGOTTEN, looking)).all())
+
+
+async def take_due(connection: AsyncConnection) -> Mapping[RunKey, datetime]:
+    """Queue runs that have waited for an approval for as long as they may."""
+    return _places((await connection.exec_driver_sql(WAKE_DUE, (BATCH,))).all())
 
 
 def _places(rows: Sequence[Any]) -> Mapping[RunKey, datetime]:

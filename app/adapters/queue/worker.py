@@ -11,6 +11,7 @@ between its return and the worker's forgetting nothing else runs.
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from app.adapters.postgres.connections import Connection, Patience, connect_opti
 from app.adapters.postgres.dispatch import EXECUTE, QUEUE
 from app.adapters.postgres.listener import listen
 from app.runs.ports import RunStore
-from app.runs.run import Run, RunKey
+from app.runs.run import Run
 
 CONCURRENCY = 4
 """How many jobs are looked at at once; a job only claims its run, which then runs beside it."""
@@ -64,6 +65,10 @@ class Executor(Protocol):
 
     async def room(self) -> None:
         """Wait until there may be a free slot."""
+        ...
+
+    async def freed(self) -> None:
+        """Wait until a run has ended for which others of its tenant may have waited."""
         ...
 
     def start(self, run: Run, *, permitted_at: float) -> None:
@@ -137,7 +142,7 @@ class QueueWorker:
         async with self._connections() as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                beside = (self._listen(jobs), self._wake_when_free(jobs))
+                beside = (self._listen(jobs), self._wake_when_free(jobs), self._take_what_waited())
                 helpers = [tasks.create_task(each) for each in beside]
                 await self._work(app)
                 for helper in helpers:
@@ -170,17 +175,33 @@ class QueueWorker:
             await self.executor.room()
             await jobs.wake()
 
+    async def _take_what_waited(self) -> None:
+        """Take runs that had to wait for others of their tenant: they have no job any more."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.times.heartbeat):
+                    await self.executor.freed()
+            while self.executor.free_slots > 0 and await self._take_next():
+                pass
+
     async def _execute(self, tenant: str, run_id: str) -> None:
-        """Claim a run and begin it; do nothing if it was claimed or stopped meanwhile."""
-        while not self.executor.reserve():
+        """Begin the run that is next: a job says that there is one, and not which."""
+        while self.executor.free_slots <= 0:
             await self.executor.room()
+        await self._take_next()
+
+    async def _take_next(self) -> bool:
+        """Claim the run that is next and begin it; False if there is none, or no room for it."""
+        if not self.executor.reserve():
+            return False
         permitted_at = time.monotonic()
         try:
-            run = await self.store.claim(RunKey(tenant, run_id), self.executor.worker_id)
+            run = await self.store.claim(None, self.executor.worker_id)
         finally:
             self.executor.unreserve()
         if run is not None:
             self.executor.start(run, permitted_at=permitted_at)
+        return run is not None
 
     def _connections(self) -> "AsyncConnectionPool[Connection]":
         return AsyncConnectionPool(

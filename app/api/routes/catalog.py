@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter
 
-from app.api import problem_types as types
 from app.api.api_request import ApiRequest, ApiRoute
 from app.api.catalog_views import (
     ModelList,
@@ -14,13 +13,13 @@ from app.api.catalog_views import (
     ToolServerView,
     ToolView,
 )
-from app.api.documentation import answers, operation_id
+from app.api.documentation import EVERY_CALLER, answers, operation_id
 from app.llm.gateway import Tier
 
 router = APIRouter(tags=["catalog"], route_class=ApiRoute, generate_unique_id_function=operation_id)
 
 
-@router.get("/tools", responses=answers(types.ANONYMOUS_REFUSED))
+@router.get("/tools", responses=answers(*EVERY_CALLER))
 async def list_tools(request: ApiRequest) -> ToolList:
     """List the tools that agents may use; MCP servers are started and asked.
 
@@ -33,7 +32,7 @@ async def list_tools(request: ApiRequest) -> ToolList:
     )
 
 
-@router.get("/models", responses=answers(types.ANONYMOUS_REFUSED))
+@router.get("/models", responses=answers(*EVERY_CALLER))
 async def list_models(request: ApiRequest) -> ModelList:
     """Tell which model each tier asks."""
     models = request.api.services.models
@@ -45,7 +44,7 @@ async def list_models(request: ApiRequest) -> ModelList:
     )
 
 
-@router.get("/node-types", responses=answers(types.ANONYMOUS_REFUSED))
+@router.get("/node-types", responses=answers(*EVERY_CALLER))
 async def list_node_types(request: ApiRequest) -> NodeTypeList:
     """List the types of step that graphs are made of, each with the schema of its data."""
     described = request.api.services.node_types.describe()

@@ -1,14 +1,17 @@
 """Events: what happens in a run, while it happens and afterwards."""
 
+from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from app.access.caller import Scope
 from app.api import problem_types as types
 from app.api.api_request import ApiRequest, ApiRoute
 from app.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers, operation_id
 from app.api.event_stream import (
     EVENT_HEADERS,
+    Batches,
     EventsPage,
     EventsQuery,
     EventStream,
@@ -62,9 +65,17 @@ async def get_events(
 async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> EventStream:
     """Return the stream of a run's events; it was counted as open before."""
     try:
-        batches = request.runs.follow(request.key(run_id), after=after)
+        batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
         first = await anext(batches, _NOTHING)
     except BaseException:
         request.api.streams.leave()
         raise
     return EventStream(run_id, first, batches, request.api.streams)
+
+
+async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:
+    """Pass batches on until the caller's key or token works no more."""
+    async with aclosing(batches):
+        async for batch in batches:
+            await request.require_still(Scope.READ)
+            yield batch

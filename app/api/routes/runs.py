@@ -5,9 +5,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
 
+from app.access.caller import Scope
 from app.api import problem_types as types
 from app.api.admission import request_hash
-from app.api.api_request import ApiRequest, ApiRoute, PostingRoute
+from app.api.api_request import ApiRequest, ApiRoute, PostingRoute, requires
 from app.api.documentation import (
     EVERY_BODY,
     EVERY_RUN_ROUTE,
@@ -19,6 +20,7 @@ from app.api.documentation import (
 )
 from app.api.field_types import RunIdPath
 from app.api.going_on import completed, going_on, source_of
+from app.api.problems import rate_headers
 from app.api.run_body import (
     POST_HEADERS,
     AgentRunBody,
@@ -30,8 +32,9 @@ from app.api.run_body import (
     idempotency_key,
     wait_seconds,
 )
-from app.api.run_query import CancelQuery, RunQuery, metadata_filter
-from app.api.run_views import CancelReceipt, RunPage, RunView, view_of
+from app.api.run_query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
+from app.api.run_views import CancelledRunsView, CancelReceipt, RunPage, RunView, view_of
+from app.api.webhook_views import require_secret
 from app.runs.errors import GraphRefusedError, StoreUnavailableError
 from app.runs.ports import Accepted, RunFilter
 from app.runs.run import Run
@@ -50,6 +53,7 @@ _ACCEPTED: Responses = {
         types.RUN_CONFLICT,
         types.IDEMPOTENCY_MISMATCH,
         types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
     ),
     200: {
         "description": "It ended while it was waited for, or had been accepted before.",
@@ -83,11 +87,11 @@ async def post_run(
     """
     wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
     accepted = await _accepted(body, request)
-    run = await _awaited(request.runs, accepted.run, wait)
+    run = await awaited(request.runs, accepted.run, wait)
     ended_in_time = wait is not None and run.finished
     status = HTTPStatus.OK if ended_in_time or not accepted.created else HTTPStatus.ACCEPTED
     view = view_of(run, request.root)
-    headers = {"Location": view.links.self}
+    headers = {"Location": view.links.self, **rate_headers(accepted.rate)}
     if wait is not None:
         headers["Preference-Applied"] = f"wait={wait}"
     return Response(view.model_dump_json(), status, headers, media_type="application/json")
@@ -156,10 +160,53 @@ async def cancel_run(
     return CancelReceipt.of(receipt)
 
 
+@router.post(
+    "/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
+        202: {"description": "The runs have ended, or have been asked to stop."},
+    },
+)
+@requires(Scope.ADMIN)
+async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRunsView:
+    """Stop all runs that fit a filter, the oldest first and at most 1,000 at once.
+
+    Each is stopped as by DELETE, if it still fits at that moment; runs that do not exist yet are
+    none of them.
+    """
+    request.require_small()
+    caller = request.caller
+    stopped = await request.runs.cancel_matching(
+        caller.tenant, body.wanted, by=caller.name, reason=body.reason
+    )
+    return CancelledRunsView.model_validate(stopped)
+
+
+@router.delete(
+    "/{run_id}/record",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.RUN_NOT_ENDED),
+        204: {"description": "The run is erased; there is nothing left of it."},
+    },
+)
+@requires(Scope.ADMIN)
+async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
+    """Erase a run that has ended, with all it stored: calls, events, trace, files, deliveries.
+
+    Its id and its idempotency key are free again. The message of a thread that it answered is
+    shown as erased; runs that went on from it keep what they took over.
+    """
+    await request.runs.erase(request.key(run_id))
+
+
 async def _accepted(
     body: CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest
 ) -> Accepted:
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
+    if body.webhook is not None:
+        await require_secret(request)
     if isinstance(body, GoingOnBody):
         return await _accepted_from(body, request, key)
     if isinstance(body, CaseBody):
@@ -201,8 +248,8 @@ async def _accepted_before(
     return await request.runs.accepted_before(run_key, key, request_hash(body))
 
 
-async def _awaited(runs: RunService, run: Run, wait: int | None) -> Run:
-    """Return the run after the wait; it is accepted whatever happens meanwhile."""
+async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
+    """Return an accepted run once it has ended, or as it stands after ``wait`` seconds."""
     if wait is None or run.finished:
         return run
     try:

@@ -1,7 +1,7 @@
 """Threads: begin one, say something, answer once more, edit, go on, stop, look."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -18,8 +18,10 @@ from app.api.documentation import (
     answers,
     operation_id,
 )
+from app.api.event_stream import EVENT_HEADERS, last_event_id
 from app.api.routes.events import stream_of
-from app.api.run_body import POST_HEADERS, idempotency_key
+from app.api.routes.runs import awaited
+from app.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
 from app.api.run_views import CancelReceipt, Links
 from app.api.thread_admission import hash_of
 from app.api.thread_body import (
@@ -62,8 +64,8 @@ _ANSWERED: Responses = {
         types.TOO_MANY_STREAMS,
     ),
     200: {
-        "description": "It had been accepted before. With `Accept: text/event-stream` the events of"
-        " the run instead, until it has ended.",
+        "description": "It ended while it was waited for, or had been accepted before. With"
+        " `Accept: text/event-stream` the events of the run instead, until it has ended.",
         "model": TurnView,
         "headers": RUN_HEADERS,
         "content": {"text/event-stream": EVENT_STREAM},
@@ -78,7 +80,7 @@ _ANSWERING: dict[str, Any] = {
     "status_code": HTTPStatus.ACCEPTED,
     "response_model": TurnView,
     "responses": _ANSWERED,
-    "openapi_extra": {"parameters": POST_HEADERS[:1]},
+    "openapi_extra": {"parameters": [*POST_HEADERS, *EVENT_HEADERS]},
 }
 _NOTHING_MORE = AnswerBody()
 _AS_IT_WAS = GoOnBody()
@@ -246,30 +248,42 @@ class _Action:
 
     async def answer(self, thread_id: str) -> Response:
         """Store the messages, accept the run, and show either both or its events."""
-        request, streams = self.request, self.request.api.streams
-        wants_events = "text/event-stream" in request.headers.get("accept", "")
-        if wants_events:
-            streams.enter()
-        try:
-            thread = await request.api.chats.thread(request.caller.tenant, thread_id)
-            answered = await self._answered(thread)
-            run_id = answered.accepted.run.key.run_id
-            view = TurnView.of(answered, await request.api.chats.tree(thread), request.root)
-        except BaseException:
-            if wants_events:
-                streams.leave()
-            raise
-        location = Links.of(run_id, request.root).self
-        if wants_events:
-            stream = await stream_of(run_id, request)
-            stream.headers["Location"] = location
-            return stream
-        status = HTTPStatus.ACCEPTED if answered.accepted.created else HTTPStatus.OK
-        headers = {"Location": location}
+        if "text/event-stream" in self.request.headers.get("accept", ""):
+            return await self._stream(thread_id)
+        request, chats = self.request, self.request.api.chats
+        wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
+        thread, answered = await self._answered(thread_id)
+        run = await awaited(request.runs, answered.accepted.run, wait)
+        tree = await chats.tree(thread)
+        answer = replace(tree.get(answered.assistant.message_id), status=run.status)
+        if run.finished:
+            [answer] = await chats.with_contents(thread, [answer])
+        view = TurnView.of(answered.user, answer, run, tree, request.root)
+        in_time = wait is not None and run.finished
+        status = HTTPStatus.OK if in_time or not answered.accepted.created else HTTPStatus.ACCEPTED
+        headers = {"Location": view.run.links.self}
+        if wait is not None:
+            headers["Preference-Applied"] = f"wait={wait}"
         return Response(view.model_dump_json(), status, headers, media_type="application/json")
 
-    async def _answered(self, thread: Thread) -> Answered:
+    async def _stream(self, thread_id: str) -> Response:
+        """Return the events of the run, behind those that a repeated request has seen."""
+        request, streams = self.request, self.request.api.streams
+        after = last_event_id(request.headers) or 0
+        streams.enter()
+        try:
+            _, answered = await self._answered(thread_id)
+        except BaseException:
+            streams.leave()
+            raise
+        run_id = answered.accepted.run.key.run_id
+        stream = await stream_of(run_id, request, after=after)
+        stream.headers["Location"] = Links.of(run_id, request.root).self
+        return stream
+
+    async def _answered(self, thread_id: str) -> tuple[Thread, Answered]:
         request, body = self.request, self.body
+        thread = await request.api.chats.thread(request.caller.tenant, thread_id)
         chats, admission = request.api.chats, request.api.thread_runs
         key = idempotency_key(request.headers)
         run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
@@ -278,10 +292,10 @@ class _Action:
         if body.run_id is not None or key is not None:
             turn = await chats.earlier(thread, run_key.run_id, hashed)
         if isinstance(turn, Answered):
-            return turn
+            return thread, turn
         turn = turn or await self.turn(thread)
         new, ends = await self._new_run(thread, turn, run_key, hashed)
-        return await chats.answer(thread, turn, new, ends)
+        return thread, await chats.answer(thread, turn, new, ends)
 
     async def _new_run(
         self, thread: Thread, turn: Turn, key: RunKey, hashed: str

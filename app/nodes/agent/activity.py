@@ -7,7 +7,7 @@ shown to its end, it is shown as a whole under the key of the event that follows
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.control.stops import HandOver
@@ -39,15 +39,19 @@ _KINDS: Mapping[str, str] = {"thinking": THINKING, "content": CONTENT_CHUNK}
 class TurnActivity:
     """Emits what happens in one turn."""
 
-    def __init__(self, context: FlowContext, number: int) -> None:
+    def __init__(
+        self, context: FlowContext, number: int, tool_of: Callable[[str], str] = str
+    ) -> None:
+        """Emit for the turn of that number; ``tool_of`` returns the tool behind an offered name."""
         self._context = context
+        self._tool_of = tool_of
         self._number = number
         self._stream: _Stream | None = None
         self._answer_of: str | None = None
 
-    def start(self) -> None:
-        """Begin the turn."""
-        self._once(TURN_START, {})
+    def start(self, *, last_answer: bool = False) -> None:
+        """Begin the turn, or the last answer that comes after all turns."""
+        self._once(TURN_START, {"last_answer": True} if last_answer else {})
 
     def stream(self) -> "_Stream":
         """Return what takes the parts of an answer; the turn's text is then that answer."""
@@ -77,7 +81,9 @@ class TurnActivity:
 
     def tool_started(self, index: int, call: ToolCall) -> None:
         """Show a call of a tool, which is the ``index``-th of the turn."""
-        called: dict[str, Any] = {"id": call.id, "name": call.name}
+        called: dict[str, Any] = {"id": call.id, "name": self._tool_of(call.name)}
+        if called["name"] != call.name:
+            called["function"] = call.name
         if self._answer_of is None or len(call.arguments) < LEAST_CHARS:
             called["arguments"] = shown(call.arguments)
             self._once(TOOL_CALL_START, {"tool_call": called}, index)
@@ -90,7 +96,7 @@ class TurnActivity:
         self, index: int, call: ToolCall, result: ToolResult, stored_as: str | None = None
     ) -> None:
         """Show the end of a call; ``stored_as`` is the key under which its result is journaled."""
-        about = {"tool_call_id": call.id, "name": call.name}
+        about = {"tool_call_id": call.id, "name": self._tool_of(call.name)}
         if "error" in result:
             about["error"] = shown(str(result["error"]))
             stored_as = None

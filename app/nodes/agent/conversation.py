@@ -93,6 +93,12 @@ class Conversation:
         systems = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
         return systems + (roles[systems : systems + 1] == ["user"])
 
+    def tell_calls(self) -> None:
+        """Send texts alone from now on, for an agent without tools that is given calls of them."""
+        if any(message.tool_calls for message in self._window):
+            self._window = MessageLog(plain(self._window))
+            self._sizes = [_tokens(message) for message in self._window]
+
     def plain(self) -> list[Message]:
         """Return what is sent as texts alone, for a model that is offered no tools."""
         return list(plain(self._window))

@@ -146,6 +146,8 @@ class ToolUse(StepData):
     """The tools of a server that the operator has configured."""
     allow: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
     """Of an MCP server: the only tools that may be used, by the names that the server gives."""
+    requires_approval: bool = False
+    """Whether a person must approve each call of these tools before it is made."""
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "ToolUse":
@@ -154,6 +156,8 @@ class ToolUse(StepData):
             raise refusal("Name one of tool, toolset, agent and mcp.")
         if self.allow is not None and self.mcp is None:
             raise refusal("allow belongs to mcp.")
+        if self.requires_approval and self.agent is not None:
+            raise refusal("requires_approval belongs to tools: write it at the agent's own tools.")
         return self
 
     @property

@@ -23,6 +23,7 @@ from app.engine.report import class_of
 from app.llm.ports import Message
 from app.nodes.agent.conversation import Conversation
 from app.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
+from app.nodes.agent.functions import offered_functions
 from app.nodes.agent.loop import AgentLoop, AgentState
 from app.nodes.agent.tools import INPUT, AgentTools, LinkedAgent
 from app.nodes.templates import compact
@@ -92,6 +93,7 @@ class Agents:
         are kept for a last answer.
         """
         self._dispatch = dispatch
+        self._functions = offered_functions(dispatch.usable())
         self._timezone = timezone
         self._wrap_up_reserve = wrap_up_reserve
 
@@ -158,7 +160,7 @@ class Agents:
         ) -> ToolResult:
             return await self._called(agent, context, key, args, depth=task.depth + 1)
 
-        return AgentTools(self._dispatch, call, timezone=self._timezone)
+        return AgentTools(self._dispatch, call, functions=self._functions, timezone=self._timezone)
 
     async def _called(
         self,

@@ -9,12 +9,11 @@ Before a turn that would use up the calls of the budget, and after the last one 
 model that is offered no tools is asked once for the best answer it has.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.control.budget import Dimension
-from app.control.ledger import Scope
 from app.control.stops import Stop, StopCause, StopKind
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
@@ -22,10 +21,11 @@ from app.engine.context import FlowContext
 from app.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
 from app.engine.report import class_of
 from app.llm.gateway import Completion, ModelGateway, Tier
-from app.llm.ports import Message, ToolCall, ToolDefinition
+from app.llm.ports import Message, ModelFault, ToolCall, ToolDefinition
 from app.nodes.agent.activity import TurnActivity
 from app.nodes.agent.conversation import Conversation, ConversationTooLongError, Cut, plain
 from app.nodes.agent.definition import AgentDefinition
+from app.nodes.agent.limits import RoomForTurns
 from app.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
 from app.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound
 from app.nodes.agent.tools import ToolOffer, arguments_of
@@ -42,7 +42,16 @@ _SUMMARY_REQUEST = (
     "Summarise this part of a conversation for the one who goes on with it: facts, results,"
     " decisions and what is still open. Be brief and leave out nothing that may be needed."
 )
-_CALLS = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
+_UNREADABLE = (
+    "Your last reply could not be read. Reply with the call of one tool and nothing else, or with"
+    " plain text. The tools are: {known}."
+)
+_AGAIN = (
+    "You have made these calls before, with the same results. Make the call that is still needed,"
+    " or give the answer."
+)
+_LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
+"""Limits that refuse a call of a turn and may allow a last answer, which is shorter."""
 
 
 @dataclass(slots=True)
@@ -93,13 +102,23 @@ class AgentLoop:
     offer: ToolOffer
     wrap_up_reserve: int
     _rounds: Rounds = field(default_factory=Rounds)
+    _room: RoomForTurns = field(init=False)
     _output: Output = field(init=False)
     _tools: tuple[ToolDefinition, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._output = Output(self.definition.output)
+        definition = self.definition
+        self._output = Output(definition.output)
+        self._room = RoomForTurns(
+            scope=self.context.scope,
+            tier=Tier(definition.model.tier),
+            max_turns=definition.limits.max_turns,
+            wrap_up_reserve=self.wrap_up_reserve,
+        )
         offered = self.offer.definitions
         self._tools = (*offered, self._output.finish) if offered else ()
+        if not self._tools:  # some protocols refuse calls of tools where none is offered
+            self.state.conversation.tell_calls()
 
     async def run(self) -> None:
         """Work until there is an answer; it is in the state.
@@ -119,7 +138,7 @@ class AgentLoop:
             try:
                 answer = await self._turn(number)
             except BudgetExceededError as refused:
-                if refused.cause.dimension is Dimension.TOOL_CALLS:
+                if refused.cause.dimension in _LEAVES_ROOM:
                     await self._wrap_up()
                 raise
         self.state.take(answer)
@@ -130,11 +149,11 @@ class AgentLoop:
 
     async def _turn(self, number: int) -> Answer | None:
         """Make a turn; return the answer if it brought one."""
-        activity = TurnActivity(self.context, number)
+        activity = self._activity(number)
         activity.start()
         try:
             await self._fit(number, activity)
-            completion = await self._ask(f"turn/{number}", "turn", activity, self._tools)
+            completion = await self._readable(number, activity)
             if completion.tool_calls:
                 answer = await self._called(completion.tool_calls, number, activity)
             else:
@@ -155,6 +174,21 @@ class AgentLoop:
 
     # -- models --------------------------------------------------------------------------------
 
+    def _activity(self, number: int) -> TurnActivity:
+        return TurnActivity(self.context, number, self.offer.tool_of)
+
+    async def _readable(self, number: int, activity: TurnActivity) -> Completion:
+        """Ask for a turn, and once more if its provider cannot read what the model has written."""
+        try:
+            return await self._ask(f"turn/{number}", "turn", activity, self._tools)
+        except CallFailedError as failed:
+            if failed.error_class != ModelFault.UNREADABLE_REPLY or not self._tools:
+                raise
+        known = ", ".join(tool.name for tool in self._tools)
+        complaint = Message(role="user", content=_UNREADABLE.format(known=known))
+        self.state.conversation.add(complaint)
+        return await self._ask(f"turn/{number}/unreadable", "unreadable", activity, self._tools)
+
     async def _ask(
         self,
         key: str,
@@ -163,22 +197,35 @@ class AgentLoop:
         tools: Sequence[ToolDefinition],
     ) -> Completion:
         """Ask the model to go on; its message is added to the conversation."""
-        schema = None if tools else self._output.schema
+        window = self.state.conversation.window
+        completion = await self._complete(key, name, activity, window, tools)
+        self.state.conversation.add(completion.message)
+        self.state.raw_content = completion.text or self.state.raw_content
+        return completion
+
+    async def _complete(
+        self,
+        key: str,
+        name: str,
+        activity: TurnActivity,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+    ) -> Completion:
+        """Ask the model, and show its answer while it is written."""
         stream = activity.stream() if self.definition.model.stream else None
         completion = await self.context.service(ModelGateway).complete(
             self.context,
             key=key,
             name=name,
-            messages=self.state.conversation.window,
+            messages=messages,
             tools=tools,
-            json_schema=schema,
+            json_schema=None if tools else self._output.schema,
             on_delta=None if stream is None else stream.on_delta,
             charge={Dimension.TURNS: 1} if name == "turn" else {},
             **self._asked(),
         )
         activity.answered(completion, name)
-        self.state.conversation.add(completion.message)
-        self.state.raw_content = completion.text or self.state.raw_content
+        self._room.answered(completion)
         return completion
 
     def _asked(self) -> dict[str, Any]:
@@ -256,36 +303,10 @@ class AgentLoop:
 
     async def _require_room(self, number: int) -> None:
         """Raise the stop that a further turn would meet, after a last answer without tools."""
-        most, scope = self.definition.limits.max_turns, self.context.scope
-        stop: Stop | None = None
-        if most is not None and number > most:
-            reason = f"Turn limit exceeded: {most} used, limit {most} (scope {scope.name})"
-            stop = _turn_limit(scope, most, reason)
-        else:
-            used_up = next(self._used_up(), None)
-            if used_up is not None:
-                stop = _tightest(scope, used_up).stop(used_up, 1)
+        stop = self._room.stop_before(number)
         if stop is not None:
             await self._wrap_up()
             raise stop
-
-    def _used_up(self) -> Iterator[Dimension]:
-        """Yield what leaves no room for a turn beside a last answer."""
-        scope = self.context.scope
-        for dimension in (Dimension.TURNS, _CALLS[Tier(self.definition.model.tier)]):
-            left = scope.remaining(dimension)
-            if left is not None and left <= self._kept_back(dimension):
-                yield dimension
-        left = scope.remaining(Dimension.API_CALLS)
-        if left is not None and left <= self._kept_back(Dimension.API_CALLS):
-            yield Dimension.API_CALLS
-
-    def _kept_back(self, dimension: Dimension) -> int:
-        """Return how many calls are kept for the last answer."""
-        if dimension is Dimension.TURNS or not self.state.turns:
-            return 0
-        limit = _tightest(self.context.scope, dimension).limits[dimension]
-        return self.wrap_up_reserve if limit >= 2 else 0
 
     async def _wrap_up(self) -> None:
         """Ask for the best answer there is; a failure leaves the agent as it was.
@@ -293,27 +314,24 @@ class AgentLoop:
         Raises:
             Stop: a cancel request or the time ends it.
         """
-        most = self.definition.limits.max_turns
-        if not self.wrap_up_reserve or not self.state.turns or (most is not None and most < 2):
+        if not self._room.allows_wrap_up(self.state.turns):
             return
-        conversation = self.state.conversation
         request = Message(role="user", content=_WRAP_UP_REQUEST)
+        messages = (*self.state.conversation.plain(), request)
+        activity = self._activity(self.state.turns + 1)
+        activity.start(last_answer=True)
         try:
-            completion = await self.context.service(ModelGateway).complete(
-                self.context,
-                key=_WRAP_UP,
-                name=_WRAP_UP,
-                messages=(*conversation.plain(), request),
-                json_schema=self._output.schema,
-                **self._asked(),
-            )
+            completion = await self._complete(_WRAP_UP, _WRAP_UP, activity, messages)
         except CallFailedError:
             return  # its node shows why
         except BudgetExceededError as refused:
             if refused.cause.dimension is Dimension.SECONDS:
                 raise
             return
-        conversation.add(request, completion.message)
+        finally:
+            if not activity.goes_on_elsewhere:
+                activity.end()
+        self.state.conversation.add(request, completion.message)
         self.state.take(self._output.of_text(completion.text))
 
     # -- tools ---------------------------------------------------------------------------------
@@ -339,8 +357,11 @@ class AgentLoop:
             await made.run(alone=lambda name: name == FINISH or self.offer.is_alone(name))
         finally:
             self.state.conversation.add(*made.messages())
-        if not answers and self._rounds.same(made.signature()):
+        same = 0 if answers else self._rounds.same(made.signature())
+        if same >= SAME_ROUNDS:
             raise _loop(self.context, calls)
+        if same > 1:
+            self.state.conversation.add(Message(role="user", content=_AGAIN))
         return answers[-1] if answers else None
 
     def _finish(self, call: ToolCall, answers: list[Answer]) -> ToolResult:
@@ -352,25 +373,6 @@ class AgentLoop:
         if answer.problem is None:
             return {"finished": True}
         return failure(self._output.complaint(answer.problem), "invalid_output")
-
-
-def _tightest(scope: Scope, dimension: Dimension) -> Scope:
-    """Return the scope whose limit leaves the least."""
-    scopes = [each for each in scope.lineage() if dimension in each.limits]
-    return min(scopes, key=lambda each: each.room(dimension) or 0)
-
-
-def _turn_limit(scope: Scope, most: int, reason: str) -> Stop:
-    cause = StopCause(
-        kind=StopKind.BUDGET,
-        dimension=Dimension.TURNS,
-        scope=scope.name,
-        limit=most,
-        used=most,
-        requested=1,
-        reason=reason,
-    )
-    return Stop(cause)
 
 
 def _loop(context: FlowContext, calls: Sequence[ToolCall]) -> Stop:

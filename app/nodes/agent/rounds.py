@@ -26,11 +26,11 @@ class Rounds:
     def __init__(self) -> None:
         self._last, self._count = "", 0
 
-    def same(self, signature: str) -> bool:
-        """Return whether this turn is the last one of too many that are the same."""
+    def same(self, signature: str) -> int:
+        """Return how many turns in a row, this one included, were the same."""
         self._count = self._count + 1 if signature == self._last else 1
         self._last = signature
-        return self._count >= SAME_ROUNDS
+        return self._count
 
 
 class ToolRound:

@@ -7,7 +7,7 @@ server meanwhile.
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome, Entry
 from app.llm.ports import ToolCall, ToolDefinition
 from app.nodes.agent.definition import AgentDefinition, ToolUse
+from app.nodes.agent.functions import OfferedFunction
 from app.nodes.agent.output import FINISH
 from app.nodes.toolset import Toolset, tool_context
 from app.observability.redaction import redact_text
@@ -62,6 +63,8 @@ class OfferedTool:
     perform: Perform
     journaled: bool = True
     """Whether the journal keeps the results of its calls under their keys."""
+    tool: str | None = None
+    """The tool of which it is a function, if it is one."""
 
 
 class ToolOffer:
@@ -88,6 +91,11 @@ class ToolOffer:
         """Return whether the journal keeps the results of a tool under the keys of its calls."""
         tool = self._tools.get(name)
         return tool is not None and tool.journaled
+
+    def tool_of(self, name: str) -> str:
+        """Return the tool that a call by this name is a call of."""
+        tool = self._tools.get(name)
+        return name if tool is None or tool.tool is None else tool.tool
 
     async def call(self, context: FlowContext, key: str, call: ToolCall) -> ToolResult:
         """Make a call that a model has asked for; what is wrong with it is the result.
@@ -134,13 +142,16 @@ class AgentTools:
         dispatch: ToolDispatch,
         call_agent: CallAgent,
         *,
+        functions: Mapping[str, Sequence[OfferedFunction]],
         timezone: str,
     ) -> None:
         """Offer the tools of ``dispatch``, and agents that are called by ``call_agent``.
 
-        ``timezone`` is the zone of runs that ask for none.
+        ``functions`` are offered in the place of the tools that they belong to; ``timezone`` is the
+        zone of runs that ask for none.
         """
         self._dispatch = dispatch
+        self._functions = functions
         self._call_agent = call_agent
         self._timezone = timezone
 
@@ -154,18 +165,19 @@ class AgentTools:
             ServerUnavailableError: a server cannot be asked what it offers.
         """
         known = {spec.name: spec for spec in self._dispatch.usable()}
-        found: dict[str, OfferedTool] = {}
+        found: dict[str, Sequence[OfferedTool]] = {}
         for use in [*uses, *_uses_in(linked)]:
             if use.definition is not None:
                 agent = LinkedAgent(use.definition)
-                found.setdefault(f"agent {agent.name}", self._agent(agent))
+                found.setdefault(f"agent {agent.name}", (self._agent(agent),))
                 continue
             for spec in await self._specs(use, known, context):
-                found.setdefault(spec.name, self._tool(spec))
+                if use.requires_approval or spec.name not in found:
+                    found[spec.name] = self._offered(spec, use.requires_approval)
         for linked_agent in linked.agents if linked else ():
             if isinstance(linked_agent, LinkedAgent):
-                found.setdefault(f"agent {linked_agent.name}", self._agent(linked_agent))
-        return ToolOffer(found.values())
+                found.setdefault(f"agent {linked_agent.name}", (self._agent(linked_agent),))
+        return ToolOffer(tool for tools in found.values() for tool in tools)
 
     async def _specs(
         self, use: ToolUse, known: Mapping[str, ToolSpec], context: FlowContext
@@ -205,17 +217,35 @@ class AgentTools:
         trace.mark_success(node, 0)
         return specs
 
-    def _tool(self, spec: ToolSpec) -> OfferedTool:
+    def _offered(self, spec: ToolSpec, requires_approval: bool) -> Sequence[OfferedTool]:
+        """Return a tool as it is offered: whole, or as its functions."""
+        safe, run = spec.parallel_safe, partial(self._run, spec.name, requires_approval)
+        if functions := self._functions.get(spec.name):
+            return [
+                OfferedTool(one.definition, safe, partial(_run_function, one, run), tool=spec.name)
+                for one in functions
+            ]
         definition = ToolDefinition(
             name=spec.name, description=spec.description, parameters=spec.parameters
         )
-        return OfferedTool(definition, spec.parallel_safe, partial(self._run, spec.name))
+        return (OfferedTool(definition, safe, run),)
 
     async def _run(
-        self, name: str, context: FlowContext, key: str, args: Mapping[str, Any]
+        self,
+        name: str,
+        requires_approval: bool,
+        context: FlowContext,
+        key: str,
+        args: Mapping[str, Any],
     ) -> ToolResult:
-        where = tool_context(context, self._timezone)
-        return await self._dispatch.run(context, name=name, args=args, key=key, tool_context=where)
+        return await self._dispatch.run(
+            context,
+            name=name,
+            args=args,
+            key=key,
+            tool_context=tool_context(context, self._timezone),
+            requires_approval=requires_approval,
+        )
 
     def _agent(self, agent: LinkedAgent) -> OfferedTool:
         definition = agent.definition
@@ -230,7 +260,9 @@ class AgentTools:
 def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
     if linked is not None:
         yield from (ToolUse(tool=name) for name in linked.names)
-        yield from (ToolUse(mcp=one.server, allow=one.allowed) for one in linked.servers)
+        for one in linked.servers:
+            asks = one.requires_approval
+            yield ToolUse(mcp=one.server, allow=one.allowed, requires_approval=asks)
 
 
 def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[str, Any]:
@@ -250,6 +282,20 @@ def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[st
         "required": list(dict.fromkeys((INPUT, *needed))),
         "additionalProperties": False,
     }
+
+
+async def _run_function(
+    called: OfferedFunction,
+    run: Perform,
+    context: FlowContext,
+    key: str,
+    given: Mapping[str, Any],
+) -> ToolResult:
+    """Call a tool by one of its functions."""
+    args = called.arguments(given)
+    if isinstance(args, str):
+        return failure(args, "invalid_arguments")
+    return await run(context, key, args)
 
 
 def _as_json(spec: ToolSpec) -> dict[str, Any]:

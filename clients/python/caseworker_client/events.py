@@ -8,8 +8,11 @@ over once, in order.
 
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+import httpx
+
+from caseworker_client.errors import ApiError
 from caseworker_client.flow import Emit, Feed, ReadChunk, Request, Sleep, ask, fetch
 from caseworker_client.models import Event, EventPage
 from caseworker_client.settings import Patience, Settings
@@ -55,12 +58,28 @@ def stream_events(settings: Settings, run_id: str, *, after: int = 0) -> Feed[Ev
         ServiceUnreachableError: the service has been gone for ``RetryPolicy.reconnect_seconds``.
         ApiError: it refused.
     """
+    yield from _followed(settings, run_id, after, None)
+
+
+def stream_answer(settings: Settings, posting: Request) -> Feed[Event]:
+    """Yield the events of the run that a request makes whose answer is the stream of them.
+
+    Raises:
+        ServiceUnreachableError, ApiError: as :func:`stream_events`.
+    """
+    yield from _followed(settings, "", 0, posting)
+
+
+def _followed(settings: Settings, run_id: str, after: int, posting: Request | None) -> Feed[Event]:
+    """Yield the events behind ``after``; ``posting`` opens the first stream and names the run."""
     patience = Patience(settings.retry)
     ended = False
     while not ended:
         seen = after
-        request = stream_request(run_id, after, timeout_seconds=SILENCE_SECONDS)
-        yield from ask(settings, request, patience, stream=True)
+        request = posting or stream_request(run_id, after, timeout_seconds=SILENCE_SECONDS)
+        response = yield from ask(settings, request, patience, stream=True)
+        if posting is not None:
+            run_id, posting = _run_of(response), None
         parser = SseParser()
         while (chunk := (yield ReadChunk())) is not None:
             for data in parser.feed(chunk):
@@ -76,6 +95,15 @@ def stream_events(settings: Settings, run_id: str, *, after: int = 0) -> Feed[Ev
                 return
         if not ended:
             yield Sleep(patience.pause())
+
+
+def _run_of(response: httpx.Response) -> str:
+    """Return the run at which a response points."""
+    run_id = unquote(response.headers.get("location", "").rpartition("/")[2])
+    if not run_id:
+        problem = {"title": "This is not an answer of Caseworker", "detail": "It names no run."}
+        raise ApiError(response.status_code, problem)
+    return run_id
 
 
 def stream_request(run_id: str, after: int, *, timeout_seconds: float) -> Request:

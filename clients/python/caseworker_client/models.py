@@ -29,7 +29,7 @@ class Answer(BaseModel):
 
     def as_json(self) -> dict[str, Any]:
         """Return what was sent, as JSON values: no member is added."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class Usage(Answer):
@@ -65,6 +65,14 @@ class Stop(Answer):
     at: datetime | None = None
 
 
+class RunSource(Answer):
+    """The run that another one goes on from."""
+
+    run_id: str
+    until: str | None = None
+    """The last node that is taken over; None takes over everything that ended well."""
+
+
 class RunSummary(Answer):
     """A run as lists show it."""
 
@@ -87,6 +95,8 @@ class RunSummary(Answer):
     stop: Stop | None = None
     cancel: dict[str, Any] | None = None
     """The request to cancel it."""
+    from_: RunSource | None = Field(None, alias="from")
+    """The run that it goes on from."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     links: dict[str, Any] = Field(default_factory=dict)
 
@@ -138,6 +148,44 @@ class EventPage(Answer):
     """None behind the last event of a run."""
 
 
+class Decision(Answer):
+    """What became of an approval."""
+
+    decision: str
+    """``approved``, ``refused`` or ``timed_out``."""
+    by: str | None = None
+    """Who decided."""
+    at: datetime
+    reason: str | None = None
+    arguments: Any = None
+    """What is used in the place of what was asked for; None if that stays."""
+
+
+class Approval(Answer):
+    """A question of a run to a person."""
+
+    run_id: str
+    approval_id: str
+    node_id: str
+    subject: str
+    """The tool that is to be called, or the step that asks."""
+    message: str
+    arguments: Any = None
+    """What will be used if it is approved."""
+    requested_at: datetime
+    expires_at: datetime
+    open: bool
+    """Whether it can be decided now."""
+    decision: Decision | None = None
+
+
+class ApprovalList(Answer):
+    """A page of approvals, oldest first."""
+
+    approvals: list[Approval]
+    next_cursor: str | None = None
+
+
 class CancelReceipt(Answer):
     """What came of a request to cancel a run."""
 
@@ -153,6 +201,17 @@ class CancelReceipt(Answer):
     reason: str | None = None
     calls: list[dict[str, Any]] = Field(default_factory=list)
     """The calls that had begun before."""
+
+
+class CancelledRuns(Answer):
+    """What came of a request to stop all runs that fit a filter."""
+
+    ended: int
+    """Runs that were waiting for a worker: they ended at once."""
+    requested: int
+    """Runs at work: their workers have been asked to stop them."""
+    more: bool
+    """True if there are more: send the request again."""
 
 
 class Trace(Answer):
@@ -220,6 +279,74 @@ class AgentList(Answer):
     next_cursor: str | None = None
 
 
+class Schedule(Answer):
+    """A schedule, and what has come of it."""
+
+    name: str
+    cron: str
+    timezone: str
+    run: dict[str, Any]
+    """As it was sent."""
+    overlap: str
+    """``skip``, ``allow`` or ``cancel_running``."""
+    catch_up: str
+    """``skip``, ``one`` or ``all``."""
+    max_catch_up: int
+    paused: bool
+    next_at: datetime | None = None
+    """None while it is paused."""
+    last_at: datetime | None = None
+    last_run_id: str | None = None
+    skipped: int = 0
+    last_error: str | None = None
+
+
+class ScheduleList(Answer):
+    """A page of schedules, by name."""
+
+    schedules: list[Schedule]
+    next_cursor: str | None = None
+
+
+class WebhookSecret(Answer):
+    """A secret that signs webhooks; ``secret`` itself is there when it was just made."""
+
+    version: int
+    created_at: datetime
+    expires_at: datetime | None = None
+    """None of the newest one."""
+    secret: str | None = None
+
+
+class WebhookSecretList(Answer):
+    """The secrets that sign webhooks now, newest first."""
+
+    secrets: list[WebhookSecret]
+
+
+class Delivery(Answer):
+    """A message about the end of a run, and what became of it."""
+
+    delivery_id: str
+    """The ``webhook-id`` of every attempt."""
+    run_id: str
+    type: str
+    url: str
+    status: str
+    """``pending``, ``delivered`` or ``dead``."""
+    attempts: int
+    due_at: datetime | None = None
+    last_status_code: int | None = None
+    last_error: str | None = None
+
+
+class DeliveryList(Answer):
+    """A page of deliveries, newest first."""
+
+    deliveries: list[Delivery]
+    next_cursor: str | None = None
+
+
 class Problem(Answer):
     """Something that is wrong with a graph."""
 
@@ -235,3 +362,67 @@ class Validation(Answer):
 
     valid: bool
     problems: list[Problem]
+
+
+class Thread(Answer):
+    """A conversation, and what answers in it."""
+
+    thread_id: str
+    agent: dict[str, Any] | None = None
+    """None if a graph answers, and in lists."""
+    graph: dict[str, Any] | None = None
+    inputs: dict[str, Any] = Field(default_factory=dict)
+    tools: list[Any] = Field(default_factory=list)
+    """What the user brings along."""
+    title: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    created_at: datetime
+
+
+class ThreadList(Answer):
+    """A page of threads, newest first."""
+
+    threads: list[Thread]
+    next_cursor: str | None = None
+    """None on the last page."""
+
+
+class Message(Answer):
+    """Something that was said in a thread."""
+
+    message_id: str
+    parent_id: str | None = None
+    """The message that it follows."""
+    role: str
+    """``user`` or ``assistant``."""
+    content: str | None = None
+    """Of an assistant what its run came to, so far; None in a whole tree."""
+    status: str | None = None
+    """Of an assistant: the status of its run, or ``not_started``."""
+    run_id: str | None = None
+    siblings: list[str] = Field(default_factory=list)
+    """The messages at the same place in other branches, itself among them, oldest first."""
+    created_at: datetime | None = None
+
+
+class MessageList(Answer):
+    """A branch of a thread, or all of its messages."""
+
+    messages: list[Message]
+
+
+class Turn(Answer):
+    """What was said, and its answer."""
+
+    user: Message | None = None
+    """None where nothing new was said."""
+    assistant: Message
+    run: Run
+    """The run that makes the answer."""
+
+
+class CancelledThread(Answer):
+    """The answers of a thread that are cancelled."""
+
+    thread_id: str
+    runs: list[CancelReceipt]

@@ -13,9 +13,12 @@ from caseworker_client.errors import CaseworkerError, WaitTimeoutError
 from caseworker_client.events import LAST_SEQ, SILENCE_SECONDS, stream_request
 from caseworker_client.flow import Emit, Feed, Flow, ReadChunk, Request, Sleep, ask, fetch
 from caseworker_client.models import (
+    Approval,
+    ApprovalList,
     Artifact,
     ArtifactList,
     Call,
+    CancelledRuns,
     CancelReceipt,
     Run,
     RunList,
@@ -34,9 +37,13 @@ class RunFields(TypedDict, total=False):
     """Such as ``{"max_seconds": 30, "max_cost_usd": 0.05}``."""
     deadline: str
     """An instant (RFC 3339) after which it is stopped."""
+    start_at: str
+    """An instant (RFC 3339) before which it is not begun."""
     seed: int
     metadata: Mapping[str, Any]
     """Comes back with the run."""
+    webhook: Mapping[str, Any]
+    """Who is told when it ends: ``{"url", "events"?}``."""
 
 
 class CaseFields(RunFields, total=False):
@@ -61,20 +68,31 @@ def create_run(
     a lost answer can be asked for again and never makes a second run. The service limits the wait
     (to 60 seconds unless it is configured otherwise); the run may go on behind it.
     """
+    request = posting(settings, "/runs", body, wait_seconds, idempotency_key)
+    return (yield from fetch(settings, request, Run))
+
+
+def posting(
+    settings: Settings,
+    path: str,
+    body: Mapping[str, Any],
+    wait_seconds: float = 0,
+    idempotency_key: str | None = None,
+) -> Request:
+    """Return a request that makes a run, and only one however often it is made."""
     if idempotency_key is None and "run_id" not in body and settings.retry.attempts > 1:
         idempotency_key = str(uuid.uuid4())
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
     if wait_seconds > 0:
         headers["Prefer"] = f"wait={math.ceil(wait_seconds)}"
-    request = Request(
+    return Request(
         method="POST",
-        path="/runs",
+        path=path,
         json=dict(body),
         headers=headers,
         timeout_seconds=settings.timeout_seconds + wait_seconds,
         repeatable=idempotency_key is not None or "run_id" in body,
     )
-    return (yield from fetch(settings, request, Run))
 
 
 def run_case(
@@ -255,6 +273,82 @@ def cancel_run(
     params = {} if reason is None else {"reason": reason}
     request = Request(method="DELETE", path=_path(run_id), params=params)
     return (yield from fetch(settings, request, CancelReceipt))
+
+
+def cancel_runs(
+    settings: Settings,
+    *,
+    status: str | None = None,
+    kind: str | None = None,
+    agent: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    reason: str | None = None,
+) -> Flow[CancelledRuns]:
+    """Stop the runs that fit, the oldest 1,000 at once; ask again while there are ``more``."""
+    chosen = {
+        "status": status,
+        "kind": kind,
+        "agent": agent,
+        "metadata": None if metadata is None else dict(metadata),
+        "created_after": None if created_after is None else created_after.isoformat(),
+        "created_before": None if created_before is None else created_before.isoformat(),
+        "reason": reason,
+    }
+    body = {name: value for name, value in chosen.items() if value is not None}
+    request = Request(method="POST", path="/runs/cancel", json=body)
+    return (yield from fetch(settings, request, CancelledRuns))
+
+
+def erase_run(settings: Settings, run_id: str) -> Flow[None]:
+    """Erase a run that has ended, with everything that it stored."""
+    yield from ask(settings, Request(method="DELETE", path=_path(run_id, "record")))
+
+
+def list_approvals(
+    settings: Settings, run_id: str | None = None, *, limit: int = 50, cursor: str | None = None
+) -> Flow[ApprovalList]:
+    """Return a page of the approvals that wait for a decision, or all approvals of a run."""
+    if run_id is not None:
+        return (yield from fetch(settings, _get(run_id, "approvals"), ApprovalList))
+    params = {"limit": str(limit)} if cursor is None else {"limit": str(limit), "cursor": cursor}
+    request = Request(method="GET", path="/approvals", params=params)
+    return (yield from fetch(settings, request, ApprovalList))
+
+
+def approve(
+    settings: Settings,
+    run_id: str,
+    approval_id: str,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+) -> Flow[Approval]:
+    """Approve what a run asks for; ``arguments`` take the place of those it asked for."""
+    return (yield from _decide(settings, run_id, approval_id, "approve", arguments, reason))
+
+
+def refuse(
+    settings: Settings, run_id: str, approval_id: str, *, reason: str | None = None
+) -> Flow[Approval]:
+    """Refuse what a run asks for; an agent is told the reason."""
+    return (yield from _decide(settings, run_id, approval_id, "refuse", None, reason))
+
+
+def _decide(
+    settings: Settings,
+    run_id: str,
+    approval_id: str,
+    decision: str,
+    arguments: Mapping[str, Any] | None,
+    reason: str | None,
+) -> Flow[Approval]:
+    chosen = {"decision": decision, "arguments": arguments, "reason": reason}
+    body = {name: value for name, value in chosen.items() if value is not None}
+    path = _path(run_id, f"approvals/{quote(approval_id, safe='')}")
+    request = Request(method="POST", path=path, json=body, repeatable=True)
+    return (yield from fetch(settings, request, Approval))
 
 
 def get_trace(settings: Settings, run_id: str, *, payloads: bool = False) -> Flow[Trace]:

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, c
 
 import httpx
 
-from caseworker_client import catalog, events, runs
+from caseworker_client import catalog, events, runs, schedules, threads, webhooks
 from caseworker_client.catalog import AGENTS, GRAPHS
 from caseworker_client.flow import Emit, Feed, Flow, Send, Sleep, Step
 from caseworker_client.settings import RetryPolicy, Settings
@@ -100,12 +100,28 @@ class CaseworkerClient:
     list_runs = _Method(runs.list_runs)
     iterate_runs = _Iteration(runs.iterate_runs)
     cancel_run = _Method(runs.cancel_run)
+    cancel_runs = _Method(runs.cancel_runs)
+    erase_run = _Method(runs.erase_run)
+    list_approvals = _Method(runs.list_approvals)
+    approve = _Method(runs.approve)
+    refuse = _Method(runs.refuse)
     stream_events = _Iteration(events.stream_events)
     get_trace = _Method(runs.get_trace)
     explain_run = _Method(runs.explain_run)
     get_call = _Method(runs.get_call)
     list_artifacts = _Method(runs.list_artifacts)
     get_artifact = _Method(runs.get_artifact)
+    create_thread = _Method(threads.create_thread)
+    get_thread = _Method(threads.get_thread)
+    list_threads = _Method(threads.list_threads)
+    delete_thread = _Method(threads.delete_thread)
+    list_messages = _Method(threads.list_messages)
+    send_message = _Method(threads.send_message)
+    stream_message = _Iteration(threads.stream_message)
+    edit_message = _Method(threads.edit_message)
+    retry_message = _Method(threads.retry_message)
+    continue_message = _Method(threads.continue_message)
+    cancel_thread = _Method(threads.cancel_thread)
     register_graph = _Method(catalog.register_graph)
     get_graph = _Method(GRAPHS.get)
     list_graphs = _Method(GRAPHS.list)
@@ -117,6 +133,18 @@ class CaseworkerClient:
     list_agents = _Method(AGENTS.list)
     list_agent_versions = _Method(AGENTS.versions)
     delete_agent = _Method(AGENTS.delete)
+    put_schedule = _Method(schedules.put_schedule)
+    get_schedule = _Method(schedules.get_schedule)
+    list_schedules = _Method(schedules.list_schedules)
+    pause_schedule = _Method(schedules.pause_schedule)
+    resume_schedule = _Method(schedules.resume_schedule)
+    run_schedule = _Method(schedules.run_schedule)
+    delete_schedule = _Method(schedules.delete_schedule)
+    rotate_webhook_secret = _Method(webhooks.rotate_webhook_secret)
+    list_webhook_secrets = _Method(webhooks.list_webhook_secrets)
+    list_webhook_deliveries = _Method(webhooks.list_webhook_deliveries)
+    get_webhook_delivery = _Method(webhooks.get_webhook_delivery)
+    redeliver_webhook = _Method(webhooks.redeliver_webhook)
     list_tools = _Method(catalog.list_tools)
     list_models = _Method(catalog.list_models)
     service_version = _Method(catalog.service_version)

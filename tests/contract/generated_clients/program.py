@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from generated_client import Client
+from generated_client import AuthenticatedClient
 from generated_client.api.runs import cancel_run, get_events, get_run, get_trace, post_run
 from generated_client.models import (
     Budget,
@@ -33,15 +33,17 @@ from generated_client.models import (
 )
 
 
-def main(url: str) -> None:
-    """Use the service at ``url`` as a caller would."""
-    with Client(base_url=url, headers={"Accept": "application/json"}) as client:
+def main(url: str, key: str) -> None:
+    """Use the service at ``url`` as a caller would who has a ``key``."""
+    with AuthenticatedClient(
+        base_url=url, token=key, headers={"Accept": "application/json"}
+    ) as client:
         is_answered(client)
         is_refused(client)
         is_followed_and_cancelled(client)
 
 
-def is_answered(client: Client) -> None:
+def is_answered(client: AuthenticatedClient) -> None:
     """Post a case, wait for it, and read its result and its usage."""
     body = CaseBody(input_="What is 17% of 2,340?", budget=Budget(max_tool_calls=3))
     run = post_run.sync(client=client, body=body, prefer="wait=20")
@@ -59,7 +61,7 @@ def is_answered(client: Client) -> None:
     assert run.stop is None
 
 
-def is_refused(client: Client) -> None:
+def is_refused(client: AuthenticatedClient) -> None:
     """Send what is not valid and read what is wrong with it."""
     refused = post_run.sync(client=client, body=CaseBody(input_=" "))
 
@@ -68,7 +70,7 @@ def is_refused(client: Client) -> None:
     assert refused.errors[0].field == "input"
 
 
-def is_followed_and_cancelled(client: Client) -> None:
+def is_followed_and_cancelled(client: AuthenticatedClient) -> None:
     """Run a graph whose second step hangs, follow it, cancel it, and look at its trace."""
     accepted = post_run.sync(client=client, body=hanging_graph())
     assert isinstance(accepted, GraphRun)
@@ -89,7 +91,7 @@ def is_followed_and_cancelled(client: Client) -> None:
     is_shown_as_cancelled(client, accepted.run_id, len(seen))
 
 
-def is_shown_as_cancelled(client: Client, run_id: str, events: int) -> None:
+def is_shown_as_cancelled(client: AuthenticatedClient, run_id: str, events: int) -> None:
     """Read the ended run, its events as a page, and its trace; cancel it once more."""
     run = get_run.sync(run_id, client=client)
     page = get_events.sync(run_id, client=client)
@@ -144,7 +146,7 @@ def data_of(data: dict[str, object]) -> StepSpecData:
     return StepSpecData.from_dict(data)
 
 
-def events_of(client: Client, run_id: str) -> Iterator[EventView]:
+def events_of(client: AuthenticatedClient, run_id: str) -> Iterator[EventView]:
     """Yield the events of a run until it has ended."""
     stream = client.get_httpx_client().stream(
         "GET", f"/runs/{run_id}/events", headers={"Accept": "text/event-stream"}, timeout=60
@@ -156,4 +158,4 @@ def events_of(client: Client, run_id: str) -> Iterator[EventView]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

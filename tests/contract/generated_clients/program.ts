@@ -8,8 +8,11 @@ import type { components, paths } from "./schema.d.ts";
 type EventView = components["schemas"]["EventView"];
 type GraphRunBody = components["schemas"]["GraphRunBody"];
 
-const url = process.argv[2] ?? "";
-const client = createClient<paths, "application/json" | "application/problem+json">({ baseUrl: url });
+const [url = "", key = ""] = process.argv.slice(2);
+const client = createClient<paths, "application/json" | "application/problem+json">({
+  baseUrl: url,
+  headers: { Authorization: `Bearer ${key}` },
+});
 
 async function isAnswered(): Promise<void> {
   const { data: run } = await client.POST("/runs", {

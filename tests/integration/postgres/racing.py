@@ -190,7 +190,7 @@ async def post_apart(client: Client, key: RunKey) -> None:
     """Accept in a transaction of several statements, as a batch leaves it to be sorted out."""
     new = new_run(key.run_id, key=f"key of {key.run_id}")
     async with transaction(client.engines.work) as connection:
-        await accept_in(connection, new, worker_id="w1", max_queued=None)
+        await accept_in(connection, new, worker_id="w1", limits=store_limits())
 
 
 async def post_to_the_queue(client: Client, key: RunKey) -> None:
@@ -259,7 +259,7 @@ async def post_that_looks_into_that_table(client: Client, key: RunKey) -> None:
         cancel_requested = (
             await connection.execute(look, {"run_id": key.run_id})
         ).first() is not None
-        await accept_in(connection, new_run(key.run_id), worker_id="w1", max_queued=None)
+        await accept_in(connection, new_run(key.run_id), worker_id="w1", limits=store_limits())
         if cancel_requested:
             await connection.execute(MARK, {"run_id": key.run_id})
 

@@ -24,10 +24,11 @@ async def insert(oracle: Oracle, status: str, run_id: str = "r") -> None:
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, status, request, fence, worker_id, finished_at,
                cancel_requested_at)
-           VALUES ('t', %s, %s, %s, 1, 'w', %s, %s)""",
+           VALUES ('t', %s, %s, %s, 1, %s, %s, %s)""",
         run_id,
         status if is_run else None,
         "{}" if is_run else None,
+        None if status == RunStatus.WAITING else "w",
         "2026-01-01" if status in TERMINAL else None,
         None if is_run else "2026-01-01",
     )
@@ -36,12 +37,13 @@ async def insert(oracle: Oracle, status: str, run_id: str = "r") -> None:
 async def move(oracle: Oracle, status: str, run_id: str = "r", *, fence: int = 2) -> None:
     """Update a row to ``status``, with everything else that belongs to it."""
     await oracle.rows(
-        """UPDATE runs SET status = %s, request = %s, fence = %s, finished_at = %s
-           WHERE run_id = %s""",
+        """UPDATE runs SET status = %s, request = %s, fence = %s, finished_at = %s,
+               worker_id = %s WHERE run_id = %s""",
         None if status == PENDING_CANCEL else status,
         None if status == PENDING_CANCEL else "{}",
         fence,
         "2026-01-01" if status in TERMINAL else None,
+        None if status == RunStatus.WAITING else "w",
         run_id,
     )
 
@@ -95,6 +97,7 @@ async def test_a_run_that_has_ended_stays_as_it_is(oracle: Oracle, status: RunSt
         ("worker_id", "NULL", "runs_running_has_worker"),
         ("request", "NULL", "runs_pending_cancel_or_run"),
         ("fence", "0", "runs_fence_rises"),
+        ("status", "'waiting'", "runs_waiting_has_no_worker"),
     ],
 )
 async def test_a_row_that_contradicts_itself_is_refused(

@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 
 from app.adapters.postgres.engines import open_engines
 from app.adapters.postgres.migrating import (
+    TableLockedError,
     UnknownRevisionError,
     downgrade,
     is_current,
@@ -49,6 +50,12 @@ ORDER BY 1, 2
 """
 
 ALEMBIC_S_OWN = "alembic_version"
+
+BEFORE = "20261122_1910"
+"""The revision after which the next one changes ``runs``."""
+
+BEFORE_WORKERS = "20261122_2200"
+"""The revision after which the next one changes ``workers``."""
 
 
 def objects(url: str) -> set[str]:
@@ -120,12 +127,44 @@ def test_an_unknown_revision_is_refused_in_one_line(empty_url: str, revision: st
     with pytest.raises(UnknownRevisionError, match=f"at revision {revision}"):
         upgrade(empty_url)
     assert is_served_by(empty_url) == revision.startswith("2999")
-    environment = {**os.environ, "DATABASE_URL": empty_url}
-    command = [sys.executable, "-m", "app", "db", "upgrade"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = _db_upgrade(empty_url)
     assert done.returncode != 0
     assert f"at revision {revision}, which this release does not know" in done.stderr
     assert len([line for line in done.stderr.splitlines() if not line.startswith("{")]) == 1
+
+
+def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> None:
+    """In one line and within seconds; nothing of the revision is done, and it can be repeated."""
+    upgrade(empty_url, BEFORE)
+    before = (objects(empty_url), shapes(empty_url))
+    with psycopg.connect(empty_url) as holder:
+        holder.execute("LOCK TABLE runs IN ACCESS SHARE MODE")
+        done = _db_upgrade(empty_url)
+        assert done.returncode != 0
+        assert "waited for a table that is locked, and changed nothing of it" in done.stderr
+        assert len([line for line in done.stderr.splitlines() if not line.startswith("{")]) == 1
+        assert (objects(empty_url), shapes(empty_url)) == before
+
+    assert _db_upgrade(empty_url).returncode == 0
+    assert is_served_by(empty_url)
+
+
+def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:
+    """What was done before the one that fails stays, and its locks are not kept."""
+    upgrade(empty_url, BEFORE)
+    with psycopg.connect(empty_url) as holder:
+        holder.execute("LOCK TABLE workers IN ACCESS SHARE MODE")
+        with pytest.raises(TableLockedError):
+            upgrade(empty_url)
+        at = holder.execute("SELECT version_num FROM alembic_version").fetchone()
+
+    assert at == (BEFORE_WORKERS,)
+
+
+def _db_upgrade(url: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "app", "db", "upgrade"]
+    environment = {**os.environ, "DATABASE_URL": url}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 async def test_processes_that_migrate_at_once_wait_for_one_another(empty_url: str) -> None:

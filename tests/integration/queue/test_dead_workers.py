@@ -1,10 +1,13 @@
 """Which workers are dead, and how long the runs wait that were lost with them."""
 
+from dataclasses import replace
+
 import pytest
 
+from app.runs.ports import JournalWrite
 from app.runs.silence import MISSED_BEATS
 from tests.integration.queue.stale import KEY, World
-from tests.support.stores import CANCEL_REQUEST, open_stores
+from tests.support.stores import CANCEL_REQUEST, graph_with_calls, open_stores, records_of
 
 
 async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them(
@@ -44,15 +47,15 @@ async def test_a_slow_process_that_connects_again_keeps_its_runs(
 
 
 @pytest.mark.parametrize(
-    ("attempts", "seconds"), [(1, 0), (2, 5), (3, 30), (4, 180), (5, 300), (30, 300), (31, 0)]
+    ("losses", "seconds"), [(1, 0), (2, 5), (3, 30), (4, 180), (5, 300), (30, 300), (31, 0)]
 )
 async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
-    database_url: str, world: World, attempts: int, seconds: int
+    database_url: str, world: World, losses: int, seconds: int
 ) -> None:
     """It may be what ends its workers; one that is to fail now need not wait."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
-    await world.oracle.rows("UPDATE runs SET attempts = %s", attempts)
+    await world.oracle.rows("UPDATE runs SET losses = %s", losses - 1)
 
     assert await world.recover(max_attempts=31) == [KEY]
     row = "SELECT extract(epoch FROM queued_at - clock_timestamp())::float8 AS seconds FROM runs"
@@ -63,12 +66,28 @@ async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
     assert (claimed is None) == (seconds > 0)
 
 
+@pytest.mark.req("003/resume")
+async def test_a_run_that_got_on_since_it_was_last_lost_does_not_wait(world: World) -> None:
+    """However often it was lost before."""
+    await world.beat("dead", seconds_ago=15)
+    run = await world.claimed()
+    await world.oracle.rows("UPDATE runs SET losses = 3, ended_calls = 1")
+    records = records_of(graph_with_calls("case-1", llm_calls=2))
+    calls = tuple(replace(each, call_key=each.node_id, outcome="result") for each in records)
+    await world.stores.journal.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
+    await world.recover()
+
+    again = await world.stores.runs.claim(KEY, "alive")
+    assert again is not None
+    assert (again.losses, again.attempts) == (0, 2)
+
+
 @pytest.mark.req("card/delete")
 async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: World) -> None:
     """However often it was lost."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
-    await world.oracle.rows("UPDATE runs SET attempts = 3")
+    await world.oracle.rows("UPDATE runs SET losses = 3")
     await world.stores.runs.cancel(KEY, CANCEL_REQUEST)
     await world.recover()
 

@@ -46,12 +46,18 @@ async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World
     assert (again.fence, again.attempts) == (2, 2)
 
 
-async def test_a_run_that_waits_is_recovered_as_well(world: World) -> None:
-    """Whoever takes it waits on."""
+async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_up(
+    world: World,
+) -> None:
+    """Nobody owns it, so nobody loses it; then it gets a job like a queued one."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
-    await world.oracle.rows("UPDATE runs SET status = 'waiting'")
+    waits = "UPDATE runs SET status = 'waiting', worker_id = NULL, queued_at = clock_timestamp()"
+    await world.oracle.rows(f"{waits} + interval '1 hour'")
+    assert await world.recover() == []
+    assert (await world.stored()).status is RunStatus.WAITING
 
+    await world.oracle.rows("UPDATE runs SET queued_at = clock_timestamp()")
     assert await world.recover() == [KEY]
     assert (await world.stored()).status is RunStatus.QUEUED
 

@@ -49,6 +49,9 @@ class NotingExecutor:
             self._room.clear()
             await self._room.wait()
 
+    async def freed(self) -> None:
+        await asyncio.Event().wait()
+
     def start(self, run: Run, *, permitted_at: float) -> None:
         assert run.key not in self.runs
         self.runs[run.key] = run

@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Outcome = Literal["open", "answered", "cut", "client_gone"]
+
+LONG_CHARS = 1 << 18
+"""Of a longer prompt the beginning alone is kept: a thousand of them would fill the memory."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,16 +60,17 @@ class ArrivalLog:
     ) -> Arrival:
         """Record a request that is complete and not yet answered."""
         self._sequence += 1
+        kept = len(prompt) <= LONG_CHARS
         arrival = Arrival(
             seq=self._sequence,
             path=path,
             model=model,
-            prompt=prompt,
+            prompt=prompt if kept else prompt[:LONG_CHARS],
             question=question,
             marker=marker,
             call_key=headers.get("x-call-key"),
             headers=headers,
-            body=body,
+            body=body if kept else None,
             arrived_wall=time.time(),
             arrived_monotonic=time.monotonic(),
         )
@@ -88,11 +92,10 @@ class ArrivalLog:
 
     def find(self, containing: str, *, bodies: bool) -> list[dict[str, Any]]:
         """The requests whose prompt contains a text, oldest first."""
-        found = [asdict(arrival) for arrival in self._arrivals if containing in arrival.prompt]
+        found = (arrival for arrival in self._arrivals if containing in arrival.prompt)
         if not bodies:
-            for entry in found:
-                entry["body"] = None
-        return found
+            found = (replace(arrival, body=None) for arrival in found)
+        return [asdict(arrival) for arrival in found]
 
     async def wait_until(self, holds: Callable[[], bool], *, timeout_seconds: float) -> bool:
         """Wait for ``holds`` to become true; False when the time is up."""

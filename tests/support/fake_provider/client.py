@@ -22,8 +22,11 @@ class FakeProvider:
     No connection is kept between calls, so one provider may serve tests with loops of their own.
     """
 
-    def __init__(self) -> None:
-        self._child = ChildProcess.python("-m", "tests.support.fake_provider", name="provider")
+    def __init__(self, *program: str) -> None:
+        """``program`` is another module that serves the same, and its arguments."""
+        self._child = ChildProcess.python(
+            "-m", *(program or ("tests.support.fake_provider",)), name="provider"
+        )
         self._url: str | None = None
 
     async def __aenter__(self) -> Self:
@@ -84,6 +87,10 @@ class FakeProvider:
         """Treat every prompt without a script like this."""
         await self._call("POST", "/control/default", json=asdict(step))
 
+    async def limit(self, *, burst: float, per_second: float) -> None:
+        """Answer 429 to whatever is more than so many requests at once, and then a second."""
+        await self._call("POST", "/control/rate", json={"burst": burst, "per_second": per_second})
+
     async def release(self) -> None:
         """Let the requests that hang now be answered."""
         await self._call("POST", "/control/release")
@@ -115,6 +122,21 @@ class FakeProvider:
             at_least=str(count),
             timeout_seconds=str(timeout_seconds),
         )
+
+    async def count(
+        self, containing: str, *, at_least: int = 0, timeout_seconds: float = _WAIT_SECONDS
+    ) -> int:
+        """Return how many such requests have come, once there are so many; not what they said.
+
+        Raises:
+            TimeoutError: fewer came in time.
+        """
+        query = {"containing": containing, "at_least": str(at_least), "counted": "true"}
+        query["timeout_seconds"] = str(timeout_seconds)
+        answer = await self._call("GET", "/control/arrivals", params=query)
+        if not answer["reached"]:
+            raise TimeoutError(f"{answer['count']} arrivals instead of {at_least}")
+        return int(answer["count"])
 
     async def _arrivals(self, **query: str) -> list[Arrival]:
         answer = await self._call("GET", "/control/arrivals", params=query)

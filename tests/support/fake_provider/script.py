@@ -1,6 +1,7 @@
 """What the fake provider does with a request: steps, and which of them a prompt meets."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -93,6 +94,32 @@ class Script:
         step = self.steps[min(self.used, len(self.steps) - 1)]
         self.used += 1
         return step
+
+
+@dataclass(slots=True)
+class Rate:
+    """How often the provider lets itself be asked: a burst, and then so many requests a second."""
+
+    burst: float
+    per_second: float
+    _left: float = field(init=False)
+    _at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._left, self._at = self.burst, time.monotonic()
+
+    def allows(self) -> bool:
+        """Count a request, unless it is one too many."""
+        now = time.monotonic()
+        self._left = min(self.burst, self._left + (now - self._at) * self.per_second)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+TOO_MANY = Step(status=429, headers={"retry-after": "1"})
 
 
 class Playbook:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.fake_provider import dialects
 from tests.support.fake_provider.arrivals import Arrival, ArrivalLog
 from tests.support.fake_provider.connection import Connection, Request
-from tests.support.fake_provider.script import Playbook, Script, Step
+from tests.support.fake_provider.script import TOO_MANY, Playbook, Rate, Script, Step
 
 _DRIBBLE_BYTES = 8
 
@@ -17,13 +17,16 @@ _DRIBBLE_BYTES = 8
 class Server:
     """Answers ``/v1/chat/completions`` and ``/v1/messages`` as it was told under ``/control``."""
 
-    def __init__(self) -> None:
+    def __init__(self, playbook: Playbook | None = None) -> None:
+        """Answer by ``playbook``, or by scripts alone."""
         self._log = ArrivalLog()
-        self._playbook = Playbook()
+        self._playbook = playbook or Playbook()
         self._released = asyncio.Event()
+        self._rate: Rate | None = None
         self._routes: dict[tuple[str, str], Callable[[Request], Awaitable[Any]]] = {
             ("POST", "/control/script"): self._add_script,
             ("POST", "/control/default"): self._set_default,
+            ("POST", "/control/rate"): self._set_rate,
             ("POST", "/control/release"): self._release,
             ("POST", "/control/reset"): self._reset,
             ("GET", "/control/arrivals"): self._arrivals,
@@ -50,6 +53,8 @@ class Server:
         body = request.json()
         prompt = dialects.read_prompt(request.path, body)
         step, marker = self._playbook.next_step(prompt.text, prompt.model)
+        if self._rate is not None and not self._rate.allows():
+            step = TOO_MANY
         arrival = self._log.open(
             path=request.path,
             model=prompt.model,
@@ -127,6 +132,10 @@ class Server:
         self._playbook.default = Step(**request.json())
         return {}
 
+    async def _set_rate(self, request: Request) -> dict[str, Any]:
+        self._rate = Rate(**request.json())
+        return {}
+
     async def _release(self, _request: Request) -> dict[str, Any]:
         self._released.set()
         self._released = asyncio.Event()
@@ -135,6 +144,7 @@ class Server:
     async def _reset(self, request: Request) -> dict[str, Any]:
         self._log.clear()
         self._playbook = Playbook()
+        self._rate = None
         return await self._release(request)
 
     async def _arrivals(self, request: Request) -> dict[str, Any]:
@@ -145,6 +155,8 @@ class Server:
             lambda: self._log.count(containing, ended=ended) >= at_least,
             timeout_seconds=float(query.get("timeout_seconds", 0)),
         )
+        if query.get("counted") == "true":
+            return {"reached": reached, "count": self._log.count(containing, ended=ended)}
         found = self._log.find(containing, bodies=query.get("bodies") == "true")
         return {"reached": reached, "arrivals": found}
 

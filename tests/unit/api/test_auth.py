@@ -3,7 +3,8 @@
 import pytest
 from fastapi import Request
 
-from app.api.api_request import ANONYMOUS, identify, is_loopback
+from app.access.caller import ANYBODY, LOCAL
+from app.api.api_request import anonymous_caller, is_loopback
 from app.api.problems import ProblemError
 
 
@@ -30,14 +31,14 @@ def test_everything_else_is_not(peer: str) -> None:
 
 def test_a_caller_on_this_machine_is_served() -> None:
     """As the one tenant there is."""
-    assert identify(request("127.0.0.1"), "loopback") == ANONYMOUS
+    assert anonymous_caller(request("127.0.0.1"), "loopback") == LOCAL
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", None])
 def test_a_caller_elsewhere_is_refused(peer: str | None) -> None:
     """So is one whose address is not known."""
     with pytest.raises(ProblemError) as refused:
-        identify(request(peer), "loopback")
+        anonymous_caller(request(peer), "loopback")
 
     assert refused.value.status_code == 403
 
@@ -46,24 +47,24 @@ def test_a_caller_elsewhere_is_refused(peer: str | None) -> None:
 def test_a_header_that_claims_to_be_local_is_not_believed(header: str) -> None:
     """Anybody can write one."""
     with pytest.raises(ProblemError):
-        identify(request("10.0.0.1", **{header: "127.0.0.1"}), "loopback")
+        anonymous_caller(request("10.0.0.1", **{header: "127.0.0.1"}), "loopback")
 
 
 @pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded", "x_real_ip", "via"])
 def test_what_a_local_proxy_passes_on_is_not_local(header: str) -> None:
     """Whoever stands in front of the proxy could be anybody."""
     with pytest.raises(ProblemError):
-        identify(request("127.0.0.1", **{header: "127.0.0.1"}), "loopback")
+        anonymous_caller(request("127.0.0.1", **{header: "127.0.0.1"}), "loopback")
 
 
 def test_a_page_of_another_site_is_refused_although_its_browser_runs_here() -> None:
     """A page somewhere could otherwise stop the runs of whoever looks at it."""
     with pytest.raises(ProblemError):
-        identify(request("127.0.0.1", sec_fetch_site="cross-site"), "loopback")
-    assert identify(request("127.0.0.1", sec_fetch_site="same-origin"), "loopback") == ANONYMOUS
+        anonymous_caller(request("127.0.0.1", sec_fetch_site="cross-site"), "loopback")
+    assert anonymous_caller(request("127.0.0.1", sec_fetch_site="same-origin"), "loopback") == LOCAL
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", None])
 def test_anybody_is_served_where_that_is_configured(peer: str | None) -> None:
     """``auth.anonymous: anywhere``."""
-    assert identify(request(peer), "anywhere") == ANONYMOUS
+    assert anonymous_caller(request(peer), "anywhere") == ANYBODY

@@ -114,6 +114,35 @@ def test_attempts_that_had_failed_are_not_made_again() -> None:
     assert world.gateway.spent() == {}
 
 
+def test_the_pause_before_an_attempt_that_had_begun_is_not_waited_again() -> None:
+    """The wait after the last failure was over when the worker was lost."""
+    began: list[tuple[str, float]] = []
+    node = Scripted()
+
+    async def works(context: FlowContext, inputs: Inputs) -> Inputs:
+        began.append((context.path.text, asyncio.get_running_loop().time()))
+        if context.path.text == "A":
+            raise OurError("Not yet.")
+        await asyncio.sleep(100)
+        return {"default": "at last"}
+
+    node.works["A"] = works
+    limits = {"A": {"policy": ErrorPolicy(on_error="retry", retry_count=1)}}
+    _, first = drive(graph("A"), node, limits=limits, before=hands_over_after(50))
+    [entry] = [e for e in first.gateway.journal.entries.values() if e.call_key == "step:A"]
+    [(_, at_once), (_, after_the_pause)] = began
+
+    def before(world: World) -> None:
+        world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN, entry.value, hashed="")
+
+    began.clear()
+    outcome, _ = drive(graph("A"), node, limits=limits, before=before)
+
+    assert after_the_pause > at_once
+    assert began == [("A~2", at_once)]
+    assert outcome.steps["A"].outputs == {"default": "at last"}
+
+
 @pytest.mark.req("000/E2")
 def test_a_step_whose_attempts_were_used_up_goes_on_with_its_fallback_value() -> None:
     """What it failed with was told then; it is not executed again."""

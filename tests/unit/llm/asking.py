@@ -16,6 +16,7 @@ from app.engine.step_path import StepPath
 from app.llm.gateway import Completion, ModelGateway, Tier, TierModel
 from app.llm.ports import Message
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
+from app.llm.turns import Turns
 from app.trace.node import Node
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
@@ -60,6 +61,7 @@ class Asking:
     draws: Sequence[float] = ()
     list_price: ListPrice = no_list_price
     provider: VirtualProvider = field(default_factory=VirtualProvider)
+    turns: Turns | None = None
 
     def __post_init__(self) -> None:
         self.restart()
@@ -74,7 +76,7 @@ class Asking:
         )
         tier = chain(*(replace(model, fallbacks=()) for model in models))
         tiers = {Tier.SMALL: tier, Tier.BIG: tier}
-        self.models = ModelGateway(tiers, self.list_price, retry_policy())
+        self.models = ModelGateway(tiers, self.list_price, retry_policy(), turns=self.turns)
 
     def begin(self, journal: MemoryJournal | None = None) -> None:
         """Execute the run from its beginning, with what an earlier execution has left."""

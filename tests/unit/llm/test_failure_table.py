@@ -3,6 +3,8 @@
 The provider's real client talks to the fake provider's protocol; only the clock is virtual.
 """
 
+import json
+
 import pytest
 
 from app.control.budget import Budget
@@ -12,6 +14,7 @@ from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, busy, priced, told
 
 MODEL = priced("small", timeout_seconds=2.0)
+UNREADABLE = "The model produced output that does not match the expected peg-native format"
 TOO_MANY = Step(status=429)
 
 
@@ -79,6 +82,30 @@ def test_after_two_retries_the_call_has_failed_and_says_so(failure: Step) -> Non
     assert len(asking.provider.arrivals) == asking.run.spent()["api_calls"] == 3
     (call,) = asking.calls()
     assert (call["status"], call["retries_used"]) == ("fail", 2)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_an_endpoint_cannot_read_of_its_model_is_asked_once(streamed: bool) -> None:
+    """As llama.cpp says it, with a status or within a stream; it was written, and is charged."""
+    said = {"code": 500, "message": UNREADABLE, "type": "server_error"}
+    body = json.dumps({"error": said})
+    step = (
+        Step(raw_body=f"data: {body}\n\n", headers={"content-type": "text/event-stream"})
+        if streamed
+        else Step(raw_body=body, status=500)
+    )
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("small", step, repeat_last=True)
+        with pytest.raises(CallFailedError) as failed:
+            await asking.ask(**({"on_delta": lambda *_: None} if streamed else {}))
+        assert failed.value.error_class == "ModelReplyUnreadable"
+        assert UNREADABLE in str(failed.value)
+
+    asking = told(story, MODEL)
+
+    assert asking.provider.times() == [0]
+    assert asking.run.spent()["tokens"] > 0
 
 
 @pytest.mark.req("002/13.2", "002/21.2")

@@ -10,7 +10,8 @@ import pytest
 from app.runs import service
 from app.runs.errors import RunNotFoundError
 from app.runs.event_log import EventLog, run_ended
-from app.runs.ports import EventPage, JournalWrite, RunNotifier
+from app.runs.notifying import RunNotifier
+from app.runs.ports import EventPage, JournalWrite
 from app.runs.run import EventRecord, RunKey, RunStatus
 from app.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns

@@ -64,7 +64,7 @@ def test_a_cancel_request_that_nobody_heard_of_is_found_by_the_next_beat(seed: i
 
 
 def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
-    """When it has looked so for an interval; the attempt counts."""
+    """When it has looked so for an interval; a run that was never begun has lost no attempt."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -75,7 +75,7 @@ def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
         await asyncio.sleep(2)
         await process.heartbeat.beat()
         run = await process.service.get(KEY)
-        assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 1, None)
+        assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 0, None)
 
     run_story(story)
 

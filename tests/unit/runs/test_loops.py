@@ -136,3 +136,28 @@ def test_a_loop_that_swallows_a_cancel_is_cancelled_again() -> None:
         assert loop().time() == 2
 
     run_story(story)
+
+
+def test_a_loop_that_fails_again_and_again_is_named_until_it_works() -> None:
+    """One failure is no news; after the last one it must have run for a second."""
+    begun: list[float] = []
+
+    async def fails() -> None:
+        begun.append(loop().time())
+        if len(begun) < 4:
+            raise RuntimeError("gone")
+        await asyncio.sleep(1000)
+
+    async def story() -> None:
+        loops = Loops()
+        loops.keep("fails", fails)
+        await asyncio.sleep(0.05)
+        seen = [loops.failing()]
+        await asyncio.sleep(0.5)
+        seen.append(loops.failing())
+        await asyncio.sleep(1.75 - loop().time())
+        seen.append(loops.failing())
+        await loops.stop()
+        assert seen == [[], ["fails"], []]
+
+    run_story(story)

@@ -13,8 +13,8 @@ INTERVAL, STALE = 1.0, 10.0
 class Looking:
     """A process that looks every second, at workers that beat every second until they do not."""
 
-    def __init__(self) -> None:
-        self.watch = SilenceWatch(interval_seconds=INTERVAL, stale_seconds=STALE)
+    def __init__(self, own: str | None = None) -> None:
+        self.watch = SilenceWatch(interval_seconds=INTERVAL, stale_seconds=STALE, own=own)
         self.now = 0.0
         self.beats = {"alive": EPOCH, "dead": EPOCH}
 
@@ -67,6 +67,17 @@ def test_an_outage_is_nobodys_silence(how: str, seconds: float) -> None:
         assert looking.look(after=seconds) == {}
     assert looking.looks(STALE - 2.5) == {}
     assert looking.look("alive", "dead") == {}
+
+
+@pytest.mark.parametrize("seconds", [3.5, 12.0, 3600.0])
+def test_a_database_that_answers_and_takes_no_beats_is_nobodys_silence(seconds: float) -> None:
+    """Who looks beats, too: while that does not get through, nobody's does."""
+    looking = Looking(own="me")
+    looking.looks(20, "me", "alive", "dead")
+    assert looking.looks(seconds) == {}
+    assert looking.looks(STALE - 5, "me") == {}, "others come back later than this process"
+    assert looking.looks(2, "me", "alive") == {}
+    assert looking.looks(STALE, "me", "alive").keys() == {"dead"}
 
 
 def test_a_worker_that_does_not_come_back_after_an_outage_is_found() -> None:

@@ -102,7 +102,11 @@ class Process:
         )
         self.service = RunService(self.store, self.executor)
         self.heartbeat = Heartbeat(
-            workers=self.store, store=self.store, executor=self.executor, interval_seconds=2
+            workers=self.store,
+            store=self.store,
+            executor=self.executor,
+            interval_seconds=2,
+            drain_seconds=20,
         )
 
     async def post(self, new: NewRun | None = None) -> Run:

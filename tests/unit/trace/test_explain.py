@@ -286,3 +286,21 @@ def test_waits_and_skipped_steps_are_told(
     assert "UTC, after 1.50 s in the queue." in text
     assert "waited 400 ms between its attempts" in text
     assert "Skipped, because every path to them was dead: b, c" in text
+
+
+def test_a_turn_that_only_calls_tools_shows_the_calls(graph: ExecutionGraph, root: str) -> None:
+    """With what it says beside them, if it says something."""
+    calls = [{"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}]
+    silent, talking = (graph.begin_node(root, "llm", "turn", "nano") for _ in range(2))
+    replies = {silent: "", talking: "Let me see."}
+
+    text = explain(
+        graph.snapshot(),
+        payloads={
+            node: Payload(reply={"text": said, "model": "nano", "tool_calls": calls})
+            for node, said in replies.items()
+        },
+    )
+
+    assert 'got: calls calculator {"expression": "6 * 7"}' in text
+    assert 'got: Let me see.; calls calculator {"expression": "6 * 7"}' in text

@@ -64,6 +64,8 @@ _FORM_WORDS = (
     *("output_config", "structured output", "tools"),
 )
 _SCHEMA_WORDS = ("invalid schema", "invalid_json_schema", "schema is invalid")
+_UNREADABLE_WORDS = ("model produced output that does not match", "failed to parse input at pos")
+"""How llama.cpp says that what its model has written is neither text nor the call of a tool."""
 _SEARCHED_CHARS = 20_000
 _SAID_CHARS = 300
 """How much of a provider's message is repeated."""
@@ -292,6 +294,8 @@ def _model_error(
     mostly a passing problem of a gateway. A reply that was refused for its size would be as long
     the next time, so that one is not.
     """
+    if (unreadable := _unreadable_reply(error, provider)) is not None:
+        return unreadable
     if within_reply and isinstance(error, EOFError | exceptions.ModelHTTPError):
         said = _said_in(getattr(error, "body", None))
         return ModelError(f"{provider}: the stream broke off{said}", retryable=True)
@@ -311,6 +315,20 @@ def _model_error(
         return ModelError(message, retryable=False, status=status)
     kind = type(error).__name__
     return ModelError(f"{provider}: the reply cannot be read ({kind})", retryable=True)
+
+
+def _unreadable_reply(error: Exception, provider: str) -> ModelError | None:
+    """Return the failure, if an endpoint says that it cannot read what its model has written."""
+    for cause in _causes(error):
+        said = _said_in(body) if (body := getattr(cause, "body", None)) is not None else ""
+        if any(words in said.lower() for words in _UNREADABLE_WORDS):
+            return ModelError(
+                f"{provider}: the endpoint cannot read what the model has written{said}",
+                retryable=False,
+                status=getattr(cause, "status_code", None),
+                fault=ModelFault.UNREADABLE_REPLY,
+            )
+    return None
 
 
 def _of_status(error: exceptions.ModelHTTPError, provider: str, *, structured: bool) -> ModelError:

@@ -52,11 +52,30 @@ async def test_lies_about_schemas_make_one_tool_unusable_and_are_logged(log: Pat
     unusable = {line["tool"]: line["detail"] for line in lines if "unusable" in line["event"]}
     lies = ("lie_type", "lie_reference", "lie_depth", "lie_size", "lie_nul")
     assert {f"h.{name}" for name in lies} <= set(unusable)
-    assert len(unusable) == len(lies) + 1
+    malformed = {name for name in unusable if "malformed" in name}
+    assert len(unusable) == len(lies) + 1 + len(malformed) + len({"h.7", "h.None"})
     assert not any("lie" in name or "bad" in name for name in specs)
     assert len(specs["h.long"].description) == 4000
     assert "\x00" not in specs["h.long"].description
     assert refused["code"] == "unknown_tool"
+
+
+async def test_a_malformed_entry_in_a_list_costs_one_tool_and_is_logged(log: Path) -> None:
+    """Whatever is wrong with it; all others can be used, and the line says what it is."""
+    with capture_logs() as lines:
+        async with hostile(log) as server:
+            names = [spec.name for spec in await server.servers.tools("h")]
+            result = await server.call("echo", text="here")
+
+    unusable = {line["tool"]: line for line in lines if line["event"] == "mcp.tool_unusable"}
+    kinds = ("schema", "type", "hints")
+    malformed = {*(f"h.malformed_{kind}" for kind in kinds), "h.7", "h.None"}
+    assert malformed <= set(unusable)
+    assert {unusable[name]["log_level"] for name in malformed} == {"warning"}
+    assert "inputSchema" in unusable["h.malformed_schema"]["detail"]
+    assert result == {"text": "here"}
+    assert "h.echo" in names
+    assert not malformed & set(names)
 
 
 async def test_arguments_are_checked_before_they_are_sent(log: Path) -> None:

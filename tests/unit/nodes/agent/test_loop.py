@@ -10,10 +10,20 @@ from app.control.stops import StopKind
 from app.engine.call import CallFailedError
 from app.engine.report import GraphOutcome
 from app.kernel.facts import StepStatus
-from app.llm.ports import ToolCall
+from app.llm.ports import ModelError, ModelFault, ToolCall
 from app.nodes.agent.definition import AgentInputError
 from app.nodes.agent.output import OutputInvalidError
-from tests.unit.nodes.agent.world import Gate, agent, asking, kinds, said, wants, world
+from tests.unit.nodes.agent.world import (
+    Gate,
+    agent,
+    asking,
+    events,
+    kinds,
+    said,
+    text_of,
+    wants,
+    world,
+)
 from tests.unit.nodes.case.world import provider_down
 from tests.unit.nodes.world import settle_down
 
@@ -136,7 +146,41 @@ async def test_the_last_call_of_the_budget_is_kept_for_an_answer() -> None:
     assert outcome.stop.cause.dimension == "llm_calls_small"
     found = result(outcome)
     assert (found["terminate_reason"], found["output"]) == ("budget", "About 2.")
+    assert text_of(events(here), 3) == "About 2."
+    assert kinds(here).count("turn_start") == kinds(here).count("turn_end") == 3
+    assert here.small.requests[-1].on_delta is not None
     assert here.scope.usage.to_dict()["llm_calls_small"] == 3
+
+
+async def test_the_tokens_of_a_last_answer_are_kept_back() -> None:
+    """Turns of 15 tokens: the third would fit, and leave too little for the answer."""
+    calls = [said("", calculate(f"{n}+1")) for n in range(2)]
+    here = world(*calls, "About 2.", budget=Budget(max_tokens=50))
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.dimension == "tokens"
+    found = result(outcome)
+    assert (found["turn_count"], found["output"]) == (2, "About 2.")
+
+
+async def test_a_reply_that_cannot_be_read_is_asked_for_once_more() -> None:
+    """With the names of what may be called; the same turn goes on."""
+    unreadable = ModelError("m: ?", retryable=False, fault=ModelFault.UNREADABLE_REPLY)
+    here = world(unreadable, "Two.", unreadable, unreadable)
+
+    once = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert once.steps["a"].outputs["default"] == "Two."
+    assert result(once)["turn_count"] == 1
+    assert "The tools are: calculator, finish." in here.small.requests[1].messages[-1].content
+    assert here.scope.usage.to_dict()["turns"] == 1
+
+    twice = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert isinstance(twice.error, CallFailedError)
+    assert twice.error.error_class == "ModelReplyUnreadable"
 
 
 async def test_a_tool_that_a_limit_refuses_halts_the_agent_with_what_it_has() -> None:
@@ -272,6 +316,8 @@ async def test_the_same_calls_with_the_same_results_three_times_are_a_loop() -> 
     assert outcome.stop.cause.kind is StopKind.LOOP
     assert outcome.steps["a"].status is StepStatus.HALTED
     assert (result(outcome)["terminate_reason"], result(outcome)["turn_count"]) == ("budget", 6)
+    asked = [request.messages[-1].content for request in here.small.requests]
+    assert [n for n, text in enumerate(asked) if "made these calls before" in text] == [2, 5]
 
 
 @pytest.mark.req("003/FR2.6")

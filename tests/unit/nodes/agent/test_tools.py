@@ -7,13 +7,16 @@ import pytest
 
 from app.engine.driver import GraphExecution
 from app.nodes.agent.execution import Agents
+from app.nodes.agent.functions import offered_functions
 from app.nodes.agent.node import agent_type
 from app.nodes.catalog import NodeCatalog
+from app.tools.calculator import Calculator
+from app.tools.calendar import Calendar
 from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from app.tools.ports import Tool, ToolSpec
 from app.tools.registry import ToolPolicy, ToolRegistry
 from app.trace.payloads import REDACTED
-from tests.unit.nodes.agent.world import Gate, agent, asking, said, wants, world
+from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, wants, world
 
 
 class Servers:
@@ -45,7 +48,12 @@ class Servers:
 def with_servers(servers: Servers, *lines: Any, **more: Any) -> Any:
     here = world(*lines, **more)
     tools = ToolDispatch(
-        ToolRegistry(), ToolPolicy(), payloads=REDACTED, retry=ONE_ATTEMPT, servers=servers
+        ToolRegistry(),
+        ToolPolicy(),
+        payloads=REDACTED,
+        approval_timeout_seconds=60.0,
+        retry=ONE_ATTEMPT,
+        servers=servers,
     )
     agents = Agents(tools, timezone="UTC", wrap_up_reserve=1)
     here.catalog = NodeCatalog([agent_type(agents, tools, tools.servers)])
@@ -100,3 +108,60 @@ async def test_names_that_become_the_same_stay_apart() -> None:
 
     names = [tool.name for tool in here.small.requests[0].tools]
     assert names == ["a_b", "a_b_2", "finish"]
+
+
+async def test_a_tool_of_many_uses_is_offered_as_its_functions() -> None:
+    """The call of one is a call of the tool, in the trace and in events alike."""
+    call = wants("calendar_date_after", date="2025-01-15", amount=45, unit="days")
+    here = world(said("", call), "March 1.", more_tools=[Calendar()])
+
+    outcome = await here.run(asking(agent(tools=["calendar"])), default="?")
+
+    names = [tool.name for tool in here.small.requests[0].tools]
+    assert {"calendar_date_after", "calendar_today"} <= set(names)
+    assert "calendar" not in names
+    assert '"iso":"2025-03-01"' in here.small.requests[1].messages[-1].content
+    [node] = [node for node in here.trace.snapshot()["nodes"].values() if node["kind"] == "tool"]
+    args: Any = node["metadata"]["args"]
+    assert (node["name"], args["operation"]) == ("calendar", "add")
+    begun, ended = [data for kind, data in events(here) if kind.startswith("tool_call_")]
+    assert begun["tool_call"]["name"] == ended["name"] == "calendar"
+    assert begun["tool_call"]["function"] == "calendar_date_after"
+    assert outcome.steps["a"].outputs["default"] == "March 1."
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ({"date": "2025-01-15", "amount": 4}, "'unit' is missing. It takes date,"),
+        (
+            {"date": "2025-01-15", "amount": 4, "unit": "days", "operation": "now"},
+            "There is an argument that is not known. It takes date,",
+        ),
+        ({"date": "2025-01-15", "amount": 4, "unit": "hops"}, "'unit' must be one of"),
+    ],
+)
+async def test_what_is_wrong_with_the_call_of_a_function_says_what_it_takes(
+    args: dict[str, Any], problem: str
+) -> None:
+    """What is fixed cannot be given, and the tool checks the values."""
+    here = world(said("", wants("calendar_date_after", **args)), "Ok.", more_tools=[Calendar()])
+
+    await here.run(asking(agent(tools=["calendar"])), default="?")
+
+    assert problem in here.small.requests[1].messages[-1].content
+
+
+def test_definitions_of_functions_say_names_and_types_alone() -> None:
+    """The arguments are closed and all required, so that strict endpoints hold a model to them."""
+    functions = offered_functions([Calendar.spec, Calculator.spec])
+
+    shown = {one.definition.name: one.definition.parameters for one in functions["calendar"]}
+    assert shown["calendar.leap_year"] == {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["year"],
+        "properties": {"year": {"type": "integer"}},
+    }
+    [calculator] = functions["calculator"]
+    assert calculator.definition.parameters["properties"] == {"expression": {"type": "string"}}

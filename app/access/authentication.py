@@ -1,0 +1,138 @@
+"""Finds out who shows a credential, without asking anybody about one that was shown just now.
+
+What is found out is kept under the credential's SHA-256, for :data:`KEPT_SECONDS`: so long does a
+revoked key still work in a process that has met it. Refusals are kept apart, and bounded like the
+others, so that guesses fill no memory and push nobody out. So few questions about unknown keys are
+put to the store at once that guesses never take its connections.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hmac import compare_digest
+from typing import Final, Protocol
+
+from cachetools import TLRUCache
+
+from app.access.caller import OPERATOR, Caller
+from app.access.errors import InvalidCredentialError
+from app.access.keys import FORM, KeyStore, sha256_of
+
+KEPT_SECONDS: Final = 5.0
+"""How long an answer counts: the longest time for which a revoked key still works somewhere."""
+MAX_KEPT: Final = 10_000
+"""Answers of each kind."""
+MAX_ASKED: Final = 4
+"""Questions about unknown keys under way at once."""
+MAX_CREDENTIAL_CHARS: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A caller, and until when the credential shows it."""
+
+    caller: Caller
+    until: float = float("inf")
+    """Seconds since the epoch."""
+
+
+class TokenVerifier(Protocol):
+    """Knows tokens that others have signed."""
+
+    async def verify(self, token: str) -> Identity:
+        """Return whom a token speaks of.
+
+        Raises:
+            InvalidCredentialError: it is not valid here, or not any more.
+            StoreUnavailableError: the keys of its issuer cannot be had.
+        """
+        ...
+
+
+def _until(_: bytes, identity: Identity, now: float) -> float:
+    return min(now + KEPT_SECONDS, identity.until)
+
+
+class Authentication:
+    """Knows the callers of a process by their credentials."""
+
+    def __init__(
+        self,
+        keys: KeyStore,
+        *,
+        bootstrap_key: str | None = None,
+        tokens: TokenVerifier | None = None,
+    ) -> None:
+        """Let in whoever has a key, the ``bootstrap_key``, or one of ``tokens``."""
+        self._keys = keys
+        self._tokens = tokens
+        self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
+        self._known: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
+        self._refused: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
+        self._asking = asyncio.Semaphore(MAX_ASKED)
+        self._closed = bootstrap_key is not None or tokens is not None
+        self._open_until = 0.0
+
+    async def is_open(self) -> bool:
+        """Tell whether callers may come without a credential: while there are none at all.
+
+        A key that was ever made counts, so that nothing opens when the last one is revoked.
+        """
+        if self._closed:
+            return False
+        if time.monotonic() >= self._open_until:
+            self._closed = await self._keys.any()
+            self._open_until = time.monotonic() + KEPT_SECONDS
+        return not self._closed
+
+    async def caller_of(self, credential: str) -> Caller:
+        """Return whose credential it is.
+
+        Raises:
+            InvalidCredentialError: nobody's, or not any more.
+            StoreUnavailableError: nobody can say at the moment.
+        """
+        digest = sha256_of(credential)
+        known = self._known.get(digest)
+        if known is not None:
+            return known.caller
+        if digest in self._refused or len(credential) > MAX_CREDENTIAL_CHARS:
+            raise InvalidCredentialError
+        try:
+            identity = await self._identified(credential, digest)
+        except InvalidCredentialError:
+            self._refused[digest] = _NOBODY
+            raise
+        self._known[digest] = identity
+        return identity.caller
+
+    def forget(self) -> None:
+        """Ask anew about every credential: a key was made or revoked here."""
+        self._known.clear()
+        self._open_until = 0.0
+
+    async def _identified(self, credential: str, digest: bytes) -> Identity:
+        if self._bootstrap is not None and compare_digest(digest, self._bootstrap):
+            return Identity(OPERATOR)
+        if (form := FORM.fullmatch(credential)) is not None:
+            return await self._of_key(form[1], digest)
+        if self._tokens is not None:
+            return await self._tokens.verify(credential)
+        raise InvalidCredentialError
+
+    async def _of_key(self, key_id: str, digest: bytes) -> Identity:
+        async with self._asking:
+            if (known := self._known.get(digest)) is not None:
+                return known
+            found = await self._keys.find(key_id)
+        if found is None:
+            raise InvalidCredentialError
+        key, sha256 = found
+        if not compare_digest(sha256, digest) or not key.works_at(datetime.now(UTC)):
+            raise InvalidCredentialError
+        until = float("inf") if key.expires_at is None else key.expires_at.timestamp()
+        return Identity(key.caller, until)
+
+
+_NOBODY = Identity(Caller("", "", frozenset()))

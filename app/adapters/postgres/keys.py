@@ -1,0 +1,103 @@
+"""The store of API keys; see :mod:`app.access.keys`."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, exists, func, insert, or_, select, true, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.access.caller import Scope
+from app.access.errors import KeyConflictError
+from app.access.keys import ApiKey
+from app.adapters.postgres.engines import Pool, transaction
+from app.adapters.postgres.rows import Row
+from app.adapters.postgres.tables import api_keys
+
+_FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
+
+
+class PostgresKeys:
+    """Implements the store of keys; all of it passes by row-level security, as their own guard."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def any(self) -> bool:
+        """Tell whether a key was ever made, whatever became of it."""
+        async with transaction(self._pool) as connection:
+            return bool(await connection.scalar(select(exists().select_from(api_keys))))
+
+    async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        """Return a key and the SHA-256 of it."""
+        query = select(api_keys).where(api_keys.c.key_id == key_id)
+        async with transaction(self._pool) as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+        return None if row is None else (_key(row), bytes(row["sha256"]))
+
+    async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
+        """Return the newest keys, the newest first."""
+        order = api_keys.c.created_at.desc(), api_keys.c.key_id.desc()
+        query = select(api_keys).where(_of(tenant)).order_by(*order).limit(limit)
+        async with transaction(self._pool) as connection:
+            return [_key(row) for row in (await connection.execute(query)).mappings()]
+
+    async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
+        """Store a key, unless its tenant has ``most`` that work; others who add to it wait."""
+        lock = func.pg_advisory_xact_lock(func.hashtextextended(f"keys {key.tenant}", 0))
+        expires = api_keys.c.expires_at
+        working = select(func.count()).where(
+            api_keys.c.tenant_id == key.tenant,
+            api_keys.c.revoked_at.is_(None),
+            or_(expires.is_(None), expires > func.now()),
+        )
+        async with transaction(self._pool) as connection:
+            await connection.execute(select(lock))
+            if (await connection.scalar(working) or 0) >= most:
+                raise KeyConflictError
+            await _insert(connection, key, sha256)
+
+    async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
+        """Revoke a key, once; return it as it is then, or None if there is none."""
+        revoked = (
+            update(api_keys)
+            .where(api_keys.c.key_id == key_id, _of(tenant))
+            .values(revoked_at=func.coalesce(api_keys.c.revoked_at, at))
+            .returning(*api_keys.c)
+        )
+        async with transaction(self._pool) as connection:
+            row = (await connection.execute(revoked)).mappings().one_or_none()
+        return None if row is None else _key(row)
+
+    async def rotate(self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime) -> bool:
+        """Store ``new`` and let ``old`` end at ``until``; False if it was rotated or revoked."""
+        replaced = (
+            update(api_keys)
+            .where(
+                api_keys.c.key_id == old.key_id,
+                api_keys.c.revoked_at.is_(None),
+                api_keys.c.rotated_to.is_(None),
+            )
+            .values(rotated_to=new.key_id, expires_at=until)
+            .returning(api_keys.c.key_id)
+        )
+        async with transaction(self._pool) as connection:
+            if (await connection.execute(replaced)).one_or_none() is None:
+                return False
+            await _insert(connection, new, sha256)
+        return True
+
+
+async def _insert(connection: AsyncConnection, key: ApiKey, sha256: bytes) -> None:
+    values = {name: getattr(key, name) for name in _FIELDS}
+    scopes = sorted(scope.value for scope in key.scopes)
+    row = {**values, "tenant_id": key.tenant, "scopes": scopes, "sha256": sha256}
+    await connection.execute(insert(api_keys).values(row))
+
+
+def _of(tenant: str | None) -> ColumnElement[bool]:
+    return true() if tenant is None else api_keys.c.tenant_id == tenant
+
+
+def _key(row: Row) -> ApiKey:
+    named = {name: row[name] for name in _FIELDS}
+    return ApiKey(tenant=row["tenant_id"], scopes=frozenset(map(Scope, row["scopes"])), **named)

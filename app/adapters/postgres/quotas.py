@@ -1,0 +1,236 @@
+"""The quotas of tenants: kept, and enforced inside the transactions that accept runs.
+
+Whoever accepts a run of a tenant with a quota, or with a concurrency key, holds a lock of the
+tenant until it commits; ``caseworker_claim`` takes the same one. Runs of other tenants meet neither
+the lock nor these statements.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.rows import Row
+from app.runs.errors import InvalidRunError
+from app.runs.quotas import Quota, QuotaExceededError, QuotaUse, RateState, TenantQuota
+from app.runs.run import NewRun
+
+RETRY_SECONDS = 2
+"""When to ask again for a place in the queue."""
+
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
+
+_QUOTA = """SELECT max_running, max_queued, max_runs_per_minute, max_cost_usd_per_day,
+    max_cost_usd_per_month, updated_at, tenant_id FROM quotas"""
+_FIELDS = tuple(Quota.__dataclass_fields__)
+
+_COUNTS = """
+SELECT
+    (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND status = 'running'
+        AND request IS NOT NULL) AS running,
+    (SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
+        AND request IS NOT NULL LIMIT %(most_queued)s) waiting) AS queued,
+    (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
+        AND started_at IS NOT NULL AND finished_at IS NULL) AS of_key
+"""
+
+_COSTS = """
+SELECT coalesce(sum(cost_usd) FILTER (WHERE quota_days.day = today.day), 0) AS cost_usd_today,
+    coalesce(sum(reserved_usd) FILTER (WHERE quota_days.day = today.day), 0) AS reserved_usd_today,
+    coalesce(sum(cost_usd), 0) AS cost_usd_this_month,
+    coalesce(sum(reserved_usd), 0) AS reserved_usd_this_month,
+    ceil(extract(epoch FROM (today.day + 1)::timestamp - today.at))::integer AS seconds_of_day,
+    ceil(extract(epoch FROM date_trunc('month', today.at) + interval '1 month' - today.at))::integer
+        AS seconds_of_month
+FROM (SELECT at, at::date AS day FROM (SELECT clock_timestamp() AT TIME ZONE 'UTC' AS at) now) today
+LEFT JOIN quota_days ON tenant_id = %(tenant)s
+    AND quota_days.day >= date_trunc('month', today.at)::date
+GROUP BY today.at, today.day
+"""
+
+_TAKE_RATE = """
+INSERT INTO quota_rates AS r (tenant_id, available) VALUES (%(tenant)s, %(most)s - 1)
+ON CONFLICT (tenant_id) DO UPDATE SET refilled_at = excluded.refilled_at,
+    available = least(%(most)s, r.available + %(most)s / 60.0
+        * extract(epoch FROM excluded.refilled_at - r.refilled_at)) - 1
+RETURNING available
+"""
+
+_RESERVE = """
+WITH run AS (
+    UPDATE runs SET reserved_cost_usd = %(cost)s
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+    RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day
+)
+INSERT INTO quota_days AS d (tenant_id, day, reserved_usd) SELECT tenant_id, day, %(cost)s FROM run
+ON CONFLICT (tenant_id, day) DO UPDATE SET reserved_usd = d.reserved_usd + excluded.reserved_usd
+"""
+
+_PUT = f"""
+INSERT INTO quotas (tenant_id, {", ".join(_FIELDS)})
+VALUES (%(tenant)s, {", ".join(f"%({name})s" for name in _FIELDS)})
+ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at,
+    {", ".join(f"{name} = excluded.{name}" for name in _FIELDS)}
+"""  # noqa: S608 - the names of our own fields
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Decides about one run, in the transaction that accepts it."""
+
+    quota: Quota
+    counts: Row
+    new: NewRun
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the run may be claimed at once, and need not wait for others of its tenant."""
+        queueing, most = self.new.queueing, self.quota.max_running
+        key_is_free = (
+            queueing.concurrency_key is None or self.counts["of_key"] < queueing.concurrency_limit
+        )
+        return key_is_free and (most is None or self.counts["running"] < most)
+
+    async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
+        """Count the run, which is stored by now; return how the tenant stands to its rate.
+
+        Raises:
+            QuotaExceededError: the run is one too many; nothing of it may be committed.
+            InvalidRunError: the cost of the tenant is limited, and that of the run is not.
+        """
+        quota = self.quota
+        if queued and quota.max_queued is not None and self.counts["queued"] >= quota.max_queued:
+            raise QuotaExceededError(
+                "queued",
+                used=quota.max_queued,
+                limit=quota.max_queued,
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        rate = await self._take_rate(connection)
+        if quota.limits_cost:
+            await self._reserve(connection)
+        return rate
+
+    async def _take_rate(self, connection: AsyncConnection) -> RateState | None:
+        most = self.quota.max_runs_per_minute
+        if most is None:
+            return None
+        asked = {"tenant": self.new.key.tenant, "most": float(most)}
+        available = (await connection.exec_driver_sql(_TAKE_RATE, asked)).scalar_one()
+        remaining = math.floor(max(0.0, available))
+        missing = (-available if available < 0 else most - available) * 60 / (most or 1)
+        state = RateState(limit=most, remaining=remaining, reset_seconds=math.ceil(missing))
+        if available < 0:
+            raise QuotaExceededError(
+                "runs_per_minute",
+                used=most,
+                limit=most,
+                retry_after_seconds=max(1, state.reset_seconds) if most else 60,
+                rate=state,
+            )
+        return state
+
+    async def _reserve(self, connection: AsyncConnection) -> None:
+        cost, tenant = self.new.request.budget.max_cost_usd, self.new.key.tenant
+        if cost is None:
+            message = "The cost of this tenant is limited: say what the run may cost at most."
+            raise InvalidRunError("budget.max_cost_usd", message)
+        use = (await connection.exec_driver_sql(_COSTS, {"tenant": tenant})).mappings().one()
+        for period, limit, seconds in (
+            ("today", self.quota.max_cost_usd_per_day, use["seconds_of_day"]),
+            ("this_month", self.quota.max_cost_usd_per_month, use["seconds_of_month"]),
+        ):
+            used, reserved = use[f"cost_usd_{period}"], use[f"reserved_usd_{period}"]
+            if limit is not None and used + reserved + cost > limit:
+                raise QuotaExceededError(
+                    f"cost_usd_{period}",
+                    used=used,
+                    reserved=reserved,
+                    requested=cost,
+                    limit=limit,
+                    retry_after_seconds=RETRY_SECONDS if used + cost <= limit else seconds,
+                )
+        run = {"tenant": tenant, "run_id": self.new.key.run_id, "cost": cost}
+        await connection.exec_driver_sql(_RESERVE, run)
+
+
+async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -> Admission | None:
+    """Return what decides about a run, with its tenant locked; None if nothing limits it."""
+    quota = await _quota_of(connection, new.key.tenant) or usual
+    if quota.is_unlimited and new.queueing.concurrency_key is None:
+        return None
+    tenant = new.key.tenant
+    await connection.exec_driver_sql(LOCK, (tenant,))
+    asked = {
+        "tenant": tenant,
+        "key": new.queueing.concurrency_key,
+        "most_queued": quota.max_queued or 0,
+    }
+    counts = (await connection.exec_driver_sql(_COUNTS, asked)).mappings().one()
+    return Admission(quota, counts, new)
+
+
+async def _quota_of(connection: AsyncConnection, tenant: str) -> Quota | None:
+    found = await connection.exec_driver_sql(f"{_QUOTA} WHERE tenant_id = %s", (tenant,))
+    row = found.mappings().one_or_none()
+    return None if row is None else _quota(row)
+
+
+def _quota(row: Row) -> Quota:
+    return Quota(**{name: row[name] for name in _FIELDS})
+
+
+class PostgresQuotas:
+    """Implements the store of quotas."""
+
+    def __init__(self, engines: Engines, usual: Quota) -> None:
+        """Give tenants without a quota of their own the ``usual`` one."""
+        self._engines = engines
+        self._usual = usual
+
+    async def get(self, tenant: str) -> TenantQuota:
+        """Return a tenant's quota and its use."""
+        counted = {"tenant": tenant, "key": None, "most_queued": 2**31}
+        async with transaction(self._engines.work) as connection:
+            asked = f"{_QUOTA} WHERE tenant_id = %s"
+            row = (await connection.exec_driver_sql(asked, (tenant,))).mappings().one_or_none()
+            counts = (await connection.exec_driver_sql(_COUNTS, counted)).mappings().one()
+            costs = (await connection.exec_driver_sql(_COSTS, counted)).mappings().one()
+        found: Mapping[str, Any] = {**counts, **costs}
+        use = QuotaUse(**{name: found[name] for name in QuotaUse.__dataclass_fields__})
+        if row is None:
+            return TenantQuota(tenant=tenant, quota=self._usual, is_default=True, use=use)
+        return replace(_own(row), use=use)
+
+    async def find(self) -> Sequence[TenantQuota]:
+        """Return the tenants that have a quota of their own."""
+        async with transaction(self._engines.work) as connection:
+            rows = (await connection.exec_driver_sql(f"{_QUOTA} ORDER BY tenant_id")).mappings()
+            return [_own(row) for row in rows]
+
+    async def put(self, tenant: str, quota: Quota) -> None:
+        """Give a tenant a quota of its own."""
+        values = {name: getattr(quota, name) for name in _FIELDS}
+        async with transaction(self._engines.work) as connection:
+            await connection.exec_driver_sql(LOCK, (tenant,))
+            await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
+
+    async def delete(self, tenant: str) -> bool:
+        """Give a tenant the quota of the configuration again."""
+        async with transaction(self._engines.work) as connection:
+            gone = await connection.exec_driver_sql(
+                "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
+            )
+            return gone.one_or_none() is not None
+
+
+def _own(row: Row) -> TenantQuota:
+    return TenantQuota(
+        tenant=row["tenant_id"],
+        quota=_quota(row),
+        is_default=False,
+        updated_at=row["updated_at"],
+    )

@@ -1,0 +1,47 @@
+"""The statements that read what runs did: events, payloads, conversations."""
+
+EVENTS = """
+SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
+    SELECT seq, ts, type, step_id, node_id, data, brief FROM events
+    WHERE events.tenant_id = runs.tenant_id AND events.run_id = runs.run_id
+        AND seq > %(after)s::integer
+    ORDER BY seq LIMIT %(limit)s
+) e ON true
+WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request IS NOT NULL
+ORDER BY e.seq
+"""
+"""Return a run's status and its events as they are at one moment."""
+
+PAYLOADS = """
+SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
+    SELECT *, sum(
+        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
+    ) OVER (ORDER BY seq) AS bytes_so_far
+    FROM journal WHERE tenant_id = %s AND run_id = %s AND call_key IS NOT NULL
+    AND (%s::text[] IS NULL OR call_key = ANY(%s::text[]))
+) call
+WHERE bytes_so_far <= %s ORDER BY seq
+"""
+"""Return the first calls of a run, with what they asked and what they got, up to so many bytes."""
+
+CONVERSATION = """
+WITH asked AS (
+    SELECT seq, request FROM journal
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
+        AND request IS NOT NULL
+        AND %(call_key)s IN (call_key, request -> 'after' ->> 'call_key')
+), named AS (
+    SELECT coalesce(message ->> 'reply_of', message ->> 'result_of') AS call_key
+    FROM asked, json_array_elements(request -> 'messages') AS message
+)
+SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
+    SELECT *, sum(
+        coalesce(octet_length(request::text), 0) + coalesce(octet_length(value::text), 0)
+    ) OVER (ORDER BY seq DESC) AS bytes_so_far
+    FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq <= %(seq)s
+        AND (seq IN (SELECT seq FROM asked) OR call_key IN (SELECT call_key FROM named))
+) call
+WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
+"""
+"""Return the calls of one conversation up to one of them, and the calls that their messages name,
+the last ones up to so many bytes."""

@@ -1,0 +1,113 @@
+"""Which runs a filter finds: queries for pages of runs, and for runs that may be stopped."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    Boolean,
+    ColumnElement,
+    Select,
+    Subquery,
+    Text,
+    cast,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from app.adapters.postgres.rows import decode_cursor
+from app.adapters.postgres.tables import runs
+from app.runs.ports import RunFilter, json_of_text
+from app.runs.run import TERMINAL, RunKind, RunStatus
+
+_GRAPH = literal(["graph", "inputs", "chat"], ARRAY(Text))
+_WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
+_LEFT_OUT: dict[str, ColumnElement[Any]] = {
+    "request": _WITHOUT_GRAPH,
+    "result": null().label("result"),
+}
+_LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
+"""A page of runs would hold a page of graphs and results, which nobody looks at there."""
+
+_HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
+
+RUN_BYTES = 1000
+"""What a run takes on a page beside its metadata, about."""
+
+_PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
+"""What a run id may consist of, and more; nothing that the database would refuse."""
+
+_STOPPABLE = [status.value for status in RunStatus if status not in TERMINAL]
+
+
+def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
+    """Return the query for a page of runs, newest first, and one more run if there is one.
+
+    Raises:
+        InvalidRunError: the cursor is not one of ours.
+    """
+    query = select(*_LISTED).where(*_conditions(tenant, wanted))
+    if wanted.cursor is not None:
+        after = decode_cursor(wanted.cursor, _place_in)
+        query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
+    query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
+    return _bounded(query.limit(wanted.limit + 1).subquery(), wanted.max_bytes)
+
+
+def stoppable(tenant: str, wanted: RunFilter) -> Select[Any]:
+    """Return the query for the ids of runs that fit, have not ended and were not asked to stop."""
+    return select(runs.c.run_id).where(
+        *_conditions(tenant, wanted),
+        runs.c.status.in_(_STOPPABLE),
+        runs.c.cancel_requested_at.is_(None),
+    )
+
+
+def _conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
+    found = [runs.c.tenant_id == tenant, runs.c.request.is_not(None)]
+    if wanted.status:
+        found.append(runs.c.status == wanted.status.value)
+    if wanted.kind:
+        found.append(_of_kind(wanted.kind))
+    if wanted.agent is not None:
+        name = literal_column("request #>> '{graph_ref,name}'", Text)
+        found += [_of_kind(RunKind.AGENT), name == wanted.agent]
+    for key, value in wanted.metadata.items():
+        same = (runs.c.metadata.contains({key: one}) for one in json_of_text(value))
+        found += [_HAS_METADATA, or_(*same)]
+    if wanted.created_after:
+        found.append(runs.c.created_at > wanted.created_after)
+    if wanted.created_before:
+        found.append(runs.c.created_at < wanted.created_before)
+    return found
+
+
+def _of_kind(kind: RunKind) -> ColumnElement[bool]:
+    """Return the condition, written out and not bound: partial indexes are chosen by it."""
+    return runs.c.kind == literal(kind.value, Text, literal_execute=True)
+
+
+def _bounded(page: Subquery, max_bytes: int | None) -> Select[Any]:
+    """Return the rows of a page that begin within ``max_bytes``, with how many there would be."""
+    order = page.c.created_at.desc(), page.c.run_id.desc()
+    size = func.octet_length(cast(page.c.metadata, Text)) + RUN_BYTES
+    before = func.sum(size).over(order_by=order) - size
+    counted = select(page, before.label("before"), func.count().over().label("there_are"))
+    rows = counted.subquery()
+    wanted = select(rows).order_by(rows.c.created_at.desc(), rows.c.run_id.desc())
+    return wanted if max_bytes is None else wanted.where(rows.c.before < max_bytes)
+
+
+def _place_in(place: Any) -> ColumnElement[Any]:
+    """Return what rows after a cursor are less than."""
+    created_at, run_id = place
+    if not _PLAIN.fullmatch(run_id):
+        raise ValueError(run_id)
+    return tuple_(literal(datetime.fromisoformat(created_at)), literal(run_id))

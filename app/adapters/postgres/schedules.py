@@ -1,0 +1,301 @@
+"""The store of schedules, and the transaction that fires one; see :mod:`app.schedules`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Insert, Update, delete, func, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.adapters.postgres.accept_and_cancel import StoreLimits, accept_in, cancel_in
+from app.adapters.postgres.dispatch import QueueDispatch, ServiceJob
+from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.rows import (
+    Row,
+    decode_cursor,
+    encode_cursor,
+    request_from_json,
+    request_to_json,
+)
+from app.adapters.postgres.tables import of_run, runs, schedules
+from app.runs.errors import InvalidRunError, QueueFullError, RunConflictError
+from app.runs.quotas import QuotaExceededError
+from app.runs.run import TERMINAL, CancelRequest, RunKey, RunStatus, Webhook
+from app.schedules.schedule import (
+    NewSchedule,
+    Overlap,
+    Schedule,
+    ScheduledRun,
+    ScheduleNotFoundError,
+    SchedulePage,
+    TooManySchedulesError,
+)
+from app.schedules.timing import CatchUp, Timing, due
+
+SCHEDULES_QUEUE = "schedules"
+FIRE = "fire_schedule"
+
+_KEPT = ("schedule_id", "next_at", "last_at", "last_run_id", "skipped", "last_error")
+
+_FORGOTTEN = """
+SELECT tenant_id, name, next_at FROM (
+    SELECT tenant_id, name, next_at FROM schedules
+    WHERE next_at < clock_timestamp() - make_interval(secs => %s::float8)
+    ORDER BY next_at LIMIT 1000
+) due LEFT JOIN LATERAL (
+    SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = 'schedule/'
+        || due.tenant_id || '/' || due.name || '/' || extract(epoch FROM due.next_at)::bigint
+    LIMIT 1
+) job ON true
+WHERE job.id IS NULL LIMIT 200
+"""
+"""Schedules that are due and whose wake-up was lost."""
+
+_WHY_NOT: Mapping[type[Exception], str] = {
+    QueueFullError: "Too many runs are queued.",
+    QuotaExceededError: "A quota of the tenant is used up.",
+    InvalidRunError: "The cost of the tenant is limited, and that of the run is not.",
+    RunConflictError: "The id of its run belongs to another request.",
+}
+"""Why a schedule could not begin its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSchedules:
+    """Implements the store of schedules."""
+
+    engines: Engines
+    dispatch: QueueDispatch
+    limits: StoreLimits
+    max_schedules: int
+    """Of a tenant."""
+
+    async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
+        """Make a schedule, or change the one of that name; True if it was made."""
+        async with transaction(self.engines.work) as connection:
+            lock = text(
+                "SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :tenant, 0))"
+            )
+            await connection.execute(lock, {"tenant": new.tenant})
+            found = await _locked(connection, new.tenant, new.name)
+            if found is None and await _count(connection, new.tenant) >= self.max_schedules:
+                raise TooManySchedulesError
+            values = {**_values(new), "next_at": await _next_at(connection, new, found)}
+            store: Insert | Update
+            if found is None:
+                store = insert(schedules).values(**values)
+            else:
+                values |= {"updated_at": func.clock_timestamp(), "last_error": None}
+                store = update(schedules).where(_is(new.tenant, new.name)).values(**values)
+            row = (await connection.execute(store.returning(schedules))).mappings().one()
+            await self._wake(connection, row)
+        return _schedule(row), found is None
+
+    async def get(self, tenant: str, name: str) -> Schedule:
+        """Return a schedule."""
+        query = select(schedules).where(_is(tenant, name))
+        async with transaction(self.engines.work, tenant) as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+        if row is None:
+            raise ScheduleNotFoundError(name)
+        return _schedule(row)
+
+    async def find(self, tenant: str, *, limit: int, cursor: str | None) -> SchedulePage:
+        """Return a page of schedules, by name."""
+        query = select(schedules).where(schedules.c.tenant_id == tenant)
+        if cursor is not None:
+            query = query.where(schedules.c.name > decode_cursor(cursor, _place_in))
+        query = query.order_by(schedules.c.name).limit(limit + 1)
+        async with transaction(self.engines.work, tenant) as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        page = [_schedule(row) for row in rows[:limit]]
+        return SchedulePage(page, encode_cursor(page[-1].name) if len(rows) > limit else None)
+
+    async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
+        """Pause or resume a schedule."""
+        async with transaction(self.engines.work) as connection:
+            found = await _locked(connection, tenant, name)
+            if found is None:
+                raise ScheduleNotFoundError(name)
+            if found.paused is paused:
+                return found
+            next_at = None if paused else found.timing.next_after(await _now(connection))
+            changed = update(schedules).where(_is(tenant, name)).returning(schedules)
+            changed = changed.values(paused=paused, next_at=next_at, last_error=None)
+            row = (await connection.execute(changed)).mappings().one()
+            await self._wake(connection, row)
+        return _schedule(row)
+
+    async def delete(self, tenant: str, name: str) -> None:
+        """Delete a schedule; its runs are not touched."""
+        gone = delete(schedules).where(_is(tenant, name)).returning(schedules.c.name)
+        async with transaction(self.engines.work, tenant) as connection:
+            if (await connection.execute(gone)).one_or_none() is None:
+                raise ScheduleNotFoundError(name)
+
+    async def fire(self, tenant: str, name: str) -> None:
+        """Accept the runs that are due, move the schedule on, and order its next wake-up.
+
+        All of that is one transaction. If a run is refused, because too many wait, nothing of it
+        happens, and the schedule is woken again soon.
+        """
+        try:
+            async with transaction(self.engines.work) as connection:
+                await self._fire(connection, tenant, name)
+        except (QueueFullError, QuotaExceededError, InvalidRunError, RunConflictError) as error:
+            failed = _WHY_NOT[type(error)]
+            noted = update(schedules).where(_is(tenant, name)).values(last_error=failed)
+            async with transaction(self.engines.work) as connection:
+                await connection.execute(noted)
+
+    async def _fire(self, connection: AsyncConnection, tenant: str, name: str) -> None:
+        is_due = schedules.c.next_at <= func.clock_timestamp()
+        query = select(schedules).where(_is(tenant, name), is_due)
+        locked = await connection.execute(query.with_for_update(skip_locked=True))
+        row = locked.mappings().one_or_none()
+        if row is None:
+            return
+        schedule = _schedule(row)
+        assert schedule.next_at is not None  # noqa: S101 - it is due
+        now = await _now(connection)
+        plan = due(schedule.timing, next_at=schedule.next_at, now=now)
+        for instant in plan.instants:
+            schedule = await self._begin(connection, schedule, instant)
+        changed = update(schedules).where(_is(tenant, name)).returning(schedules)
+        changed = changed.values(
+            next_at=plan.next_at,
+            last_at=plan.instants[-1] if plan.instants else schedule.last_at,
+            last_run_id=schedule.last_run_id,
+            skipped=schedule.skipped,
+            last_error=None,
+        )
+        await self._wake(connection, (await connection.execute(changed)).mappings().one())
+
+    async def _begin(
+        self, connection: AsyncConnection, schedule: Schedule, instant: datetime
+    ) -> Schedule:
+        """Accept the run of an instant, unless the one before is in its way."""
+        if schedule.overlap is not Overlap.ALLOW and schedule.last_run_id is not None:
+            last = RunKey(schedule.tenant, schedule.last_run_id)
+            if await _at_work(connection, last):
+                if schedule.overlap is Overlap.SKIP:
+                    return replace(schedule, skipped=schedule.skipped + 1)
+                by = f"schedule {schedule.name}"
+                request = CancelRequest(requested_by=by, reason="The next run is due.")
+                await cancel_in(connection, last, request, self.limits)
+        new = schedule.run_at(instant)
+        accepted = await accept_in(connection, new, worker_id=None, limits=self.limits)
+        if accepted.created and accepted.run.status is RunStatus.QUEUED:
+            await self.dispatch.defer(connection, {new.key: None})
+        return replace(schedule, last_run_id=new.key.run_id)
+
+    async def rescue(self, *, late_seconds: float) -> int:
+        """Wake schedules that should have fired so long ago; return how many."""
+        async with transaction(self.engines.work) as connection:
+            found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).mappings().all()
+            for row in found:
+                await self._wake(connection, row)
+        return len(found)
+
+    async def _wake(self, connection: AsyncConnection, row: Row) -> None:
+        """Order a wake-up for the next instant of a schedule; one that is not due does no harm."""
+        at: datetime | None = row["next_at"]
+        if at is None:
+            return
+        tenant, name = row["tenant_id"], row["name"]
+        job = ServiceJob(
+            queue=SCHEDULES_QUEUE,
+            task=FIRE,
+            lock=f"schedule/{tenant}/{name}/{round(at.timestamp())}",
+            arguments={"tenant": tenant, "name": name},
+            at=at,
+        )
+        await self.dispatch.defer_job(connection, job)
+
+
+async def _locked(connection: AsyncConnection, tenant: str, name: str) -> Schedule | None:
+    query = select(schedules).where(_is(tenant, name)).with_for_update()
+    row = (await connection.execute(query)).mappings().one_or_none()
+    return None if row is None else _schedule(row)
+
+
+async def _count(connection: AsyncConnection, tenant: str) -> int:
+    counted = select(func.count()).select_from(schedules).where(schedules.c.tenant_id == tenant)
+    return await connection.scalar(counted) or 0
+
+
+async def _now(connection: AsyncConnection) -> datetime:
+    now: datetime = (await connection.execute(select(func.clock_timestamp()))).scalar_one()
+    return now
+
+
+async def _next_at(
+    connection: AsyncConnection, new: NewSchedule, found: Schedule | None
+) -> datetime | None:
+    """Return when a schedule fires that is made or changed; what is due stays due."""
+    if new.paused:
+        return None
+    timing = (new.timing.cron, new.timing.timezone)
+    if found and found.next_at and timing == (found.timing.cron, found.timing.timezone):
+        return found.next_at
+    return new.timing.next_after(await _now(connection))
+
+
+async def _at_work(connection: AsyncConnection, key: RunKey) -> bool:
+    status = await connection.scalar(select(runs.c.status).where(of_run(runs, key)))
+    return status is not None and status not in TERMINAL
+
+
+def _is(tenant: str, name: str) -> Any:
+    return (schedules.c.tenant_id == tenant) & (schedules.c.name == name)
+
+
+def _values(new: NewSchedule) -> dict[str, Any]:
+    run, timing, hook = new.run, new.timing, new.run.webhook
+    return {
+        "tenant_id": new.tenant,
+        "name": new.name,
+        "cron": timing.cron,
+        "timezone": timing.timezone,
+        "catch_up": timing.catch_up.value,
+        "max_catch_up": timing.max_catch_up,
+        "overlap": new.overlap.value,
+        "paused": new.paused,
+        "sent": dict(run.sent),
+        "request": request_to_json(run.request),
+        "request_hash": run.request_hash,
+        "metadata": dict(run.metadata),
+        "webhook": None if hook is None else {"url": hook.url, "events": list(hook.events)},
+    }
+
+
+def _schedule(row: Row) -> Schedule:
+    hook = row["webhook"]
+    run = ScheduledRun(
+        sent=row["sent"],
+        request=request_from_json(row["request"]),
+        request_hash=row["request_hash"],
+        metadata=row["metadata"],
+        webhook=None if hook is None else Webhook(hook["url"], tuple(hook["events"])),
+    )
+    timing = Timing(row["cron"], row["timezone"], CatchUp(row["catch_up"]), row["max_catch_up"])
+    kept: dict[str, Any] = {name: row[name] for name in _KEPT}
+    kept["schedule_id"] = str(kept["schedule_id"])
+    return Schedule(
+        tenant=row["tenant_id"],
+        name=row["name"],
+        timing=timing,
+        run=run,
+        overlap=Overlap(row["overlap"]),
+        paused=row["paused"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        **kept,
+    )
+
+
+def _place_in(place: Any) -> str:
+    if not isinstance(place, str) or not place.isascii() or "\x00" in place:
+        raise ValueError(place)
+    return place

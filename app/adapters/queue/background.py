@@ -1,0 +1,166 @@
+"""Does what the service owes beside runs, such as deliveries of webhooks, in jobs of the queue.
+
+A job only wakes a process: what is due, and since when, stands in a row, which whoever does the
+work claims. So a job that is lost, doubled or late does no harm; those that are lost are found by
+:class:`JobRescue`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import procrastinate
+import structlog
+from procrastinate.connector import BaseConnector
+from procrastinate.jobs import DeleteJobCondition, Job
+from procrastinate.manager import get_channel_for_queues
+from psycopg_pool import AsyncConnectionPool
+
+from app.adapters.postgres.connections import Connection, Patience, connect_options
+from app.adapters.postgres.engines import Pool, transaction
+from app.adapters.postgres.listener import listen
+from app.adapters.postgres.workers import DELETE_STALLED_JOBS
+from app.adapters.queue.worker import CapacityAwareJobManager, QueueTimes
+from app.runs.errors import StoreUnavailableError
+
+log = structlog.get_logger(__name__)
+
+Task = Callable[..., Awaitable[None]]
+
+CONNECTIONS = 2
+"""At most: a job holds none while it works."""
+
+RESCUE_SECONDS = 5.0
+"""How often lost jobs are looked for at most, and how late a job must be to count as lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundQueue:
+    """The work of one queue."""
+
+    tasks: Mapping[str, Task]
+    """What is called, by the name in the job, with the job's arguments."""
+    at_once: int
+    """How many jobs of the queue are worked on at once: one that is slow delays no other queue."""
+
+
+class SharedJobManager(CapacityAwareJobManager):
+    """Gives a worker jobs of those queues that it does not work on enough yet."""
+
+    def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
+        super().__init__(connector, has_room=lambda: True)
+        self._queues = queues
+        self._busy: Counter[str] = Counter()
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Return a job to do now, if there is one."""
+        free = [name for name, queue in self._queues.items() if self._busy[name] < queue.at_once]
+        job = await super().fetch_job(free, worker_id) if free else None
+        if job is not None:
+            self._busy[job.queue] += 1
+        return job
+
+    def counted(self, queue: str, task: Task) -> Task:
+        """Return a task of a queue that makes room for another one when it ends."""
+
+        @wraps(task)
+        async def work(**arguments: Any) -> None:
+            try:
+                await task(**arguments)
+            finally:
+                self._busy[queue] -= 1
+                await self.wake()
+
+        return work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundWorker:
+    """Takes the jobs of some queues."""
+
+    url: str
+    queues: Mapping[str, BackgroundQueue]
+    times: QueueTimes
+    patience: Patience
+
+    async def run(self) -> None:
+        """Take jobs until the database goes away.
+
+        Raises:
+            Exception: the database went away; which one depends on who noticed it first.
+        """
+        app = procrastinate.App(connector=procrastinate.PsycopgConnector())
+        jobs = SharedJobManager(app.connector, self.queues)
+        app.job_manager = jobs
+        for name, queue in self.queues.items():
+            for task_name, task in queue.tasks.items():
+                app.task(name=task_name, queue=name)(jobs.counted(name, task))
+        async with self._connections() as pool:
+            await pool.wait(self.patience.connect_seconds)
+            async with app.open_async(pool), asyncio.TaskGroup() as tasks:
+                listening = tasks.create_task(self._listen(jobs))
+                await self._work(app)
+                listening.cancel()
+
+    async def _work(self, app: procrastinate.App) -> None:
+        await app.run_worker_async(
+            queues=list(self.queues),
+            concurrency=sum(queue.at_once for queue in self.queues.values()),
+            fetch_job_polling_interval=self.times.poll,
+            abort_job_polling_interval=self.times.poll,
+            update_heartbeat_interval=self.times.heartbeat,
+            stalled_worker_timeout=self.times.stale,
+            shutdown_graceful_timeout=1.0,
+            delete_jobs=DeleteJobCondition.ALWAYS,
+            install_signal_handlers=False,
+        )
+
+    async def _listen(self, jobs: SharedJobManager) -> None:
+        async def heard(_: str) -> None:
+            await jobs.wake()
+
+        channels = get_channel_for_queues(list(self.queues))
+        await listen(self.url, channels, patience=self.patience, heard=heard, listening=jobs.wake)
+
+    def _connections(self) -> "AsyncConnectionPool[Connection]":
+        return AsyncConnectionPool(
+            connection_class=Connection,
+            kwargs=connect_options(self.url, self.patience),
+            min_size=1,
+            max_size=CONNECTIONS,
+            timeout=self.patience.connect_seconds,
+            check=AsyncConnectionPool.check_connection,
+            open=False,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRescue:
+    """Gives a new job to what is due and has none, because its job or its process was lost."""
+
+    pool: Pool
+    rescues: Mapping[str, Callable[[], Awaitable[int]]]
+    """What finds such work and defers jobs for it, by queue; returns how many there were."""
+    interval_seconds: float
+    stale_seconds: float
+    """How long the worker of a job may be silent before the job is taken from it."""
+
+    async def run(self) -> None:
+        """Look again and again; a database that is away is tried again the next time."""
+        while True:
+            await asyncio.sleep(self.interval_seconds)
+            try:
+                await self._look()
+            except StoreUnavailableError:
+                continue
+
+    async def _look(self) -> None:
+        for queue, rescue in self.rescues.items():
+            async with transaction(self.pool) as connection:
+                stalled = (queue, self.stale_seconds)
+                await connection.exec_driver_sql(DELETE_STALLED_JOBS, stalled)
+            if count := await rescue():
+                log.warning("jobs.rescued", queue=queue, count=count)

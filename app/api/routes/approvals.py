@@ -1,0 +1,58 @@
+"""Approvals: what runs ask people, and what people decide."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from app.api import problem_types as types
+from app.api.api_request import ApiRequest, ApiRoute
+from app.api.approval_views import ApprovalList, ApprovalQuery, ApprovalView, DecisionBody
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.field_types import RunIdPath
+from app.runs.approvals import ApprovalPage
+
+router = APIRouter(
+    tags=["approvals"], route_class=ApiRoute, generate_unique_id_function=operation_id
+)
+
+ApprovalIdPath = Annotated[
+    str, Path(description="The id of an approval.", pattern="^[A-Za-z0-9_-]{1,64}$")
+]
+
+_DECIDED: Responses = {
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.APPROVAL_NOT_FOUND, types.APPROVAL_DECIDED),
+    202: {"description": "The decision is stored, or was so before; the run goes on with it."},
+}
+
+
+@router.get("/approvals", responses=answers(*EVERY_RUN_ROUTE))
+async def list_approvals(
+    query: Annotated[ApprovalQuery, Query()], request: ApiRequest
+) -> ApprovalList:
+    """List the approvals that wait for a decision, of all runs, oldest first."""
+    approvals, tenant = request.api.services.approvals, request.caller.tenant
+    return ApprovalList.of(await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor))
+
+
+@router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
+async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
+    """List the approvals that a run has asked for, oldest first, with their decisions."""
+    found = await request.api.services.approvals.of_run(request.key(run_id))
+    return ApprovalList.of(ApprovalPage(found, None))
+
+
+@router.post(
+    "/runs/{run_id}/approvals/{approval_id}", status_code=HTTPStatus.ACCEPTED, responses=_DECIDED
+)
+async def decide_approval(
+    run_id: RunIdPath, approval_id: ApprovalIdPath, body: DecisionBody, request: ApiRequest
+) -> ApprovalView:
+    """Approve or refuse what a run asks for; the first decision counts.
+
+    The same decision again is answered like the first time.
+    """
+    request.require_small()
+    deciding = body.deciding(approval_id, request.caller.name)
+    decided = await request.api.services.approvals.decide(request.key(run_id), deciding)
+    return ApprovalView.of(decided)

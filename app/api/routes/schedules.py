@@ -1,0 +1,141 @@
+"""Schedules: make or change one, look at them, pause, resume, fire and delete one."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from app.api import problem_types as types
+from app.api.api_request import ApiRequest, ApiRoute
+from app.api.documentation import (
+    EVERY_BODY,
+    EVERY_RUN_ROUTE,
+    RUN_HEADERS,
+    Responses,
+    answers,
+    operation_id,
+)
+from app.api.run_body import POST_HEADERS, idempotency_key
+from app.api.run_views import RunView, view_of
+from app.api.schedule_views import (
+    ScheduleBody,
+    ScheduleList,
+    ScheduleNamePath,
+    ScheduleQuery,
+    ScheduleView,
+    new_schedule,
+)
+from app.runs.run import RunKey
+from app.runs.service import new_run_id
+
+router = APIRouter(
+    prefix="/schedules",
+    tags=["schedules"],
+    route_class=ApiRoute,
+    generate_unique_id_function=operation_id,
+)
+
+_FOUND = answers(*EVERY_RUN_ROUTE, types.SCHEDULE_NOT_FOUND)
+_PUT: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE,
+        *EVERY_BODY,
+        types.GRAPH_NOT_FOUND,
+        types.AGENT_NOT_FOUND,
+        types.TOO_MANY_SCHEDULES,
+    ),
+    200: {"description": "The schedule of that name is changed.", "model": ScheduleView},
+    201: {"description": "The schedule is made."},
+}
+_FIRED: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE, types.SCHEDULE_NOT_FOUND, types.IDEMPOTENCY_MISMATCH, types.QUEUE_FULL
+    ),
+    200: {
+        "description": "It had been accepted before.",
+        "model": RunView,
+        "headers": RUN_HEADERS,
+    },
+    202: {"description": "Accepted: the run is stored.", "headers": RUN_HEADERS},
+}
+
+
+@router.put("/{name}", status_code=HTTPStatus.CREATED, responses=_PUT)
+async def put_schedule(
+    name: ScheduleNamePath, body: ScheduleBody, request: ApiRequest, response: Response
+) -> ScheduleView:
+    """Make a schedule, or change the one of that name.
+
+    With another time it fires by that from now on; with the same, what is due stays due.
+    """
+    new = await new_schedule(name, body, request)
+    schedule, created = await request.api.services.schedules.put(new)
+    if not created:
+        response.status_code = HTTPStatus.OK
+    return ScheduleView.of(schedule)
+
+
+@router.get("", responses=answers(*EVERY_RUN_ROUTE))
+async def list_schedules(
+    query: Annotated[ScheduleQuery, Query()], request: ApiRequest
+) -> ScheduleList:
+    """List schedules, by name."""
+    store = request.api.services.schedules
+    page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
+    return ScheduleList.of(page)
+
+
+@router.get("/{name}", responses=_FOUND)
+async def get_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
+    """Return a schedule: when it fires next, and what it has made."""
+    store = request.api.services.schedules
+    return ScheduleView.of(await store.get(request.caller.tenant, name))
+
+
+@router.post("/{name}/pause", responses=_FOUND)
+async def pause_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
+    """Pause a schedule; its runs go on."""
+    store = request.api.services.schedules
+    return ScheduleView.of(await store.pause(request.caller.tenant, name, paused=True))
+
+
+@router.post("/{name}/resume", responses=_FOUND)
+async def resume_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
+    """Resume a schedule; what would have fired meanwhile does not fire late."""
+    store = request.api.services.schedules
+    return ScheduleView.of(await store.pause(request.caller.tenant, name, paused=False))
+
+
+@router.post(
+    "/{name}/run",
+    status_code=HTTPStatus.ACCEPTED,
+    response_model=RunView,
+    responses=_FIRED,
+    openapi_extra={"parameters": POST_HEADERS[:1]},
+)
+async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
+    """Accept a run of a schedule now, also of one that is paused.
+
+    It is a run beside those of the schedule: the overlap policy does not look at it.
+    """
+    tenant, key = request.caller.tenant, idempotency_key(request.headers)
+    schedule = await request.api.services.schedules.get(tenant, name)
+    about = {"schedule": schedule.name}
+    new = schedule.run.new_run(
+        RunKey(tenant, new_run_id()), about, idempotency_key=key, named=False
+    )
+    accepted = await request.runs.accept(new)
+    view = view_of(accepted.run, request.root)
+    status = HTTPStatus.ACCEPTED if accepted.created else HTTPStatus.OK
+    headers = {"Location": view.links.self}
+    return Response(view.model_dump_json(), status, headers, media_type="application/json")
+
+
+@router.delete(
+    "/{name}",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={**_FOUND, 204: {"description": "It is gone; its runs are not touched."}},
+)
+async def delete_schedule(name: ScheduleNamePath, request: ApiRequest) -> None:
+    """Delete a schedule; its runs are not touched."""
+    await request.api.services.schedules.delete(request.caller.tenant, name)

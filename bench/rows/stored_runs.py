@@ -1,0 +1,207 @@
+"""What a run costs while more and more runs are stored, and what clearing runs away costs.
+
+Databases of different sizes stand beside one another in one Postgres, each with a service of its
+own, and take turns. They are filled with copies of a run that was really made, older than it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from app.adapters.postgres.connections import Patience
+from app.adapters.postgres.engines import PoolSizes, open_engines
+from app.adapters.postgres.migrating import upgrade
+from app.adapters.postgres.retention import RUNS_AT_ONCE, PostgresRetention
+from app.runs.retention import Record
+from bench.figures import Check, Figure, Samples, Target, ratio
+from bench.harness import Effort, Row, Side, interleaved
+from bench.load import put_load
+from bench.rows.trivial_run import OUR_RUN
+from bench.servers import database, service
+
+TABLES: Final = ("runs", "calls", "events", "snapshots")
+AT_ONCE: Final = 20_000
+IN_FLIGHT: Final = 16
+DAYS: Final = 7
+"""How much older than the run the youngest of its copies is."""
+
+AGAINST_FEWEST: Final = Target(must=1.5, stretch=1.15)
+
+IDS: Final = """
+CREATE TEMP TABLE copies ON COMMIT DROP AS
+SELECT overlay(overlay(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
+    || substr(md5(n::text), 1, 20) PLACING '-' FROM 9 FOR 0) PLACING '-7' FROM 14 FOR 1) AS new_id,
+    at
+FROM generate_series(%(first)s::int, %(last)s::int) AS n,
+    LATERAL (SELECT now() - make_interval(days => %(days)s, secs => %(of)s - n) AS at) AS moment
+"""
+"""Ids that sort by time, as those of the service do, a second apart and the oldest first."""
+
+COPY: Final = "INSERT INTO {table} ({columns}) SELECT {values} FROM copies, {table} WHERE {the_run}"
+COLUMNS: Final = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = current_schema() AND table_name = %s
+"""
+MOVED: Final = ("created_at", "queued_at", "claimed_at", "started_at", "finished_at")
+"""Moments of a run that are put where its id says it was made."""
+
+BACKENDS: Final = """
+SELECT pid FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND (
+    backend_type = 'client backend' AND datname = current_database() OR backend_type = 'walwriter'
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A service on a database of its own."""
+
+    url: str
+    """Of the database."""
+    address: str
+    """Where the service listens."""
+
+
+async def measure(effort: Effort) -> Sequence[Figure]:
+    """Measure runs, one after another and many at once, and the batches of a sweep."""
+    sizes = (1_000, 10_000) if effort.quick else (1_000, 100_000, 1_000_000)
+    requests = effort.choose(200, 60)
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(database())
+        every = {
+            f"{size:,} runs stored": await stack.enter_async_context(_stored(server, size))
+            for size in sizes
+        }
+        alone = await _take_turns(every, effort, lambda each: _p50(each, requests))
+        costs = await _take_turns(every, effort, lambda each: _cost(each, requests))
+        swept = dict(list(every.items())[1:])
+        batches = await _take_turns(swept, effort, _batch)
+    return [
+        _figure("Alone, p50", "ms", alone),
+        _figure(f"CPU of a run, {IN_FLIGHT} in flight, service and Postgres", "ms", costs),
+        Figure(title=f"Clearing away {RUNS_AT_ONCE} runs", unit="ms", sides=batches),
+    ]
+
+
+async def _take_turns(
+    every: dict[str, Stored], effort: Effort, side: Callable[[Stored], Side]
+) -> dict[str, Samples]:
+    return await interleaved({name: side(each) for name, each in every.items()}, effort.rounds)
+
+
+def _figure(title: str, unit: str, sides: dict[str, Samples]) -> Figure:
+    (_, fewest), *others = sides.items()
+    checks = [
+        Check(what=f"with {name}", value=ratio(samples, fewest), target=AGAINST_FEWEST)
+        for name, samples in others
+    ]
+    return Figure(title=title, unit=unit, sides=sides, checks=checks)
+
+
+@asynccontextmanager
+async def _stored(server: str, size: int) -> AsyncIterator[Stored]:
+    name = f"stored_{size}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    url = make_url(server).set(database=name).render_as_string(hide_password=False)
+    upgrade(url)
+    async with service(url) as address:
+        await put_load(address, OUR_RUN, connections=1, requests=1)
+        await asyncio.to_thread(_fill, url, size)
+        yield Stored(url, address)
+
+
+def _fill(url: str, size: int) -> None:
+    """Copy the only run of a database ``size`` times."""
+    with psycopg.connect(url) as connection:
+        (run_id,) = connection.execute("SELECT run_id FROM runs").fetchone() or ("",)
+        copies = [_copy(connection, table, run_id) for table in TABLES]
+        connection.commit()
+        for first in range(0, size, AT_ONCE):
+            connection.execute("SET LOCAL session_replication_role = replica")
+            connection.execute("SET LOCAL synchronous_commit = off")
+            last = min(first + AT_ONCE, size) - 1
+            connection.execute(IDS, {"first": first, "last": last, "of": size, "days": DAYS})
+            for copy in copies:
+                connection.execute(copy)
+            connection.commit()
+        connection.autocommit = True
+        connection.execute("VACUUM ANALYZE")
+        connection.execute("CHECKPOINT")
+
+
+def _copy(connection: psycopg.Connection, table: str, run_id: str) -> sql.Composed:
+    columns = [name for (name,) in connection.execute(COLUMNS, [table])]
+    moved = dict.fromkeys(MOVED if table == "runs" else (), sql.SQL("at"))
+    values = [
+        {**moved, "run_id": sql.SQL("new_id")}.get(name, sql.Identifier(name)) for name in columns
+    ]
+    return sql.SQL(COPY).format(
+        table=sql.Identifier(table),
+        columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
+        values=sql.SQL(", ").join(values),
+        the_run=sql.SQL("run_id = {}").format(run_id),
+    )
+
+
+def _p50(stored: Stored, requests: int) -> Side:
+    async def measure() -> float:
+        load = await put_load(stored.address, OUR_RUN, connections=1, requests=requests // 4)
+        return load.milliseconds.median
+
+    return measure
+
+
+def _cost(stored: Stored, requests: int) -> Side:
+    async def measure() -> float:
+        before = _cpu_seconds(stored)
+        await put_load(stored.address, OUR_RUN, connections=IN_FLIGHT, requests=requests)
+        after = _cpu_seconds(stored)
+        spent = sum(seconds - before.get(pid, 0) for pid, seconds in after.items())
+        return 1e3 * spent / (requests // IN_FLIGHT * IN_FLIGHT)
+
+    return measure
+
+
+def _batch(stored: Stored) -> Side:
+    async def measure() -> float:
+        engines = open_engines(
+            stored.url,
+            PoolSizes(work=1, control=1, patience=Patience(connect_seconds=10, lock_ms=5_000)),
+        )
+        try:
+            retention = PostgresRetention(engines)
+            began = asyncio.get_running_loop().time()
+            if not await retention.drop("default", Record.RUNS, days=DAYS - 1):
+                raise RuntimeError("there were too few runs to clear away")
+            return 1e3 * (asyncio.get_running_loop().time() - began)
+        finally:
+            await engines.dispose()
+
+    return measure
+
+
+def _cpu_seconds(stored: Stored) -> dict[int, float]:
+    """Return what the service of a database, and what serves it in Postgres, have used by now."""
+    port = urlsplit(stored.address).port
+    processes = [
+        each
+        for each in psutil.Process().children()
+        if any(place.laddr.port == port for place in each.net_connections("tcp"))
+    ]
+    with psycopg.connect(stored.url) as connection:
+        processes += [psutil.Process(pid) for (pid,) in connection.execute(BACKENDS)]
+    times = {process.pid: process.cpu_times() for process in processes}
+    return {pid: each.user + each.system for pid, each in times.items()}
+
+
+ROW: Final = Row(title="Runs on a database that keeps many", peers=(), measure=measure)

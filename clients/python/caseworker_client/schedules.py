@@ -1,0 +1,76 @@
+"""Operations on schedules: runs that are accepted again and again."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from caseworker_client.flow import Flow, Request, ask, fetch
+from caseworker_client.models import Run, Schedule, ScheduleList
+from caseworker_client.settings import Settings
+
+
+def put_schedule(
+    settings: Settings,
+    name: str,
+    cron: str,
+    run: Mapping[str, Any],
+    *,
+    timezone: str = "UTC",
+    overlap: str = "skip",
+    catch_up: str = "one",
+    max_catch_up: int = 10,
+    paused: bool = False,
+) -> Flow[Schedule]:
+    """Make a schedule, or change the one of that name; ``run`` is a body of ``create_run``."""
+    body = {
+        "cron": cron,
+        "run": dict(run),
+        "timezone": timezone,
+        "overlap": overlap,
+        "catch_up": catch_up,
+        "max_catch_up": max_catch_up,
+        "paused": paused,
+    }
+    request = Request(method="PUT", path=_path(name), json=body)
+    return (yield from fetch(settings, request, Schedule))
+
+
+def get_schedule(settings: Settings, name: str) -> Flow[Schedule]:
+    """Return a schedule: when it fires next, and what it has made."""
+    return (yield from fetch(settings, Request(method="GET", path=_path(name)), Schedule))
+
+
+def list_schedules(
+    settings: Settings, *, limit: int = 50, cursor: str | None = None
+) -> Flow[ScheduleList]:
+    """Return a page of schedules, by name."""
+    params = {"limit": str(limit)} | ({} if cursor is None else {"cursor": cursor})
+    request = Request(method="GET", path="/schedules", params=params)
+    return (yield from fetch(settings, request, ScheduleList))
+
+
+def pause_schedule(settings: Settings, name: str) -> Flow[Schedule]:
+    """Pause a schedule; its runs go on."""
+    request = Request(method="POST", path=f"{_path(name)}/pause")
+    return (yield from fetch(settings, request, Schedule))
+
+
+def resume_schedule(settings: Settings, name: str) -> Flow[Schedule]:
+    """Resume a schedule; what would have fired meanwhile does not fire late."""
+    request = Request(method="POST", path=f"{_path(name)}/resume")
+    return (yield from fetch(settings, request, Schedule))
+
+
+def run_schedule(settings: Settings, name: str) -> Flow[Run]:
+    """Accept a run of a schedule now, beside those that its times make."""
+    request = Request(method="POST", path=f"{_path(name)}/run", repeatable=False)
+    return (yield from fetch(settings, request, Run))
+
+
+def delete_schedule(settings: Settings, name: str) -> Flow[None]:
+    """Delete a schedule; its runs are not touched."""
+    yield from ask(settings, Request(method="DELETE", path=_path(name), repeatable=False))
+
+
+def _path(name: str) -> str:
+    return f"/schedules/{quote(name, safe='')}"

@@ -1,0 +1,302 @@
+"""Approvals over real processes: nothing is done before a person agrees, and then once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.event_log import require_sound_events
+from tests.support.graph_documents import edge
+from tests.support.noting_tool import NOTES, noted
+from tests.support.service import ServiceProcess
+
+Settings = dict[str, str]
+
+
+@pytest.fixture(autouse=True)
+def _sound_events(database_url: str) -> Iterator[None]:
+    yield
+    require_sound_events(database_url)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def settings(notes: Path) -> Settings:
+    return {"TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]', NOTES: str(notes)}
+
+
+def note(step_id: str, text: str) -> dict[str, Any]:
+    return {"id": step_id, "type": "tool", "data": {"tool": "note", "args": {"text": text}}}
+
+
+def graph_run(run_id: str, *steps: dict[str, Any], **members: Any) -> dict[str, Any]:
+    edges = members.pop("edges", [])
+    graph = {"steps": list(steps), "edges": edges, "max_parallel": 4}
+    return {"kind": "graph", "run_id": run_id, "graph": graph, **members}
+
+
+class People:
+    """Callers of one process."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.get, self.post, self.delete = http.get, http.post, http.delete
+
+    async def post_run(self, body: dict[str, Any]) -> None:
+        posted = await self.post("/runs", json=body)
+        assert posted.status_code == 202, posted.text
+
+    async def get_run(self, run_id: str) -> dict[str, Any]:
+        run: dict[str, Any] = (await self.get(f"/runs/{run_id}")).json()
+        return run
+
+    async def nodes(self, run_id: str) -> list[dict[str, Any]]:
+        trace = (await self.get(f"/runs/{run_id}/trace")).json()
+        return list(trace["snapshot"]["nodes"].values())
+
+
+@asynccontextmanager
+async def people(service: ServiceProcess) -> AsyncIterator[People]:
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=30) as http:
+        yield People(http)
+
+
+async def finished(client: People, run_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while True:
+            run = await client.get_run(run_id)
+            if run["finished_at"] is not None:
+                return run
+            await asyncio.sleep(0.02)
+
+
+async def waiting(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
+    """Return the open approvals of a run once it waits for so many."""
+    async with asyncio.timeout(30):
+        while True:
+            run = (await client.get(f"/runs/{run_id}")).json()
+            asked = (await client.get(f"/runs/{run_id}/approvals")).json()["approvals"]
+            found = [each for each in asked if each["open"]]
+            if run["status"] == "waiting" and len(found) == count:
+                return found
+            assert run["finished_at"] is None, run
+            await asyncio.sleep(0.02)
+
+
+async def decide(
+    client: People, approval: dict[str, Any], decision: str = "approve", **members: Any
+) -> httpx.Response:
+    path = f"/runs/{approval['run_id']}/approvals/{approval['approval_id']}"
+    answer: httpx.Response = await client.post(path, json={"decision": decision, **members})
+    return answer
+
+
+async def test_a_tool_is_called_once_after_a_person_has_agreed(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """Until then the run holds no worker; the decision is in the trace and in the events."""
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        people(service) as client,
+    ):
+        await client.post_run(graph_run("a", note("write", "hello")))
+        (approval,) = await waiting(client, "a")
+
+        assert noted(notes) == []
+        assert approval["subject"] == "note"
+        assert approval["arguments"] == {"text": "hello"}
+        listed = (await client.get("/approvals")).json()["approvals"]
+        assert [each["approval_id"] for each in listed] == [approval["approval_id"]]
+        answer = await decide(client, approval)
+        again = await decide(client, approval)
+        other = await decide(client, approval, "refuse")
+        run = await finished(client, "a")
+
+        assert (answer.status_code, again.status_code, other.status_code) == (202, 202, 409)
+        assert run["status"] == "completed", run
+        assert (run["attempts"], noted(notes)) == (1, ["a: hello"])
+        events = (await client.get("/runs/a/events", headers={"Accept": "application/json"})).json()
+        kinds = [each["type"] for each in events["events"]]
+        assert [kind for kind in kinds if kind.startswith("approval.")] == [
+            "approval.requested",
+            "approval.approved",
+        ]
+        nodes = await client.nodes("a")
+        (decided,) = (
+            n for n in nodes if n["name"] == "approval of note" and n["status"] == "success"
+        )
+        assert decided["metadata"]["decision"]["by"] == "anonymous"
+        assert (await client.get("/approvals")).json()["approvals"] == []
+
+
+async def test_changed_arguments_are_checked_and_then_used(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """Those that do not fit are named by field, and nothing is decided."""
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        people(service) as client,
+    ):
+        await client.post_run(graph_run("a", note("write", "hello")))
+        (approval,) = await waiting(client, "a")
+
+        wrong = await decide(client, approval, arguments={"text": 5})
+        right = await decide(client, approval, arguments={"text": "good day"})
+        await finished(client, "a")
+
+        assert wrong.status_code == 422
+        assert [each["field"] for each in wrong.json()["errors"]] == ["arguments.text"]
+        assert (right.status_code, noted(notes)) == (202, ["a: good day"])
+
+
+async def test_a_refused_tool_is_an_error_with_the_reason(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """Where nobody takes the error the step fails with it."""
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        people(service) as client,
+    ):
+        await client.post_run(graph_run("a", note("write", "hello")))
+        (approval,) = await waiting(client, "a")
+        await decide(client, approval, "refuse", reason="not on a Sunday")
+        run = await finished(client, "a")
+
+        assert (run["status"], noted(notes)) == ("failed", [])
+        assert "not on a Sunday" in run["stop"]["reason"]
+
+
+async def test_lanes_that_can_work_go_on_and_each_approval_counts(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """Two lanes wait; one is decided, and the run waits again for the other."""
+    calculated = {
+        "id": "sum",
+        "type": "tool",
+        "data": {"tool": "calculator", "args": {"expression": "6 * 7"}},
+    }
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        people(service) as client,
+    ):
+        body = graph_run("a", note("one", "first"), note("two", "second"), calculated)
+        await client.post_run(body)
+        first, second = await waiting(client, "a", count=2)
+        await decide(client, first)
+        (left,) = await waiting(client, "a")
+        assert left["approval_id"] == second["approval_id"]
+        assert len(noted(notes)) == 1
+        await decide(client, second)
+        run = await finished(client, "a")
+
+        assert run["status"] == "completed", run
+        assert sorted(noted(notes)) == ["a: first", "a: second"]
+        nodes = await client.nodes("a")
+        assert sum(n["kind"] == "tool" and n["name"] == "calculator" for n in nodes) == 1
+
+
+async def test_a_step_asks_and_goes_on_as_decided(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """What was approved leaves on one handle, why it was not on the other."""
+    ask = {
+        "id": "ask",
+        "type": "approval",
+        "data": {
+            "message": "Pay ${default.amount}?",
+            "changes": {"type": "object", "properties": {"amount": {"type": "integer"}}},
+        },
+    }
+
+    def after(handle: str) -> dict[str, Any]:
+        data = {"tool": "calculator", "args": {"expression": "1 + 1"}}
+        return {"id": handle, "type": "tool", "data": data}
+
+    edges = [
+        edge("ask", way, channel="flow") | {"source_handle": way} for way in ("approved", "refused")
+    ]
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        people(service) as client,
+    ):
+        for run_id in ("yes", "no", "changed"):
+            body = graph_run(run_id, ask, after("approved"), after("refused"), edges=edges)
+            await client.post_run({**body, "input": {"amount": 5}})
+        yes, no, changed = [(await waiting(client, each))[0] for each in ("yes", "no", "changed")]
+        assert yes["message"] == "Pay 5?"
+        await decide(client, yes)
+        await decide(client, no, "refuse", reason="too much")
+        await decide(client, changed, arguments={"amount": 3})
+        ended = {
+            each: (await finished(client, each))["result"]["outputs"]
+            for each in ("yes", "no", "changed")
+        }
+
+    assert "refused" not in ended["yes"]
+    assert "approved" not in ended["no"]
+    assert ended["no"]["ask"]["refused"]["reason"] == "too much"
+    assert ended["changed"]["ask"] == {"approved": {"amount": 3}}
+
+
+async def test_what_waits_survives_kill_and_restart_and_is_asked_once(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """Killed while it waits, decided elsewhere, killed right after the decision: called once."""
+    async with ServiceProcess(database_url, settings=settings, name="first") as first:
+        async with people(first) as client:
+            await client.post_run(graph_run("a", note("write", "hello")))
+            (before,) = await waiting(client, "a")
+        first.child.kill()
+        async with (
+            ServiceProcess(database_url, settings=settings, name="second") as second,
+            people(second) as client,
+        ):
+            (approval,) = await waiting(client, "a")
+            assert approval["approval_id"] == before["approval_id"]
+            assert (await decide(client, approval)).status_code == 202
+            second.child.kill()
+        await first.start()
+        async with people(first) as client:
+            run = await finished(client, "a")
+            asked = (await client.get("/runs/a/approvals")).json()["approvals"]
+
+    assert run["status"] in ("completed", "failed")
+    assert len(asked) == 1
+    assert len(noted(notes)) <= 1
+    assert run["status"] == "failed" or noted(notes) == ["a: hello"]
+
+
+async def test_the_end_of_the_time_and_a_cancel_end_the_wait(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """Nothing is called then, and a decision that comes later is refused."""
+    quick = settings | {"TOOLS_APPROVAL_TIMEOUT_SECONDS": "1.0"}
+    async with (
+        ServiceProcess(database_url, settings=quick) as service,
+        people(service) as client,
+    ):
+        await client.post_run(graph_run("late", note("write", "hello")))
+        run = await finished(client, "late")
+        (approval,) = (await client.get("/runs/late/approvals")).json()["approvals"]
+        assert run["status"] == "failed"
+        assert approval["decision"]["decision"] == "timed_out"
+        assert (await decide(client, approval)).status_code == 409
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        people(service) as client,
+    ):
+        await client.post_run(graph_run("stopped", note("write", "hello")))
+        (approval,) = await waiting(client, "stopped")
+        receipt = (await client.delete("/runs/stopped")).json()
+        assert receipt["status"] == "cancelled"
+        assert (await decide(client, approval)).status_code == 409
+        assert psutil.Process(service.child.pid).is_running()
+    assert noted(notes) == []

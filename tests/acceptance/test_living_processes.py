@@ -1,0 +1,149 @@
+"""Nobody is taken for dead who lives, with the settings as they are delivered.
+
+The slow ones of these tests take part with ``LONG_OUTAGE=30``, the seconds for which the database
+is away; ``make outages`` sets it.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.database import proxied, upstream_of
+from tests.support.event_log import require_sound_events
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.fault_proxy import FaultProxy
+from tests.support.json_client import JsonClient
+from tests.support.processes import ChildProcess
+from tests.support.service import ServiceProcess, finished, model_settings
+
+OUTAGE_SECONDS = float(os.environ.get("LONG_OUTAGE", "0"))
+STALE_SECONDS = 10.0
+AS_DELIVERED = {
+    "WORKER_HEARTBEAT_SECONDS": "1",
+    "WORKER_STALE_AFTER_SECONDS": str(STALE_SECONDS),
+    "WORKER_POLL_SECONDS": "0.5",
+}
+RUNS = 20
+PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+HOG = "while True: pass"
+
+slow = [
+    pytest.mark.skipif(not OUTAGE_SECONDS, reason="takes a minute: set LONG_OUTAGE, in seconds"),
+    pytest.mark.timeout(300),
+]
+
+
+@asynccontextmanager
+async def at_work(
+    database_url: str, provider: FakeProvider
+) -> AsyncIterator[tuple[list[ServiceProcess], JsonClient, FaultProxy]]:
+    """Two processes behind one proxy, each with runs whose first call is in flight."""
+    await provider.answer_by_default(Step(plan=PLAN, hang=True))
+    settings = {**model_settings(provider.openai_url), **AS_DELIVERED}
+    settings |= {f"MODELS_{tier}_TIMEOUT_SECONDS": "120" for tier in ("SMALL", "BIG")}
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(FaultProxy(upstream_of(database_url)))
+        services = [
+            await stack.enter_async_context(
+                ServiceProcess(proxied(database_url, proxy), settings=settings, name=name)
+            )
+            for name in ("first", "second")
+        ]
+        clients = [await stack.enter_async_context(service.client()) for service in services]
+        for number in range(RUNS):
+            question = {
+                "run_id": f"run-{number}",
+                "input": f"What is {number}?",
+                "gold_answer": "42",
+            }
+            budget = {"max_seconds": 300}
+            await clients[number % 2].post_run({**question, "budget": budget})
+        await provider.wait_for_arrivals(RUNS, "What is")
+        yield services, clients[1], proxy
+        await _all_ended_once(clients[1], provider)
+        for service in services:
+            assert "runs.recovered" not in service.child.stderr
+            assert "run.taken_over" not in service.child.stderr
+    require_sound_events(database_url)
+
+
+async def _all_ended_once(client: JsonClient, provider: FakeProvider) -> None:
+    await provider.answer_by_default(Step(plan=PLAN))
+    await provider.release()
+    calls = 0
+    for number in range(RUNS):
+        run = await finished(client, f"run-{number}", seconds=60)
+        assert run["attempts"] == 1, run
+        usage = run["usage"]
+        calls += usage.get("llm_calls_small", 0) + usage.get("llm_calls_big", 0)
+    assert len(await provider.arrivals("What is")) == calls >= RUNS
+
+
+async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its_runs(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """It misses beats, and more of them than a dead one may, but holds its connection."""
+    async with at_work(database_url, provider) as (services, _, _):
+        services[0].child.freeze()
+        await asyncio.sleep(5)  # of ten
+        services[0].child.thaw()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(FaultProxy.silence, id="silent", marks=slow),
+        pytest.param(lambda proxy: (proxy.refuse(), proxy.cut()), id="refused", marks=slow),
+    ],
+)
+async def test_living_processes_keep_their_runs_through_a_long_outage(
+    database_url: str, provider: FakeProvider, begin: Callable[[FaultProxy], object]
+) -> None:
+    """However long the database is away, and whoever of them is back first."""
+    async with at_work(database_url, provider) as (_, _, proxy):
+        begin(proxy)
+        await asyncio.sleep(OUTAGE_SECONDS)
+        proxy.resume()
+        proxy.refuse(False)
+        await asyncio.sleep(2 * STALE_SECONDS)
+
+
+@pytest.mark.parametrize("round_trip_ms", [pytest.param(300, marks=slow)])
+async def test_living_processes_keep_their_runs_beside_a_slow_database(
+    database_url: str, provider: FakeProvider, round_trip_ms: int
+) -> None:
+    """For several times the time after which silence means death."""
+    async with at_work(database_url, provider) as (_, _, proxy):
+        proxy.delay(round_trip_ms / 1000)
+        await asyncio.sleep(3 * STALE_SECONDS)
+        proxy.delay(0)
+
+
+@pytest.mark.parametrize("hogs", [pytest.param(8, marks=slow)])
+async def test_a_process_that_gets_next_to_no_processor_keeps_its_runs(
+    database_url: str, provider: FakeProvider, tmp_path: Path, hogs: int
+) -> None:
+    """Others, of a higher priority, take all there is on the processor that it is tied to."""
+    async with at_work(database_url, provider) as (services, _, _):
+        starved = psutil.Process(services[0].child.pid)
+        starved.cpu_affinity([0])
+        starved.nice(19)
+        async with AsyncExitStack() as stack:
+            for number in range(hogs):
+                hog = ChildProcess(
+                    ["taskset", "-c", "0", sys.executable, "-c", HOG],
+                    output_dir=tmp_path,
+                    name=f"hog-{number}",
+                )
+                stack.enter_context(hog)
+            before = starved.cpu_times().user
+            await asyncio.sleep(3 * STALE_SECONDS)
+            assert starved.cpu_times().user - before < STALE_SECONDS, "it was not starved"
+        starved.cpu_affinity([0, 1])

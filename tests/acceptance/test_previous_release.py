@@ -1,0 +1,162 @@
+"""A release is rolled out: the code before it goes on working while the schema is already new."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.migrating import TableLockedError, upgrade
+from tests.support.database import TestServer
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
+from tests.support.previous_release import REVISION, PreviousService, unpack
+from tests.support.service import ServiceProcess, finished, model_settings
+
+PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+
+BY_HAND = pytest.mark.skipif(
+    "RELEASES" not in os.environ, reason="takes most of a minute: set RELEASES=1"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The code before."""
+    return unpack(tmp_path_factory.mktemp("previous"))
+
+
+@pytest.fixture
+def older_url(postgres: TestServer) -> Iterator[str]:
+    """A database as the code before wants it."""
+    with postgres.empty_database() as url:
+        upgrade(url, REVISION)
+        yield url
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A process of either release on one database."""
+
+    before: PreviousService
+    after: ServiceProcess
+    of_before: JsonClient
+    of_after: JsonClient
+
+
+@asynccontextmanager
+async def rolled_out(
+    folder: Path, url: str, provider: FakeProvider, *under_way: str
+) -> AsyncIterator[Fleet]:
+    """Migrate below a process of the code before, which executes runs, and start the new one."""
+    settings = model_settings(provider.openai_url)
+    async with (
+        PreviousService(folder, url, settings) as before,
+        before.client() as of_before,
+    ):
+        for marker in under_way:
+            await hanging(marker, of_before, provider)
+        await asyncio.to_thread(_upgrade_at_last, url)
+        async with (
+            ServiceProcess(url, settings=settings) as after,
+            after.client() as of_after,
+        ):
+            yield Fleet(before, after, of_before, of_after)
+
+
+def _upgrade_at_last(url: str) -> None:
+    """Migrate, again where the process that works has a table at the wrong moment."""
+    for _ in range(5):
+        with suppress(TableLockedError):
+            return upgrade(url)
+    raise AssertionError("the migration did not come through")
+
+
+def question(marker: str) -> dict[str, str]:
+    """Return a run by the name of its marker."""
+    return {"run_id": marker, "input": f"{marker}: what is 6 times 7?", "gold_answer": "42"}
+
+
+async def hanging(marker: str, client: JsonClient, provider: FakeProvider) -> None:
+    """Post a run whose first call is not answered, and whose second one is."""
+    await provider.script(marker, [Step(hang=True), Step(plan=PLAN)], repeat_last=True)
+    await client.post_run(question(marker))
+    await provider.wait_for_arrivals(1, marker)
+
+
+@BY_HAND
+async def test_runs_are_accepted_executed_and_shown_by_either_release(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """Whichever process executes them; so is a run that was under way during the migration."""
+    async with rolled_out(folder, older_url, provider, "UNDER-WAY") as fleet:
+        clients = (fleet.of_before, fleet.of_after)
+        await provider.release()
+        for number in range(8):
+            await provider.script(f"CASE-{number}", [Step(plan=PLAN)], repeat_last=True)
+            await clients[number % 2].post_run(question(f"CASE-{number}"))
+        names = ["UNDER-WAY", *(f"CASE-{number}" for number in range(8))]
+        for client in clients:
+            runs = [await finished(client, name) for name in names]
+            assert {(run["status"], run["result"]["answer"]) for run in runs} == {
+                ("completed", "42")
+            }
+        traces = [[await _kinds(client, name) for name in names] for client in clients]
+
+    assert traces[0] == traces[1]
+
+
+@BY_HAND
+async def test_either_release_stops_the_runs_of_the_other(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """A cancel that one process accepts ends the call of a process of the other release."""
+    async with rolled_out(folder, older_url, provider, "OF-BEFORE") as fleet:
+        await fleet.of_after.cancel_run("OF-BEFORE")
+        assert (await finished(fleet.of_after, "OF-BEFORE"))["status"] == "cancelled"
+        await hanging("OF-EITHER", fleet.of_after, provider)
+        await fleet.of_before.cancel_run("OF-EITHER")
+        assert (await finished(fleet.of_before, "OF-EITHER"))["status"] == "cancelled"
+
+
+@BY_HAND
+async def test_the_new_release_takes_over_the_runs_of_a_killed_process_of_the_one_before(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """The journal that the older process wrote is read as its own would be."""
+    async with rolled_out(folder, older_url, provider, "OF-BEFORE") as fleet:
+        fleet.before.child.kill()
+        run = await finished(fleet.of_after, "OF-BEFORE")
+
+    assert (run["status"], run["result"]["answer"], run["attempts"]) == ("completed", "42", 2)
+
+
+@BY_HAND
+async def test_a_run_that_the_new_release_began_ends_there(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """The older process cannot read its journal: it gives the run back until a newer one has it."""
+    async with rolled_out(folder, older_url, provider) as fleet:
+        fleet.before.child.freeze()
+        await hanging("OF-AFTER", fleet.of_after, provider)
+        fleet.after.child.kill()
+        fleet.before.child.thaw()
+        while (await fleet.of_before.get_run("OF-AFTER"))["attempts"] < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await fleet.after.start()
+        async with fleet.after.client() as of_after:
+            run = await finished(of_after, "OF-AFTER")
+
+    assert (run["status"], run["result"]["answer"]) == ("completed", "42")
+    assert len(await provider.arrivals("OF-AFTER")) == 2
+
+
+async def _kinds(client: JsonClient, run_id: str) -> list[Any]:
+    """Return what a trace says, whoever stored it."""
+    nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
+    return [[node[name] for name in ("kind", "name", "status", "model")] for node in nodes]

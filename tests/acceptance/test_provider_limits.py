@@ -1,0 +1,118 @@
+"""Services that share the limit of a model, and a provider that refuses what is more."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
+from tests.support.service import ServiceProcess, finished, model_settings
+
+CALLS, RUNS = 16, 4
+LIMITED = {"MODELS_SMALL_REQUESTS_PER_MINUTE": "600"}
+"""Ten at once, and then a little less than ten a second."""
+
+
+def asking(prompt: str, times: int) -> dict[str, Any]:
+    """A run that asks the small model so often, side by side."""
+    inner = {"type": "llm", "data": {"prompt": f"{prompt} ${{default}}"}}
+    data = {"step": inner, "max_parallel": 16}
+    return {
+        "kind": "graph",
+        "graph": {"steps": [{"id": "m", "type": "map", "data": data}], "edges": []},
+        "inputs": {"default": list(range(times))},
+    }
+
+
+async def refused_of(provider: FakeProvider, database_url: str, settings: dict[str, str]) -> int:
+    """Have two services ask as much as they can; return how many requests were refused."""
+    await provider.limit(burst=25, per_second=11)
+    used = {**model_settings(provider.openai_url), "RETRY_MAX_RETRIES": "8", **settings}
+    async with (
+        ServiceProcess(database_url, settings=used, name="one") as one,
+        ServiceProcess(database_url, settings=used, name="other") as other,
+        one.client() as first,
+        other.client() as second,
+    ):
+        clients = [(first, second)[number % 2] for number in range(RUNS)]
+        for number, client in enumerate(clients):
+            await client.post_run(asking("Say ok to", CALLS) | {"run_id": f"r{number}"})
+        ended = [await finished(client, f"r{n}", seconds=90) for n, client in enumerate(clients)]
+        waited = [ms for n, client in enumerate(clients) for ms in await waits(client, f"r{n}")]
+    assert {run["status"] for run in ended} == {"completed"}
+    assert bool(waited) == ("MODELS_SMALL_REQUESTS_PER_MINUTE" in settings)
+    arrivals = await provider.arrivals("Say ok to")
+    refused = sum(arrival.refused for arrival in arrivals)
+    assert len(arrivals) == RUNS * CALLS + refused
+    return refused
+
+
+async def waits(client: JsonClient, run_id: str) -> list[int]:
+    nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
+    found = [node["metadata"].get("waited_for_model_ms") for node in nodes]
+    return [ms for ms in found if ms is not None]
+
+
+async def test_calls_of_two_services_wait_instead_of_being_refused(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Sixty-four calls at once: not one request is one too many, and the traces show the waits."""
+    assert await refused_of(provider, database_url, LIMITED) == 0
+
+
+async def test_without_a_limit_the_provider_refuses(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The same story is too much for the provider, so the one above is about something."""
+    assert await refused_of(provider, database_url, {}) > 0
+
+
+async def test_a_refusal_pauses_the_model_for_all_services(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Nobody asks again before the time that the provider has named is over."""
+    busy = Step(status=429, headers={"retry-after": "3"})
+    await provider.script("First", [busy])
+    settings = {**model_settings(provider.openai_url), **LIMITED}
+    async with (
+        ServiceProcess(database_url, settings=settings, name="one") as one,
+        ServiceProcess(database_url, settings=settings, name="other") as other,
+        one.client() as first,
+        other.client() as second,
+    ):
+        await first.post_run(asking("First", 1) | {"run_id": "a"})
+        refusal = (await provider.wait_for_arrivals(1, "First", ended=True))[0]
+        await asyncio.sleep(0.5)
+        await second.post_run(asking("Second", 1) | {"run_id": "b"})
+        assert (await finished(second, "b"))["status"] == "completed"
+        assert (await finished(first, "a"))["status"] == "completed"
+
+    (later,) = await provider.arrivals("Second")
+    assert refusal.refused
+    assert refusal.ended_monotonic is not None
+    assert later.arrived_monotonic - refusal.ended_monotonic >= 2.8
+
+
+@pytest.mark.parametrize("how", ["cancel", "max_seconds"])
+async def test_a_stop_ends_the_wait_for_a_turn(
+    database_url: str, provider: FakeProvider, how: str
+) -> None:
+    """At once, although its turn would come in a minute; what waited was never sent."""
+    settings = {**model_settings(provider.openai_url), "MODELS_SMALL_REQUESTS_PER_MINUTE": "1"}
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        service.client() as client,
+    ):
+        budget = {"max_seconds": 3} if how == "max_seconds" else {}
+        await client.post_run(asking("Wait", 3) | {"run_id": "a", "budget": budget})
+        await provider.wait_for_arrivals(1, "Wait", ended=True)
+        if how == "cancel":
+            await client.cancel_run("a")
+        ended = await finished(client, "a", seconds=10)
+        waited = await waits(client, "a")
+
+    assert ended["status"] == ("cancelled" if how == "cancel" else "halted")
+    assert len(waited) == 2
+    assert len(await provider.arrivals("Wait")) == 1

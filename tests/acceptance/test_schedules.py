@@ -1,0 +1,134 @@
+"""Delayed and repeated runs with real processes: each instant once, whatever crashes."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+
+from tests.support.service import ServiceProcess, finished
+from tests.support.stores import Oracle, eventually, open_oracle
+
+HOURLY = {
+    "cron": "0 * * * *",
+    "catch_up": "all",
+    "max_catch_up": 20,
+    "overlap": "allow",
+    "run": {"input": "What is 6 * 7?"},
+}
+
+
+async def put(service: ServiceProcess, name: str, **changes: Any) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=service.url) as http:
+        answer = await http.put(f"/schedules/{name}", json={**HOURLY, **changes})
+    assert answer.status_code in (200, 201), answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def missed(oracle: Oracle, hours: int) -> None:
+    """Have all schedules be due since so many full hours, with no job that says so."""
+    await oracle.rows("DELETE FROM procrastinate_jobs WHERE queue_name = 'schedules'")
+    query = "UPDATE schedules SET next_at = date_trunc('hour', now()) - make_interval(hours => %s)"
+    await oracle.rows(query, hours - 1)
+
+
+async def instants(oracle: Oracle) -> list[tuple[str, str]]:
+    rows = await oracle.rows("SELECT metadata FROM runs WHERE status = 'completed'")
+    found = [(row["metadata"]["schedule"], row["metadata"]["scheduled_at"]) for row in rows]
+    return sorted(found)
+
+
+async def test_a_delayed_run_begins_when_it_is_time(database_url: str) -> None:
+    """Accepted at once, and not begun before; what is cancelled meanwhile never begins."""
+    body = {"input": "What is 6 * 7?"}
+    async with ServiceProcess(database_url) as service, service.client() as client:
+        far = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        await client.post_run({**body, "run_id": "never", "start_at": far})
+        later = datetime.now(UTC) + timedelta(seconds=5)
+        queued = await client.post_run({**body, "run_id": "later", "start_at": later.isoformat()})
+        async with httpx.AsyncClient(base_url=service.url) as http:
+            assert (await http.delete("/runs/never")).json()["status"] == "cancelled"
+        assert (queued["status"], queued["started_at"]) == ("queued", None)
+        assert datetime.fromisoformat(queued["start_at"]) == later
+        run = await finished(client, "later")
+        never = await client.get_run("never")
+
+    assert run["status"] == "completed"
+    assert datetime.fromisoformat(run["started_at"]) >= later
+    assert (never["status"], never["started_at"]) == ("cancelled", None)
+
+
+async def test_a_schedule_fires_by_itself(database_url: str) -> None:
+    """Its wake-up is a job of the queue; the one after it is ordered with the run."""
+    async with (
+        ServiceProcess(database_url) as service,
+        open_oracle(database_url) as oracle,
+    ):
+        await put(service, "every-minute", cron="* * * * *")
+        # as if the minute were over already: the job and the row say so alike
+        await oracle.rows("UPDATE schedules SET next_at = date_trunc('minute', now())")
+        await oracle.rows(
+            "UPDATE procrastinate_jobs SET scheduled_at = now() WHERE queue_name = 'schedules'"
+        )
+
+        async def fired() -> bool:
+            return len(await instants(oracle)) >= 1
+
+        await eventually(fired)
+        jobs = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'schedules'"
+        assert await oracle.value(jobs) >= 1
+
+
+async def test_processes_that_are_killed_while_they_fire_lose_and_double_nothing(
+    database_url: str,
+) -> None:
+    """Two at a time fire what an outage has left; each is killed in the middle, again and again."""
+    names = [f"s{number}" for number in range(6)]
+    async with open_oracle(database_url) as oracle:
+        async with (
+            ServiceProcess(database_url, name="first") as first,
+            ServiceProcess(database_url, name="second") as second,
+        ):
+            for name in names:
+                await put(first, name)
+            expected = set()
+            for round_ in range(3):
+                await missed(oracle, 6)
+                hour = await oracle.value("SELECT date_trunc('hour', now())")
+                for hours in range(6):
+                    at = hour.astimezone(UTC) - timedelta(hours=hours)
+                    expected |= {(name, f"{at:%Y-%m-%dT%H:%M:%SZ}") for name in names}
+                (first, second)[round_ % 2].child.kill()
+                await (first, second)[round_ % 2].start()
+
+            async def all_fired() -> bool:
+                return set(await instants(oracle)) == expected
+
+            await eventually(all_fired, seconds=60)
+        found = await instants(oracle)
+
+    assert len(found) == len(set(found)) == len(expected)
+
+
+async def test_a_schedule_is_managed_over_http(database_url: str) -> None:
+    """Paused, resumed, fired by hand and deleted."""
+    async with (
+        ServiceProcess(database_url) as service,
+        service.client() as client,
+        httpx.AsyncClient(base_url=service.url) as http,
+    ):
+        made = await put(service, "daily", cron="30 6 * * 1-5", timezone="Europe/Paris")
+        assert made["run"] == HOURLY["run"]
+        assert made["next_at"].endswith("Z")
+        assert (await http.post("/schedules/daily/pause")).json()["next_at"] is None
+        by_hand = await http.post("/schedules/daily/run")
+        assert by_hand.status_code == 202
+        run = await finished(client, by_hand.json()["run_id"])
+        assert (await http.post("/schedules/daily/resume")).json()["next_at"] == made["next_at"]
+        listed = (await http.get("/schedules")).json()["schedules"]
+        assert (await http.delete("/schedules/daily")).status_code == 204
+        gone = await http.get("/schedules/daily")
+
+    assert (run["status"], run["metadata"]) == ("completed", {"schedule": "daily"})
+    assert [each["name"] for each in listed] == ["daily"]
+    assert gone.json()["type"].endswith("schedule-not-found")

@@ -1,0 +1,86 @@
+"""Answers in threads whose process is killed while they stream, followed by the client."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+from caseworker_client import AsyncCaseworkerClient, Event, StreamedText
+
+from tests.acceptance.test_agents_over_sockets import ANSWER, CALL
+from tests.support.event_log import require_sound_events
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.fault_proxy import FaultProxy, Upstream
+from tests.support.service import ServiceProcess, model_settings
+
+AGENT = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+ONCE = {"turn_start", "tool_call_start", "tool_call_end", "usage", "turn_end"}
+
+
+def address_of(service: ServiceProcess) -> Upstream:
+    url = httpx.URL(service.url)
+    assert url.port is not None
+    return url.host, url.port
+
+
+@pytest.mark.req("003/resume", "003/FR3.4", "004/chat")
+@pytest.mark.parametrize("by", ["the process itself", "another replica"])
+async def test_an_answer_in_a_thread_is_whole_although_its_process_is_killed(
+    database_url: str, provider: FakeProvider, by: str
+) -> None:
+    """Its stream has no gap and no repeat, and no finished call of a model or tool is repeated."""
+    settings = model_settings(provider.openai_url)
+    called = Step(text=ANSWER, tool_calls=[CALL])
+    whole = Step(text=ANSWER, chunk_chars=6)
+    held = Step(text=ANSWER, chunk_chars=6, after_events=8, then="hold")
+    await provider.script("(killed)", [called, held])
+    async with AsyncExitStack() as stack:
+        first = ServiceProcess(database_url, settings=settings)
+        survivor = await stack.enter_async_context(first)
+        if by == "another replica":
+            other = ServiceProcess(database_url, settings=settings, name="other")
+            survivor = await stack.enter_async_context(other)
+        proxy = await stack.enter_async_context(FaultProxy(address_of(first)))
+        host, port = proxy.address
+        client = await stack.enter_async_context(AsyncCaseworkerClient(f"http://{host}:{port}"))
+        await client.create_thread(thread_id="t", agent=AGENT)
+
+        async def take_over() -> None:
+            if survivor is first:
+                await first.start()
+            proxy.lead_to(address_of(survivor))
+
+        seen: list[Event] = []
+        text, before_kill, taking_over = StreamedText(), "", None
+        async with asyncio.timeout(60):
+            async for event in client.stream_message("t", "6 times 7? (killed)", run_id="answer"):
+                seen.append(event)
+                if text.add(event) and event.data["turn_number"] == 2 and taking_over is None:
+                    before_kill = text.content
+                    await provider.script("(killed)", [whole])
+                    first.child.kill()
+                    await provider.release()
+                    taking_over = asyncio.create_task(take_over())
+        assert taking_over is not None
+        await taking_over
+        run = await client.get_run("answer")
+        question, answer = await client.list_messages("t")
+        [made] = [one async for one in client.iterate_runs()]
+        await provider.script("(killed)", [Step(text="Nothing.")])
+        following = await client.send_message("t", "What else?", wait_seconds=20)
+
+    assert 0 < len(before_kill) < len(ANSWER), "it was killed in the middle of the answer"
+    assert (run.status, run.attempts, made.run_id) == ("completed", 2, "answer")
+    assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
+    assert (seen[-1].type, text.content) == ("run.completed", ANSWER)
+    told = Counter((one.type, one.data["turn_number"]) for one in seen if one.type in ONCE)
+    assert set(told.values()) == {1}
+    assert (question.content, answer.content) == ("6 times 7? (killed)", ANSWER)
+    assert (answer.status, answer.run_id) == ("completed", "answer")
+    assert run.usage is not None
+    assert run.usage.tool_calls == 1
+    assert following.assistant.content == "Nothing."
+    assert len(await provider.arrivals("(killed)")) == 4, "two, the lost one again, the next"
+    require_sound_events(database_url)

@@ -1,0 +1,122 @@
+"""What the judges look at: the database, the provider's log, and what customers know."""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.runs.run import EventRecord, RunKey
+from tests.chaos.customers import Customers
+from tests.chaos.requests import Posted
+from tests.chaos.watch import Watch
+from tests.chaos.weather import TOOL_MODEL
+from tests.chaos.world import World
+from tests.support.event_log import stored_events
+from tests.support.fake_provider.arrivals import Arrival
+
+_RUNS = """
+SELECT run_id, status, attempts, usage, stop, idempotency_key FROM runs WHERE request IS NOT NULL
+"""
+_CALLS = """
+SELECT run_id, call_key, node FROM calls
+WHERE call_key IS NOT NULL AND node->>'kind' IN ('llm', 'tool') ORDER BY run_id, seq
+"""
+_TURN = re.compile(r"(?:a|agent)/turn/(\d+)")
+_PLACE = re.compile(r"case|join|s\d|m/\d+")
+
+Json = Mapping[str, Any]
+Place = tuple[str, str]
+"""The name of what was asked for, and the place in it; of an agent with the turn, ``a 0``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredRun:
+    """A run as the database has it."""
+
+    run_id: str
+    status: str
+    attempts: int
+    usage: Json
+    stop: Json | None
+    key: str | None
+    calls: list[Json] = field(default_factory=list)
+    """Its CallNodes of models and tools, each with its ``call_key`` in the metadata."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """All of it, read once after the storm."""
+
+    world: World
+    customers: Customers
+    watch: Watch
+    runs: Mapping[str, StoredRun]
+    snapshots: Mapping[str, Json]
+    events: Mapping[RunKey, tuple[str, list[EventRecord]]]
+    arrivals: Sequence[Arrival]
+    every: Mapping[str, list[Arrival]]
+    """What came, by the name of what was asked for."""
+    at: Mapping[Place, list[Arrival]]
+    """What came from each place."""
+
+    @property
+    def acknowledged(self) -> list[Posted]:
+        """What customers were promised."""
+        return [posted for posted in self.customers.posted if posted.run_ids]
+
+    def of(self, posted: Posted) -> StoredRun | None:
+        """Return the run of something that was acknowledged."""
+        return self.runs.get(posted.run_id)
+
+    def asked(self, posted: Posted) -> list[Arrival]:
+        """Return what models were asked, without what tools were told."""
+        return [one for one in self.every[posted.name] if one.model != TOOL_MODEL]
+
+    @classmethod
+    async def gathered(cls, world: World, customers: Customers, watch: Watch) -> "Evidence":
+        """Read everything."""
+        runs = {}
+        for run_id, status, attempts, usage, stop, key in await world.database.run(_RUNS):
+            runs[run_id] = StoredRun(
+                run_id=run_id,
+                status=status,
+                attempts=attempts,
+                usage=usage or {},
+                stop=stop,
+                key=key,
+            )
+        for run_id, call_key, node in await world.database.run(_CALLS):
+            runs[run_id].calls.append(node | {"call_key": call_key})
+        arrivals = await world.provider.arrivals()
+        every, at = defaultdict[str, list[Arrival]](list), defaultdict[Place, list[Arrival]](list)
+        for arrival in arrivals:
+            name, _, place = (arrival.marker or "? ?").partition(" ")
+            at[name, place].append(arrival)
+            every[name].append(arrival)
+        snapshots = await world.database.run("SELECT run_id, snapshot FROM snapshots")
+        return cls(
+            world=world,
+            customers=customers,
+            watch=watch,
+            runs=runs,
+            snapshots={str(run_id): snapshot for run_id, snapshot in snapshots},
+            events=stored_events(world.database.url),
+            arrivals=arrivals,
+            every=every,
+            at=at,
+        )
+
+
+def step_of(call_key: str) -> str:
+    """Return the place whose prompt a model's call sends, without its turn."""
+    found = _PLACE.match(call_key)
+    return found[0] if found else "a"
+
+
+def place_of(node: Json) -> str | None:
+    """Return the place that a call comes from, as the provider's log names it."""
+    turn = _TURN.match(node["call_key"])
+    if node["kind"] == "tool":
+        return f"a-{int(turn[1]) - 1}" if turn and node["name"] in ("once", "again") else None
+    return f"a {int(turn[1]) - 1}" if turn else f"{step_of(node['call_key'])} 0"

@@ -1,0 +1,86 @@
+"""Looks at all runs at work, past every proxy, and notes who had the ones that were begun again."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psycopg
+
+from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, Interval, World
+
+_LOOK_SECONDS = 0.1
+_LOOK = """
+SELECT run_id, attempts, worker_id FROM runs WHERE status IN ('queued', 'running', 'waiting')
+"""
+_FOR_A_WHILE = ("frozen for long", "frozen for a moment", "partitioned")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A run that was begun again, and whose it had been."""
+
+    run_id: str
+    pid: int
+    seen_at: float
+    """When it was last seen with that worker."""
+    noticed_at: float
+
+
+class Watch:
+    """Who has which run, look by look."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._owners: dict[str, tuple[int, int, float]] = {}
+        self.looks = 0
+        self.losses: list[Loss] = []
+
+    async def look_on(self) -> None:
+        """Look until cancelled; a database that is away is asked again."""
+        while True:
+            with suppress(psycopg.Error, OSError):
+                async with await psycopg.AsyncConnection.connect(
+                    self._world.database.url, autocommit=True
+                ) as connection:
+                    while True:
+                        self._take_in(await (await connection.execute(_LOOK)).fetchall())
+                        await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _take_in(self, rows: list[tuple[str, int, str | None]]) -> None:
+        now = time.monotonic()
+        self.looks += 1
+        for run_id, attempts, worker_id in rows:
+            before, pid, seen_at = self._owners.get(run_id, (0, 0, now))
+            if attempts > before and pid:
+                self.losses.append(Loss(run_id, pid, seen_at, now))
+            owner = int(worker_id.rsplit("-", 2)[1]) if worker_id else pid
+            self._owners[run_id] = (max(attempts, before), owner, now if worker_id else seen_at)
+
+    def unexplained(self) -> Mapping[str, str]:
+        """Return the losses of processes that neither died nor stood still, by run.
+
+        A process that is told to end while its database is away cannot give its runs back.
+        """
+        problems = {}
+        for loss in self.losses:
+            since = loss.seen_at - STALE_SECONDS - 2 * HEARTBEAT_SECONDS
+            about = self._world.chronicle.between(since, loss.noticed_at)
+            own = [one for one in self._world.chronicle.intervals if one.pid == loss.pid]
+            gone = any(self._was_lost(one, loss.noticed_at) for one in own)
+            if gone or any(one in own and one.kind in _FOR_A_WHILE for one in about):
+                continue
+            if self._world.chronicle.lag(since, loss.noticed_at) > HEARTBEAT_SECONDS:
+                continue  # the whole machine stood still
+            faults = sorted({one.kind for one in about if not one.pid})
+            problems[loss.run_id] = f"process {loss.pid} lost it, and lives (around: {faults})"
+        return problems
+
+    def _was_lost(self, one: Interval, noticed_at: float) -> bool:
+        """Tell whether a process had ended by then, and could not give its runs back."""
+        if one.began > noticed_at or one.kind not in ("killed", "terminated"):
+            return False
+        about = self._world.chronicle.between(one.began - STALE_SECONDS, one.ended)
+        return one.kind == "killed" or any(not each.pid for each in about)

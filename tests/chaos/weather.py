@@ -1,0 +1,100 @@
+"""The provider of the chaos world: a process of its own that answers well most of the time.
+
+``python -m tests.chaos.weather --seed 7`` prints ``{"url": ...}``. What a prompt asks is read from
+the prompt: ``r-00017 <s0>`` is the place ``s0`` of a run, and ``tools=once,again;`` behind it are
+the tools that the answers call one after the other. The answer repeats the run's name, so a step
+that is fed with it says whose it is.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import sys
+from dataclasses import replace
+
+from tests.support.fake_provider.script import Playbook, Step
+from tests.support.fake_provider.server import Server
+
+PLACE = re.compile(r"(r-\d{5})[^<\n]*<([\w/-]+)>")
+_TOOLS = re.compile(r"tools=([\w,]+);")
+TOOL_MODEL = "tool"
+"""In place of a model: how the tools of :mod:`tests.chaos.tools` tell that they were called."""
+HANGS_EACH = 60
+"""One of so many answers does not come."""
+
+_STEPS = {
+    "well": 70,
+    "slow": 12,
+    "busy": 4,
+    "broken": 3,
+    "cut": 3,
+    "cut_stream": 3,
+    "dropped": 2,
+}
+
+
+class Weather(Playbook):
+    """Answers what prompts ask for, with faults that a seed draws."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+        self._answers = 0
+
+    def next_step(self, prompt: str, model: str) -> tuple[Step, str | None]:
+        """The step for a request, and as its marker the run, the place and the turn."""
+        found = list(PLACE.finditer(prompt))
+        if not found:
+            return Step(), None
+        name, place = found[-1].groups()
+        behind = prompt[found[-1].end() :]
+        tools = _TOOLS.search(behind)
+        turn = behind.count("\n") if tools else 0
+        if model == TOOL_MODEL:
+            lost = self._random.random() < 0.05
+            delay = self._random.uniform(0, 0.1)
+            return Step(delay_seconds=delay, cut="before" if lost else None), f"{name} {place}"
+        step = Step(text=name, tokens_in=self._random.randint(1, 400))
+        if place == "case":
+            step = Step(plan={"actions": [{"tool": "respond", "args": {"answer": "42"}}]})
+        names = tools[1].split(",") if tools else []
+        if turn < len(names):
+            arguments = json.dumps({"place": f"{name} <{place}-{turn}>"})
+            call = {"id": f"call-{turn}", "name": names[turn], "arguments": arguments}
+            step = replace(step, text="", tool_calls=[call])
+        return self._in_weather(step), f"{name} {place} {turn}"
+
+    def _in_weather(self, step: Step) -> Step:
+        chance = self._random
+        self._answers += 1
+        if self._answers % HANGS_EACH == HANGS_EACH // 2:
+            return replace(step, hang=True)
+        match chance.choices(list(_STEPS), list(_STEPS.values()))[0]:
+            case "slow":
+                return replace(step, delay_seconds=chance.uniform(0.1, 1.0))
+            case "busy":
+                return replace(step, status=429, headers={"retry-after": "0"})
+            case "broken":
+                return replace(step, status=chance.choice((500, 503)))
+            case "cut":
+                return replace(step, cut="middle")
+            case "cut_stream":
+                return replace(step, after_events=2, then=chance.choice(("cut", "fail", "end")))
+            case "dropped":
+                return replace(step, cut="before")
+        return replace(step, delay_seconds=chance.uniform(0, 0.15))
+
+
+async def _serve(seed: int) -> None:
+    server, port = await Server(Weather(seed)).listen("127.0.0.1", 0)
+    async with server:
+        print(json.dumps({"url": f"http://127.0.0.1:{port}"}), flush=True)  # noqa: T201
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    asyncio.run(_serve(parser.parse_args().seed))

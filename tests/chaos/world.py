@@ -1,0 +1,230 @@
+"""The world of the chaos: processes of the service, a database, a provider, proxies in between."""
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tests.chaos.database import ChaosDatabase
+from tests.support.database import proxied, upstream_of
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fault_proxy import FaultProxy
+from tests.support.processes import ChildFailedError
+from tests.support.service import ServiceProcess, model_settings
+from tests.support.usage_oracle import settings_of_prices
+
+HEARTBEAT_SECONDS = 0.5
+STALE_SECONDS = 3.0
+MODEL_SECONDS = 2.0
+"""How long an attempt at a model may take; a provider that hangs is given up then."""
+PROGRAMS = (("serve",), ("serve",), ("serve", "--no-worker"), ("worker",))
+CUT_WITHIN_BYTES = 4000
+"""After how many bytes at most a stream of events is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """When something was done to a process, or to the database for all (``pid`` 0)."""
+
+    kind: str
+    pid: int
+    began: float
+    ended: float
+    """On ``time.monotonic()``; infinite while it lasts."""
+
+
+@dataclass(slots=True)
+class Chronicle:
+    """What happened when, and how often; the oracles ask it what may excuse a process."""
+
+    happened: Counter[str] = field(default_factory=Counter)
+    intervals: list[Interval] = field(default_factory=list)
+    lags: list[tuple[float, float]] = field(default_factory=list)
+    """When this process was late, and by how much: so late the others may have been, too."""
+
+    def add(self, kind: str, began: float, *, pid: int = 0) -> None:
+        """Note what has ended just now."""
+        self.intervals.append(Interval(kind, pid, began, time.monotonic()))
+
+    def __str__(self) -> str:
+        """Return what happened, in order, with seconds since the first."""
+        first = min((one.began for one in self.intervals), default=0.0)
+        return "\n".join(
+            f"{one.began - first:8.2f} to {one.ended - first:8.2f}: {one.kind} {one.pid or ''}"
+            for one in sorted(self.intervals, key=lambda one: one.began)
+        )
+
+    def between(self, began: float, ended: float) -> list[Interval]:
+        """Return what happened in, or reached into, a time."""
+        return [one for one in self.intervals if one.began <= ended and one.ended >= began]
+
+    def lag(self, began: float, ended: float) -> float:
+        """Return by how much this process was late at most in a time."""
+        return max((late for at, late in self.lags if began <= at <= ended), default=0.0)
+
+
+class Slot:
+    """A place for one process; whoever comes after it is reached by the same addresses."""
+
+    def __init__(self, program: Sequence[str], number: int, world: "World") -> None:
+        self._program = program
+        self._world = world
+        self.name = f"{'-'.join(program)}-{number}"
+        self.serves = program[0] == "serve"
+        self.executes = "--no-worker" not in program
+        self.process: ServiceProcess | None = None
+        self.pids: list[int] = []
+        self.up = asyncio.Event()
+        self.busy = False
+        """Whether a fault is being done to it."""
+        self.logs: list[str] = []
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Open its proxies."""
+        seed = self._world.seed
+        self.database = await stack.enter_async_context(
+            FaultProxy(upstream_of(self._world.database.url), seed=seed)
+        )
+        nowhere = ("127.0.0.1", 9)
+        self.requests = await stack.enter_async_context(FaultProxy(nowhere, seed=seed))
+        self.streams = await stack.enter_async_context(FaultProxy(nowhere, seed=seed))
+        self.streams.cut_each_within(CUT_WITHIN_BYTES)
+
+    async def start(self) -> None:
+        """Start a process here, again and again until one is ready: its database may be away."""
+        command, *options = self._program
+        url = proxied(self._world.database.url, self.database)
+        began = time.monotonic()
+        while True:
+            self.process = ServiceProcess(
+                url, *options, command=command, settings=self._world.settings, name=self.name
+            )
+            try:
+                await self.process.start()
+                break
+            except ChildFailedError:
+                self.close()
+                await asyncio.sleep(0.3)
+        self.pids.append(self.process.child.pid)
+        self._world.chronicle.add(f"started {self.name}", began, pid=self.pids[-1])
+        if self.serves:
+            host, port = self.process.url.removeprefix("http://").split(":")
+            for proxy in (self.requests, self.streams):
+                proxy.lead_to((host, int(port)))
+        self.up.set()
+
+    def close(self) -> None:
+        """Keep what the process has logged, and end it."""
+        self.up.clear()
+        if self.process is not None:
+            log = self.process.child.stderr
+            self.logs.append(log)
+            number = len(self.logs)
+            (self._world.folder / f"{self.name}.{number}.log").write_text(log)
+            self.process.child.close()
+            self.process = None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether its process has ended although nobody ended it."""
+        alive = self.process is None or self.process.child.exit_code is None
+        return self.up.is_set() and not self.busy and not alive
+
+
+class World:
+    """All that the chaos happens to: ``async with World(seed, folder) as world``."""
+
+    def __init__(self, seed: int, folder: Path, *, broken: str | None = None) -> None:
+        self.seed, self.folder = seed, folder
+        self.chronicle = Chronicle()
+        self.database = ChaosDatabase()
+        self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
+        self.slots: list[Slot] = []
+        self.replacing = asyncio.TaskGroup()
+        """Starts processes in the place of others while the storm lasts."""
+        self.problems: list[str] = []
+        """What broke while it was looked at."""
+        self._broken = broken
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._stack.enter_async_context(self.database)
+            await self._stack.enter_async_context(self.provider)
+            self.settings = chaos_settings(self.provider, self._broken)
+            self.slots = [Slot(program, number, self) for number, program in enumerate(PROGRAMS)]
+            for slot in self.slots:
+                self._stack.callback(slot.close)
+                await slot.open(self._stack)
+            async with asyncio.TaskGroup() as group:
+                for slot in self.slots:
+                    group.create_task(slot.start())
+            watching = asyncio.create_task(self._watch_lags())
+            self._stack.callback(watching.cancel)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def replicas(self) -> list[Slot]:
+        """The places of processes that serve."""
+        return [slot for slot in self.slots if slot.serves]
+
+    async def running(self) -> list[Slot]:
+        """Return the places of processes that are ready, once there is one."""
+        async with asyncio.timeout(120):
+            while not (found := [slot for slot in self.slots if slot.up.is_set()]):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        return found
+
+    def on_all(self, change: Callable[[FaultProxy], object]) -> None:
+        """Do something to the database's proxies of all processes."""
+        for slot in self.slots:
+            change(slot.database)
+
+    async def _watch_lags(self) -> None:
+        while True:
+            asleep = time.monotonic()
+            await asyncio.sleep(0.02)
+            woken = time.monotonic()
+            if (late := woken - asleep - 0.02) > 0.02:
+                self.chronicle.lags.append((woken, late))
+
+
+def chaos_settings(provider: FakeProvider, broken: str | None) -> dict[str, str]:
+    """Everything is noticed sooner than by default; models have a price and a fallback."""
+    fallback = (
+        f'[{{"provider": "openai", "base_url": "{provider.openai_url}", "model": "fake-fallback",'
+        ' "price_per_million_in_usd": 1, "price_per_million_out_usd": 2,'
+        f' "price_per_million_cached_usd": 0.1, "timeout_seconds": {MODEL_SECONDS}}}]'
+    )
+    return {
+        **model_settings(provider.openai_url),
+        **settings_of_prices("MODELS_SMALL"),
+        **settings_of_prices("MODELS_BIG"),
+        "MODELS_SMALL_FALLBACKS": fallback,
+        "MODELS_SMALL_TIMEOUT_SECONDS": str(MODEL_SECONDS),
+        "MODELS_BIG_TIMEOUT_SECONDS": str(MODEL_SECONDS),
+        "RETRY_BASE_SECONDS": "0.02",
+        "WORKER_HEARTBEAT_SECONDS": str(HEARTBEAT_SECONDS),
+        "WORKER_STALE_AFTER_SECONDS": str(STALE_SECONDS),
+        "TOOLS_PLUGINS": "tests.chaos.tools:Again,tests.chaos.tools:Once",
+        "CHAOS_PROVIDER": provider.url,
+        "PYTHONPATH": os.getcwd(),
+        **({"CHAOS_BROKEN": broken} if broken else {}),
+    }
+
+
+def drawn(seed: int, what: str) -> random.Random:
+    """Return chances of their own for a part of the world."""
+    return random.Random(f"{seed} {what}")

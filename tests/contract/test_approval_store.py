@@ -1,0 +1,200 @@
+"""What the store of approvals promises, asked of every implementation."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.approvals import PostgresApprovals
+from app.engine.approvals import Asked, Question, Verdict
+from app.runs.approvals import Approval, ApprovalStore, Deciding
+from app.runs.ports import JournalStore, JournalWrite, Permission, RunStore
+from app.runs.run import CancelRequest, Run, RunKey, RunStatus
+from tests.support.memory_approvals import MemoryApprovals
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import end_of, new_run, open_stores
+
+KEY = RunKey("default", "case-1")
+BY = CancelRequest(requested_by="somebody")
+
+
+@dataclass(frozen=True)
+class World:
+    """The approvals of one implementation, and the runs beside them."""
+
+    approvals: ApprovalStore
+    runs: RunStore
+    journal: JournalStore
+
+    async def claimed(self, run_id: str = "case-1") -> Run:
+        return (await self.runs.accept(new_run(run_id), worker_id="w1")).run
+
+    async def ask(self, run: Run, approval_id: str = "a", **members: Any) -> Approval | None:
+        question: dict[str, Any] = {
+            "subject": "pay",
+            "message": "Pay?",
+            "arguments": {"amount": 5},
+            "schema": None,
+            "timeout_seconds": 60.0,
+        }
+        asked = Question(**question | members)
+        key = f"step/{approval_id}"
+        return await self.approvals.ask(
+            run, Asked(approval_id=approval_id, node_id="n000002", call_key=key, question=asked)
+        )
+
+    async def suspend(self, run: Run, *waits_for: str) -> RunStatus:
+        await self.runs.release(
+            run, active_seconds=1.5, calls=(), counted=False, waits_for=waits_for
+        )
+        return await self.status()
+
+    async def status(self) -> RunStatus:
+        run = await self.runs.get(KEY)
+        assert run is not None
+        return run.status
+
+    async def decide(self, verdict: Verdict = Verdict.APPROVED, **members: Any) -> Approval:
+        deciding = Deciding(approval_id="a", verdict=verdict, by="anna", **members)
+        decided = await self.approvals.decide(KEY, deciding)
+        assert decided is not None
+        return decided
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Empty stores."""
+    if request.param == "memory":
+        runs = MemoryRuns()
+        yield World(MemoryApprovals(runs), runs, runs)
+        return
+    async with open_stores(request.getfixturevalue("database_url")) as stores:
+        approvals = PostgresApprovals(stores.engines, stores.dispatch)
+        yield World(approvals, stores.runs, stores.journal)
+
+
+async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> None:
+    """Whoever asks again finds it, and what was decided."""
+    run = await world.claimed()
+    first = await world.ask(run)
+    await world.decide(arguments={"amount": 3}, reason="less")
+    again = await world.ask(run, message="Other words?")
+
+    assert first is not None
+    assert (first.decision, first.open) == (None, True)
+    assert again is not None
+    assert again.decision is not None
+    assert again.question == first.question
+    assert (again.decision.by, again.decision.arguments) == ("anna", {"amount": 3})
+    assert again.decision.reason == "less"
+    assert len(await world.approvals.of_run(KEY) or ()) == 1
+
+
+async def test_only_the_owner_of_a_run_asks(world: World) -> None:
+    """Who has lost it stores nothing."""
+    run = await world.claimed()
+    await world.runs.release(run, active_seconds=0, calls=(), counted=True)
+
+    assert await world.ask(run) is None
+    assert await world.approvals.of_run(KEY) == []
+    assert await world.approvals.of_run(RunKey("default", "absent")) is None
+
+
+async def test_a_run_that_waits_is_nobodys_until_something_is_decided(world: World) -> None:
+    """It has no worker and counts no attempt; the decision queues it, and somebody claims it."""
+    run = await world.claimed()
+    await world.ask(run)
+
+    assert await world.suspend(run, "a") is RunStatus.WAITING
+    waits = await world.runs.get(KEY)
+    assert waits is not None
+    assert (waits.worker_id, waits.attempts, waits.active_seconds) == (None, 0, 1.5)
+    assert await world.runs.claim(KEY, "w2") is None
+    await world.decide()
+    assert await world.status() is RunStatus.QUEUED
+    taken = await world.runs.claim(KEY, "w2")
+    assert taken is not None
+    assert (taken.fence, taken.attempts) == (2, 1)
+
+
+async def test_a_write_that_comes_after_its_run_began_to_wait_is_answered(world: World) -> None:
+    """It is refused at once: nobody owns the run, however long the decision takes."""
+    run = await world.claimed()
+    await world.ask(run)
+    assert await world.suspend(run, "a") is RunStatus.WAITING
+
+    async with asyncio.timeout(20):
+        answer = await world.journal.write(JournalWrite(key=KEY, fence=run.fence))
+        end = await world.journal.finish(end_of(run))
+
+    assert answer == Permission(owned=False, cancel_request=None)
+    assert not end.done
+    assert await world.status() is RunStatus.WAITING
+
+
+@pytest.mark.parametrize("came_first", ["decision", "cancel", "time"])
+async def test_a_run_does_not_begin_to_wait_for_what_has_come_already(
+    world: World, came_first: str
+) -> None:
+    """It goes on at once."""
+    run = await world.claimed()
+    await world.ask(run, timeout_seconds=1e-6 if came_first == "time" else 60.0)
+    if came_first == "decision":
+        await world.decide()
+    elif came_first == "cancel":
+        await world.runs.cancel(KEY, BY)
+
+    assert await world.suspend(run, "a") is RunStatus.QUEUED
+
+
+async def test_the_first_decision_counts(world: World) -> None:
+    """Another one is answered with the first."""
+    run = await world.claimed()
+    await world.ask(run)
+
+    first = await world.decide(Verdict.REFUSED)
+    second = await world.decide(Verdict.APPROVED)
+
+    assert first.decision == second.decision
+    assert second.decision is not None
+    assert second.decision.verdict is Verdict.REFUSED
+
+
+async def test_a_decision_after_the_time_or_the_end_changes_nothing(world: World) -> None:
+    """What nobody decided in time is timed out once its run looks."""
+    run = await world.claimed()
+    await world.ask(run, timeout_seconds=1e-6)
+    late = await world.decide()
+    found = await world.approvals.decisions(KEY, ["a"])
+    assert not late.open
+    assert late.decision is None or late.decision.verdict is Verdict.TIMED_OUT
+    assert found["a"].verdict is Verdict.TIMED_OUT
+    assert found["a"].by is None
+
+    await world.ask(run, "b")
+    await world.suspend(run, "b")
+    cancelled = await world.runs.cancel(KEY, BY)
+    assert cancelled.status is RunStatus.CANCELLED
+    ended = await world.approvals.decide(
+        KEY, Deciding(approval_id="b", verdict=Verdict.APPROVED, by="anna")
+    )
+    assert ended is not None
+    assert (ended.decision, ended.open) == (None, False)
+
+
+async def test_what_waits_is_listed_for_its_tenant_alone(world: World) -> None:
+    """Oldest first, until it is decided."""
+    run = await world.claimed()
+    await world.ask(run)
+    await world.ask(run, "b")
+
+    page = await world.approvals.waiting("default", limit=10, cursor=None)
+    assert [each.approval_id for each in page.approvals] == ["a", "b"]
+    assert (await world.approvals.waiting("other", limit=10, cursor=None)).approvals == []
+    await world.decide()
+    page = await world.approvals.waiting("default", limit=10, cursor=None)
+    assert [each.approval_id for each in page.approvals] == ["b"]
+    other = replace(KEY, tenant="other")
+    assert await world.approvals.get(other, "a") is None

@@ -1,0 +1,80 @@
+"""DELETE /runs/{run_id}/record erases a run that has ended."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.access.authentication import Authentication
+from app.access.caller import OPERATOR, Scope
+from app.access.keys import Keys
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_keys import MemoryKeys
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(memory_api()) as client:
+        yield client
+
+
+async def test_an_erased_run_is_gone_and_its_id_makes_a_new_one(client: httpx.AsyncClient) -> None:
+    """204, then 404 everywhere, also to the second request."""
+    body = {"run_id": "a", "input": "2+2?"}
+    await client.post("/runs", json=body)
+    await client.delete("/runs/a")
+
+    erased = await client.delete("/runs/a/record")
+
+    assert (erased.status_code, erased.content) == (204, b"")
+    for path in ("/runs/a", "/runs/a/trace", "/runs/a/events", "/runs/a/artifacts"):
+        assert (await client.get(path)).status_code == 404, path
+    assert (await client.delete("/runs/a/record")).status_code == 404
+    again = await client.post("/runs", json={**body, "input": "3+3?"})
+    assert (again.status_code, again.json()["status"]) == (202, "queued")
+
+
+async def test_a_run_that_has_not_ended_is_not_erased(client: httpx.AsyncClient) -> None:
+    """Nor is a pending cancel, which is no run."""
+    await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+    await client.delete("/runs/early")
+
+    refused = await client.delete("/runs/a/record")
+
+    assert (refused.status_code, refused.json()["type"]) == (
+        409,
+        "urn:caseworker:problem:run-not-ended",
+    )
+    assert (await client.delete("/runs/early/record")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", "/runs/a/record", None),
+        ("POST", "/runs/cancel", {"created_before": "2999-01-01T00:00:00Z"}),
+    ],
+)
+async def test_erasing_a_run_and_stopping_many_are_for_admins(
+    method: str, path: str, body: object
+) -> None:
+    """A key that may run and stop runs may do neither."""
+    keys = MemoryKeys()
+
+    async def bearer(*scopes: Scope) -> dict[str, str]:
+        issued = await Keys(keys).create(
+            OPERATOR, name="robot", scopes=frozenset(scopes), tenant="t"
+        )
+        return {"Authorization": f"Bearer {issued.secret}"}
+
+    app = memory_api(keys=keys, authentication=Authentication(keys))
+    runner, admin = await bearer(Scope.RUN), await bearer(Scope.ADMIN)
+    async with client_of(app) as client:
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"}, headers=runner)
+        await client.delete("/runs/a", headers=runner)
+
+        refused = await client.request(method, path, json=body, headers=runner)
+        allowed = await client.request(method, path, json=body, headers=admin)
+
+    assert refused.status_code == 403
+    assert allowed.is_success, allowed.text

@@ -1,0 +1,267 @@
+"""Who is let in, what each scope allows, and the keys over HTTP."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from app.access.authentication import Authentication
+from app.access.caller import OPERATOR, Scope
+from app.access.keys import Keys
+from tests.support.limits import api_limits
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_keys import MemoryKeys
+
+BOOTSTRAP = "operator-" + "7" * 32
+AS_OPERATOR = {"Authorization": f"Bearer {BOOTSTRAP}"}
+OPEN = {"/healthz", "/readyz"}
+CLOSED_BUT_NOT_DESCRIBED = (("POST", "/mcp"), ("GET", "/mcp"))
+
+
+@pytest.fixture
+def keys() -> MemoryKeys:
+    """The keys that there are."""
+    return MemoryKeys()
+
+
+@pytest.fixture
+def app(keys: MemoryKeys) -> FastAPI:
+    """The application, with an operator."""
+    return memory_api(keys=keys, authentication=Authentication(keys, bootstrap_key=BOOTSTRAP))
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A caller on the same machine."""
+    async with client_of(app) as client:
+        yield client
+
+
+async def bearer(keys: MemoryKeys, *scopes: Scope, tenant: str = "a") -> dict[str, str]:
+    issued = await Keys(keys).create(
+        OPERATOR, name="robot", scopes=frozenset(scopes), tenant=tenant
+    )
+    return {"Authorization": f"Bearer {issued.secret}"}
+
+
+def operations(app: FastAPI) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield method, path and description of every operation; names in paths are filled in."""
+    for path, described in app.openapi()["paths"].items():
+        for method, operation in described.items():
+            filled = path.replace("{key_id}", "0" * 16).replace("{version}", "1")
+            filled = filled.replace("{tenant}", "a")
+            parts = ["x" if part.startswith("{") else part for part in filled.split("/")]
+            yield method.upper(), "/".join(parts), operation
+
+
+def slug(answer: httpx.Response) -> str:
+    """Return the kind of a problem; an answer to HEAD has no body to say it in."""
+    if answer.request.method == "HEAD":
+        return {401: "credential-required", 403: "scope-missing"}.get(answer.status_code, "")
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+async def test_every_operation_needs_a_credential_except_the_probes(
+    app: FastAPI, client: httpx.AsyncClient
+) -> None:
+    """401 with a challenge, before anything is read; also of what no document describes."""
+    asked = [(method, path) for method, path, _ in operations(app)]
+    assert len(asked) > 40
+
+    for method, path in (*asked, *CLOSED_BUT_NOT_DESCRIBED):
+        answer = await client.request(method, path, content=b"no JSON")
+        if path in OPEN:
+            assert answer.status_code == 200
+        else:
+            assert (answer.status_code, slug(answer)) == (401, "credential-required"), path
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("held", [frozenset(), frozenset({Scope.READ}), frozenset({Scope.RUN})])
+async def test_every_operation_needs_the_scope_that_it_says(
+    held: frozenset[Scope], app: FastAPI, client: httpx.AsyncClient, keys: MemoryKeys
+) -> None:
+    """403 with too little, before the body is looked at; never 401 or 403 with enough."""
+    issued = await bearer(keys, *held)
+    allowed = {scope.value for scope in held} | ({"read"} if Scope.RUN in held else set())
+    seen = set()
+
+    for method, path, operation in operations(app):
+        if path in OPEN:
+            continue
+        answer = await client.request(method, path, headers=issued, content=b"no JSON")
+        needed = operation["x-required-scope"]
+        seen.add(needed)
+        if needed in allowed:
+            assert answer.status_code not in (401, 403), (method, path)
+        else:
+            assert (answer.status_code, slug(answer)) == (403, "scope-missing"), (method, path)
+            assert method == "HEAD" or needed in answer.json()["detail"]
+    assert seen == {"read", "run", "admin"}
+
+
+async def test_admins_are_refused_nothing_of_their_tenant(
+    app: FastAPI, client: httpx.AsyncClient, keys: MemoryKeys
+) -> None:
+    """No operation is kept from them but their own limits, which the operator sets."""
+    admin = await bearer(keys, Scope.ADMIN)
+    refused = set()
+
+    for method, path, _ in operations(app):
+        answer = await client.request(method, path, headers=admin, json={})
+        assert answer.status_code != 401, (method, path)
+        if answer.status_code == 403:
+            refused.add((method, path))
+    assert refused == {("PUT", "/quotas/a"), ("DELETE", "/quotas/a")}
+
+
+async def test_what_changes_something_needs_more_than_reading(app: FastAPI) -> None:
+    """And the document says of every operation how callers show who they are."""
+    for method, path, operation in operations(app):
+        if path not in OPEN:
+            assert operation["security"] == [{"bearer": []}]
+            assert (operation["x-required-scope"] == "read") <= (method in ("GET", "HEAD")), path
+
+
+INVALID = (
+    "Bearer",
+    "Bearer ",
+    "Bearer nonsense",
+    f"Bearer cwk_{'0' * 16}_{'0' * 64}",
+    "Bearer a.b.c",
+    "Basic dXNlcjpwYXNz",
+    "Digest x",
+    "Token x",
+    "",
+    f"Bearer {BOOTSTRAP} and more",
+    f"{BOOTSTRAP}",
+)
+
+
+@pytest.mark.parametrize("shown", INVALID)
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_credential_that_is_not_valid_is_never_taken_for_none(
+    shown: str, is_open: bool, client: httpx.AsyncClient
+) -> None:
+    """Also where somebody without one would be served; it is repeated nowhere."""
+    async with client_of(memory_api()) as served:
+        used = served if is_open else client
+        assert (await used.get("/runs")).is_success == is_open
+        answer = await used.get("/runs", headers={"Authorization": shown})
+
+    assert (answer.status_code, slug(answer)) == (401, "credential-refused")
+    assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+    assert "nonsense" not in answer.text
+
+
+async def test_two_credentials_are_none(client: httpx.AsyncClient) -> None:
+    """Which one counts would be a matter of taste."""
+    both = [("authorization", f"Bearer {BOOTSTRAP}")] * 2
+
+    assert (await client.get("/runs", headers=both)).status_code == 401
+
+
+async def test_with_a_credential_callers_come_from_anywhere(app: FastAPI) -> None:
+    """Also through a proxy."""
+    forwarded = {**AS_OPERATOR, "X-Forwarded-For": "192.0.2.9"}
+    async with client_of(app, peer="192.0.2.1") as client:
+        assert (await client.get("/runs", headers=forwarded)).status_code == 200
+
+
+async def test_the_first_key_ends_the_time_without_keys(keys: MemoryKeys) -> None:
+    """Also for callers on the same machine; they cannot make it themselves."""
+    async with client_of(memory_api(keys=keys)) as client:
+        assert (await client.get("/runs")).status_code == 200
+        assert (await client.post("/keys", json={"name": "x"})).status_code == 401
+        assert (await client.get("/keys")).status_code == 401
+    await bearer(keys, Scope.READ)
+
+    async with client_of(memory_api(keys=keys)) as client:
+        assert (await client.get("/runs")).status_code == 401
+
+
+async def test_whoever_is_served_anywhere_without_a_key_is_no_admin() -> None:
+    """Anybody could be."""
+    app = memory_api(limits=api_limits(anonymous="anywhere"))
+    async with client_of(app, peer="192.0.2.1") as client:
+        assert (await client.get("/runs")).status_code == 200
+        assert (await client.get("/keys")).status_code == 403
+
+
+async def test_the_secret_of_a_key_is_shown_once(client: httpx.AsyncClient) -> None:
+    """To whoever makes it, who may use it at once."""
+    body = {"name": "robot", "scopes": ["run"], "tenant": "a", "expires_at": "2099-01-01T00:00:00Z"}
+    made = await client.post("/keys", json=body, headers=AS_OPERATOR)
+    shown = made.json()
+    mine = {"Authorization": f"Bearer {shown['key']}"}
+
+    listed = await client.get("/keys", headers=AS_OPERATOR)
+
+    assert made.status_code == 201
+    assert (await client.get("/runs", headers=mine)).status_code == 200
+    assert listed.json()["keys"] == [{name: shown[name] for name in shown if name != "key"}]
+    assert shown["key"] not in listed.text
+    assert shown["key"].rpartition("_")[2] not in listed.text
+
+
+async def test_a_key_is_replaced_and_revoked(client: httpx.AsyncClient) -> None:
+    """The old one works on for the overlap, here for none."""
+    made = (await client.post("/keys", json={"name": "x"}, headers=AS_OPERATOR)).json()
+    old = {"Authorization": f"Bearer {made['key']}"}
+    path = f"/keys/{made['key_id']}"
+
+    rotated = await client.post(f"{path}/rotate", json={"overlap_seconds": 0}, headers=AS_OPERATOR)
+    new = {"Authorization": f"Bearer {rotated.json()['key']}"}
+
+    assert (await client.get("/runs", headers=old)).status_code == 401
+    assert (await client.get("/runs", headers=new)).status_code == 200
+    assert (await client.post(f"{path}/rotate", headers=AS_OPERATOR)).status_code == 409
+    gone = await client.delete(f"/keys/{rotated.json()['key_id']}", headers=AS_OPERATOR)
+    assert gone.json()["revoked_at"]
+    assert (await client.get("/runs", headers=new)).status_code == 401
+
+
+async def test_admins_make_keys_of_their_own_tenant_alone(
+    client: httpx.AsyncClient, keys: MemoryKeys
+) -> None:
+    """Those of others are absent for them; the operator names any tenant."""
+    admin, other = await bearer(keys, Scope.ADMIN), await bearer(keys, Scope.ADMIN, tenant="b")
+    mine = (await client.post("/keys", json={"name": "x"}, headers=admin)).json()
+    refused = await client.post("/keys", json={"name": "x", "tenant": "b"}, headers=admin)
+    spied = await client.get("/keys?tenant=b", headers=admin)
+
+    assert mine["tenant"] == "a"
+    assert [slug(answer) for answer in (refused, spied)] == ["tenant-refused"] * 2
+    for method, path in (("DELETE", ""), ("POST", "/rotate")):
+        answer = await client.request(method, f"/keys/{mine['key_id']}{path}", headers=other)
+        absent = await client.request(method, f"/keys/{'0' * 16}{path}", headers=other)
+        assert (answer.status_code, slug(answer)) == (404, "key-not-found")
+        assert answer.json() | {"request_id": ""} == absent.json() | {"request_id": ""}
+    assert {
+        each["tenant"] for each in (await client.get("/keys", headers=AS_OPERATOR)).json()["keys"]
+    } == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"name": ""},
+        {"name": "x", "scopes": []},
+        {"name": "x", "scopes": ["everything"]},
+        {"name": "x", "tenant": "a/b"},
+        {"name": "x", "tenant": "a\n"},
+        {"name": "x", "expires_at": "2001-01-01T00:00:00Z"},
+        {"name": "x", "secret": "mine"},
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_refused(
+    wrong: dict[str, Any], client: httpx.AsyncClient
+) -> None:
+    """With the field at fault."""
+    answer = await client.post("/keys", json=wrong, headers=AS_OPERATOR)
+
+    assert (answer.status_code, slug(answer)) == (422, "invalid-request")
+    assert answer.json()["errors"][0]["field"]

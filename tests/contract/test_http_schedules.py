@@ -1,0 +1,100 @@
+"""Schedules over HTTP: what may be asked for, and what is refused by which field."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.memory_api import client_of, memory_api
+
+RUN = {"input": "What is 6 * 7?", "budget": {"max_seconds": 5}, "metadata": {"team": "blue"}}
+SCHEDULE = {"cron": "30 6 * * 1-5", "timezone": "Europe/Paris", "run": RUN}
+FIELDS = [
+    ({"cron": "every day"}, "cron"),
+    ({"cron": "0 0 31 2 *"}, "cron"),
+    ({"timezone": "Mars/Olympus"}, "timezone"),
+    ({"overlap": "queue"}, "overlap"),
+    ({"catch_up": "most"}, "catch_up"),
+    ({"max_catch_up": 101}, "max_catch_up"),
+    ({"run": {"input": " "}}, "run.input"),
+    ({"run": {**RUN, "expected_tools": ["none"]}}, "run.expected_tools.0"),
+    ({"run": {**RUN, "run_id": "mine"}}, "run.run_id"),
+    ({"run": {**RUN, "start_at": "2030-01-01T00:00:00Z"}}, "run.start_at"),
+    ({"run": {**RUN, "deadline": "2030-01-01T00:00:00Z"}}, "run.deadline"),
+    ({"run": {"from": {"run_id": "other"}}}, "run"),
+    ({"run": {**RUN, "webhook": {"url": "https://127.0.0.1/"}}}, "run.webhook.url"),
+    ({"run": {"kind": "graph", "graph": {"name": "x", "version": 0}}}, "run.graph"),
+    ({"when": "now"}, "when"),
+]
+
+
+async def put(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
+    return await client.put("/schedules/daily", json={**SCHEDULE, **changes})
+
+
+@pytest.mark.parametrize(("changes", "field"), FIELDS, ids=[field for _, field in FIELDS])
+async def test_what_is_wrong_is_named(changes: dict[str, Any], field: str) -> None:
+    """Of the schedule and of its run, before anything is stored."""
+    async with client_of(memory_api()) as client:
+        await client.post("/webhooks/secret")
+        answer = await put(client, **changes)
+        listed = (await client.get("/schedules")).json()
+
+    assert answer.status_code == 422, answer.text
+    assert any(error["field"].startswith(field) for error in answer.json()["errors"]), answer.text
+    assert listed["schedules"] == []
+
+
+async def test_a_schedule_is_made_changed_and_deleted() -> None:
+    """And shown as it was sent."""
+    async with client_of(memory_api()) as client:
+        made, again = await put(client), await put(client, overlap="allow", paused=True)
+        found = (await client.get("/schedules/daily")).json()
+        deleted = await client.delete("/schedules/daily")
+        gone = await client.delete("/schedules/daily")
+
+    assert (made.status_code, again.status_code) == (201, 200)
+    assert made.json()["run"] == RUN
+    assert (made.json()["overlap"], made.json()["catch_up"]) == ("skip", "one")
+    assert found == again.json()
+    assert (found["paused"], found["next_at"]) == (True, None)
+    assert (deleted.status_code, gone.status_code) == (204, 404)
+
+
+async def test_a_run_by_hand_repeats_nothing() -> None:
+    """Under one key it is one run, with what the schedule gives its runs."""
+    async with client_of(memory_api()) as client:
+        await put(client)
+        headers = {"Idempotency-Key": "once"}
+        first = await client.post("/schedules/daily/run", headers=headers)
+        again = await client.post("/schedules/daily/run", headers=headers)
+        absent = await client.post("/schedules/weekly/run")
+
+    assert (first.status_code, again.status_code, absent.status_code) == (202, 200, 404)
+    assert first.json()["run_id"] == again.json()["run_id"]
+    assert first.json()["metadata"] == {"schedule": "daily", "team": "blue"}
+    assert first.json()["limits"]["max_seconds"] == 5
+
+
+@pytest.mark.parametrize(
+    ("days", "deadline_days", "status"),
+    [(1, None, 202), (-1, None, 202), (89, 90, 202), (91, None, 422), (2, 1, 422), (2, 2, 422)],
+)
+async def test_a_run_may_begin_later(days: int, deadline_days: int | None, status: int) -> None:
+    """So many days ahead, and before its deadline."""
+    now = datetime.now(UTC)
+    body: dict[str, Any] = {"input": "2 + 2?", "start_at": (now + timedelta(days)).isoformat()}
+    if deadline_days is not None:
+        body["deadline"] = (now + timedelta(deadline_days)).isoformat()
+    if days == deadline_days:
+        body["deadline"] = body["start_at"]
+    async with client_of(memory_api()) as client:
+        answer = await client.post("/runs", json=body)
+
+    assert answer.status_code == status, answer.text
+    if status == 202:
+        shown = datetime.fromisoformat(answer.json()["start_at"])
+        assert shown == datetime.fromisoformat(body["start_at"])
+    else:
+        assert answer.json()["errors"][0]["field"] == "start_at"

@@ -1,0 +1,164 @@
+"""Another tenant's id looks like one that nothing has, on every route."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.tenants import Tenants, open_tenants, said
+
+GRAPH: dict[str, Any] = {
+    "steps": [
+        {"id": "s", "type": "tool", "data": {"tool": "calculator", "args": {"expression": "1"}}}
+    ],
+    "edges": [],
+}
+AGENT = {"name": "NAME", "prompt": {"system": "secret"}, "tools": []}
+DELIVERY = "00000000-0000-4000-8000-00000000000a"
+SCHEDULE = {"cron": "0 0 1 1 *", "run": {"kind": "graph", "graph": GRAPH}}
+BODIES: dict[str, Any] = {
+    "/runs/{run_id}/approvals/{approval_id}": {"decision": "approve"},
+    "/threads/{thread_id}/messages": {"content": "hello"},
+    "/threads/{thread_id}/messages/{message_id}/edit": {"content": "hello"},
+}
+"""Of operations that need one; others are sent none."""
+
+
+@pytest.fixture
+async def tenants(database_url: str) -> AsyncIterator[Tenants]:
+    """The service, which executes runs."""
+    async with open_tenants(database_url, executes=True) as tenants:
+        yield tenants
+
+
+async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
+    """Let tenant a make one of everything; return what it is called in paths."""
+    run = {"run_id": "secret-run", "kind": "graph", "graph": GRAPH, "metadata": {"secret": "x"}}
+    done = await tenants.ask("a", "POST", "/runs", run, prefer="wait=20")
+    assert done.json()["status"] == "completed", done.text
+    agent = {"agent": {**AGENT, "name": "secret-name"}}
+    thread = {"thread_id": "secret-thread", "graph": GRAPH}
+    made = [
+        await tenants.ask("a", "POST", "/graphs", {"name": "secret-name", "graph": GRAPH}),
+        await tenants.ask("a", "POST", "/agents", agent),
+        await tenants.ask("a", "POST", "/threads", thread),
+    ]
+    said_so = await tenants.ask("a", "POST", "/threads/secret-thread/messages", {"content": "42"})
+    assert [answer.status_code for answer in (*made, said_so)] == [201, 201, 201, 202]
+    assert (await tenants.ask("a", "PUT", "/schedules/secret-name", SCHEDULE)).is_success
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "INSERT INTO webhook_deliveries (tenant_id, delivery_id, run_id, type, url, status,"
+            " due_at) VALUES ('a', %s, 'secret-run', 'run.completed', 'https://x', 'dead', NULL)",
+            (DELIVERY,),
+        )
+    key_id = tenants.keys["a"].split("_")[1]
+    tree = (await tenants.ask("a", "GET", "/threads/secret-thread/messages")).json()
+    return {
+        "run_id": "secret-run",
+        "name": "secret-name",
+        "thread_id": "secret-thread",
+        "message_id": tree["messages"][0]["message_id"],
+        "key_id": key_id,
+        "node_id": "n000001",
+        "version": "1",
+        "tenant": "a",
+        "approval_id": "secret-approval",
+        "delivery_id": DELIVERY,
+    }
+
+
+async def seen_by_a(tenants: Tenants) -> list[tuple[int, str]]:
+    """Return everything that tenant a can look at."""
+    paths = (
+        *("/runs", "/runs/secret-run", "/runs/secret-run/trace", "/runs/secret-run/artifacts"),
+        *("/graphs", "/graphs/secret-name", "/agents", "/agents/secret-name", "/threads", "/keys"),
+        *("/schedules/secret-name", f"/webhooks/deliveries/{DELIVERY}", "/quotas/a"),
+        *("/threads/secret-thread", "/threads/secret-thread/messages?tree=true"),
+    )
+    return [said(await tenants.ask("a", "GET", path), {}) for path in paths]
+
+
+async def test_another_tenants_id_looks_like_an_absent_one(
+    tenants: Tenants, database_url: str
+) -> None:
+    """Every operation that names something says the same of both, and changes nothing of a's."""
+    theirs = await everything_of_a(tenants, database_url)
+    absent = {**theirs, "run_id": "absent-run", "name": "absent-name"}
+    absent |= {"thread_id": "absent-thread", "message_id": "absent-message", "key_id": "0" * 16}
+    absent |= {"tenant": "nobody", "approval_id": "absent-approval"}
+    absent |= {"delivery_id": DELIVERY[:-1] + "b"}
+    await tenants.ask("a", "GET", "/threads/secret-thread/messages")
+    before = await settled(tenants)
+    document = (await tenants.client.get("/openapi.json")).json()
+    asked = 0
+
+    for template, described in document["paths"].items():
+        if "{" not in template:
+            continue
+        for method in described:
+            if method == "put":
+                continue  # makes what is not there; b's own
+            answers = []
+            for names in (theirs, absent):
+                path = re.sub(r"\{(\w+)\}", lambda found: names[found[1]], template)  # noqa: B023
+                answer = await tenants.ask("b", method.upper(), path, BODIES.get(template))
+                shown = {value: f"<{name}>" for name, value in names.items() if len(value) > 8}
+                answers.append(said(answer, shown))
+            assert answers[0] == answers[1], (method, template)
+            assert answers[0][0] in ((403,) if "{tenant}" in template else (202, 404)), template
+            asked += 1
+
+    assert asked > 25
+    assert await seen_by_a(tenants) == before
+
+
+async def settled(tenants: Tenants) -> list[tuple[int, str]]:
+    """Return what a sees once the answer in its thread has ended."""
+    listed = (await tenants.ask("a", "GET", "/runs")).json()["runs"]
+    for run in listed:
+        events = await tenants.ask("a", "GET", f"/runs/{run['run_id']}/events")
+        assert "run." in events.text  # the stream ends with the run
+    return await seen_by_a(tenants)
+
+
+async def test_names_in_a_body_are_those_of_the_callers_tenant(
+    tenants: Tenants, database_url: str
+) -> None:
+    """A run, a graph or an agent of another tenant cannot be used, whatever it is used in."""
+    await everything_of_a(tenants, database_url)
+
+    def bodies(run: str, name: str) -> tuple[dict[str, Any], ...]:
+        step = {"id": "s", "type": "subgraph", "data": {"graph": {"name": name}}}
+        return (
+            {"from": {"run_id": run}},
+            {"kind": "graph", "graph": {"name": name}},
+            {"kind": "agent", "agent": {"name": name}, "input": "x"},
+            {"kind": "graph", "graph": {"steps": [step], "edges": []}},
+        )
+
+    for secret, none in zip(
+        bodies("secret-run", "secret-name"), bodies("no-run", "no-name"), strict=True
+    ):
+        answers = [await tenants.ask("b", "POST", "/runs", body) for body in (secret, none)]
+        texts = [said(answer, {"secret-": "", "no-": ""}) for answer in answers]
+        assert texts[0] == texts[1], secret
+        assert texts[0][0] in (404, 422), json.dumps(secret)
+
+
+async def test_ids_and_keys_of_two_tenants_never_collide(tenants: Tenants) -> None:
+    """Both may choose the same; neither meets the other, nor a cancel request of the other."""
+    await tenants.ask("b", "DELETE", "/runs/chosen")  # before it exists, for b alone
+    body = {"run_id": "chosen", "kind": "graph", "graph": GRAPH}
+    other = {"run_id": "chosen", "kind": "case", "input": "What is 1 + 1?"}
+
+    first = await tenants.ask("a", "POST", "/runs", body, prefer="wait=20", idempotency_key="k")
+    second = await tenants.ask("c", "POST", "/runs", other, prefer="wait=20", idempotency_key="k")
+    cancelled = await tenants.ask("b", "POST", "/runs", body, idempotency_key="k")
+
+    assert (first.json()["kind"], first.json()["status"]) == ("graph", "completed")
+    assert (second.json()["kind"], second.json()["status"]) == ("case", "completed")
+    assert cancelled.json()["status"] == "cancelled"

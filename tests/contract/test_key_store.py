@@ -1,0 +1,187 @@
+"""The promises of a store of API keys, kept in memory and in Postgres."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.access.caller import OPERATOR, Caller, Scope, with_implied
+from app.access.errors import (
+    KeyConflictError,
+    KeyNotFoundError,
+    OtherTenantError,
+    ScopeMissingError,
+)
+from app.access.keys import FORM, ApiKey, IssuedKey, Keys, KeyStore, sha256_of
+from app.adapters.postgres.engines import open_engines
+from app.adapters.postgres.keys import PostgresKeys
+from tests.support.limits import pool_sizes
+from tests.support.memory_keys import MemoryKeys
+
+RUN = frozenset({Scope.RUN})
+ADMIN_OF_A = Caller("a", "admin", with_implied([Scope.ADMIN]))
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[KeyStore]:
+    """An empty store."""
+    if request.param == "memory":
+        yield MemoryKeys()
+        return
+    engines = open_engines(request.getfixturevalue("database_url"), pool_sizes())
+    try:
+        yield PostgresKeys(engines.work)
+    finally:
+        await engines.dispose()
+
+
+async def made(store: KeyStore, tenant: str = "a", **given: timedelta) -> IssuedKey:
+    expires = {name: datetime.now(UTC) + span for name, span in given.items()}
+    return await Keys(store).create(
+        OPERATOR, name="robot", scopes=RUN, tenant=tenant, expires_at=expires.get("expires")
+    )
+
+
+async def found(store: KeyStore, key_id: str) -> ApiKey:
+    kept = await store.find(key_id)
+    assert kept is not None
+    return kept[0]
+
+
+async def test_a_key_is_found_by_its_id_with_the_hash_of_its_secret(store: KeyStore) -> None:
+    """The secret itself, 256 bits of it, is kept nowhere."""
+    issued = await made(store, expires=timedelta(days=1))
+
+    assert await store.find(issued.key.key_id) == (issued.key, sha256_of(issued.secret))
+    assert FORM.fullmatch(issued.secret)
+    assert issued.secret not in repr(issued)
+
+
+async def test_whether_a_key_was_ever_made_outlives_its_revocation(store: KeyStore) -> None:
+    """Revoking the last one must not open the service."""
+    assert not await store.any()
+    issued = await made(store)
+    await Keys(store).revoke(OPERATOR, issued.key.key_id)
+
+    assert await store.any()
+
+
+async def test_a_tenant_sees_and_revokes_its_own_keys_alone(store: KeyStore) -> None:
+    """Those of others do not exist for it; the operator sees all."""
+    keys, mine, other = Keys(store), await made(store, "a"), await made(store, "b")
+
+    assert [one.key_id for one in await keys.list(ADMIN_OF_A)] == [mine.key.key_id]
+    assert {one.tenant for one in await keys.list(OPERATOR)} == {"a", "b"}
+    for attempt in (keys.revoke, keys.rotate):
+        with pytest.raises(KeyNotFoundError):
+            await attempt(ADMIN_OF_A, other.key.key_id)
+    with pytest.raises(OtherTenantError):
+        await keys.create(ADMIN_OF_A, name="x", scopes=RUN, tenant="b")
+    assert (await found(store, other.key.key_id)).revoked_at is None
+
+
+async def test_only_admins_have_to_do_with_keys(store: KeyStore) -> None:
+    """Whoever may run something may not let others in."""
+    runner, keys, issued = Caller("a", "x", with_implied(RUN)), Keys(store), await made(store)
+
+    for attempt in (
+        keys.list(runner),
+        keys.create(runner, name="x", scopes=RUN),
+        keys.revoke(runner, issued.key.key_id),
+        keys.rotate(runner, issued.key.key_id),
+    ):
+        with pytest.raises(ScopeMissingError):
+            await attempt
+
+
+async def test_a_revocation_counts_from_the_first_time(store: KeyStore) -> None:
+    """Revoking twice is the same as once."""
+    keys, issued = Keys(store), await made(store)
+
+    first = await keys.revoke(OPERATOR, issued.key.key_id)
+    again = await keys.revoke(OPERATOR, issued.key.key_id)
+
+    assert first.revoked_at == again.revoked_at is not None
+    assert not again.works_at(datetime.now(UTC))
+
+
+async def test_a_rotated_key_works_on_for_the_overlap(store: KeyStore) -> None:
+    """Its successor has the same name, scopes and span of life."""
+    old = await made(store, expires=timedelta(days=90))
+
+    new = (await Keys(store).rotate(OPERATOR, old.key.key_id, overlap=timedelta(hours=1))).key
+
+    replaced, now = await found(store, old.key.key_id), datetime.now(UTC)
+    assert replaced.rotated_to == new.key_id
+    assert replaced.works_at(now)
+    assert not replaced.works_at(now + timedelta(hours=1))
+    assert (new.tenant, new.name, new.scopes) == (old.key.tenant, old.key.name, old.key.scopes)
+    assert new.expires_at is not None
+    assert old.key.expires_at is not None
+    assert old.key.expires_at <= new.expires_at < old.key.expires_at + timedelta(minutes=5)
+
+
+async def test_a_rotation_never_lengthens_the_life_of_the_old_key(store: KeyStore) -> None:
+    """Not even by a long overlap."""
+    old = await made(store, expires=timedelta(minutes=1))
+
+    await Keys(store).rotate(OPERATOR, old.key.key_id, overlap=timedelta(days=30))
+
+    assert (await found(store, old.key.key_id)).expires_at == old.key.expires_at
+
+
+async def test_a_key_is_rotated_once_however_many_ask_at_once(store: KeyStore) -> None:
+    """Else two successors would be about, one of which nobody knows."""
+    old = await made(store)
+
+    results: list[bool] = []
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(_rotated(store, old.key.key_id, results))
+
+    assert sorted(results) == [False] * 4 + [True]
+    assert len(await store.list("a", limit=10)) == 2
+
+
+async def _rotated(store: KeyStore, key_id: str, results: list[bool]) -> None:
+    try:
+        await Keys(store).rotate(OPERATOR, key_id)
+    except KeyConflictError:
+        results.append(False)
+    else:
+        results.append(True)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+async def test_what_works_no_more_cannot_be_rotated(store: KeyStore, end: str) -> None:
+    """A rotation would bring it back."""
+    if end == "expired":
+        issued = await made(store, expires=timedelta(seconds=-1))
+    else:
+        issued = await made(store)
+        await Keys(store).revoke(OPERATOR, issued.key.key_id)
+
+    with pytest.raises(KeyConflictError):
+        await Keys(store).rotate(OPERATOR, issued.key.key_id)
+
+
+async def test_a_tenant_has_at_most_so_many_keys_that_work(store: KeyStore) -> None:
+    """Those that were revoked or have expired do not count, nor do those of others."""
+    first, _, _ = await made(store), await made(store), await made(store, "b")
+    await made(store, expires=timedelta(seconds=-1))
+    third = ApiKey(
+        key_id="0" * 16,
+        tenant="a",
+        name="third",
+        scopes=RUN,
+        created_at=datetime.now(UTC),
+        created_by="test",
+    )
+
+    with pytest.raises(KeyConflictError):
+        await store.add(third, bytes(32), most=2)
+    await Keys(store).revoke(OPERATOR, first.key.key_id)
+    await store.add(third, bytes(32), most=2)
+
+    assert len(await store.list("a", limit=2)) == 2

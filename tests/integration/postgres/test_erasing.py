@@ -1,0 +1,96 @@
+"""A run is erased with every row that names it, whatever table that is in."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.adapters.postgres.retention import OF_RUNS
+from app.adapters.postgres.tables import runs
+from app.runs.errors import RunNotEndedError, RunNotFoundError
+from app.runs.run import RunKey, RunSource
+from tests.support.stores import (
+    Oracle,
+    end_of,
+    graph_with_calls,
+    new_run,
+    open_oracle,
+    open_stores,
+    records_of,
+)
+
+KEY = RunKey("default", "a")
+NAMES_RUNS = """
+SELECT table_name FROM information_schema.columns JOIN information_schema.tables
+    USING (table_schema, table_name)
+WHERE table_schema = 'public' AND column_name = 'run_id' AND table_type = 'BASE TABLE' ORDER BY 1
+"""
+REFERS = frozenset({"messages"})
+"""Tables whose rows name a run that need not be there."""
+
+FILES = """
+INSERT INTO artifacts (tenant_id, run_id, name, slot, media_type, size_bytes, sha256, data)
+VALUES ('default', 'a', 'a.txt', 'slot', 'text/plain', 1, repeat('0', 64), 'x')
+"""
+EVENTS = """
+INSERT INTO events (tenant_id, run_id, seq, type) SELECT 'default', run_id, 1, 'run.started'
+FROM runs ON CONFLICT DO NOTHING
+"""
+
+
+async def rows_of(oracle: Oracle, run_id: str) -> dict[str, int]:
+    """Count the rows that name a run, by table."""
+    tables = [row["table_name"] for row in await oracle.rows(NAMES_RUNS)]
+    count = "SELECT count(*) FROM {table} WHERE run_id = %s"
+    return {table: await oracle.value(count.format(table=table), run_id) for table in tables}
+
+
+async def test_nothing_is_left_of_an_erased_run(database_url: str) -> None:
+    """Of another run everything is. Its id and its key make a new run."""
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        for run_id in ("a", "b"):
+            accepted = await stores.runs.accept(new_run(run_id, key=run_id), worker_id="w1")
+            calls = records_of(graph_with_calls(run_id), call_key="k", value="v")
+            await stores.journal.finish(end_of(accepted.run, calls=calls))
+        await oracle.rows(FILES)
+        await oracle.rows(EVENTS)
+        before = {run_id: await rows_of(oracle, run_id) for run_id in ("a", "b")}
+        filled = {table for table, count in before["a"].items() if count}
+        assert {"runs", "calls", "snapshots", "events", "artifacts"} <= filled
+
+        await stores.runs.erase(KEY)
+
+        assert set((await rows_of(oracle, "a")).values()) == {0}
+        assert await rows_of(oracle, "b") == before["b"]
+        again = await stores.runs.accept(new_run("a", text="other", key="a"), worker_id=None)
+        assert (again.created, again.run.attempts) == (True, 0)
+        with pytest.raises(RunNotEndedError):
+            await stores.runs.erase(KEY)
+        with pytest.raises(RunNotFoundError):
+            await stores.runs.erase(RunKey("other", "b"))
+
+
+async def test_every_table_that_names_runs_is_known_to_the_code(database_url: str) -> None:
+    """Erasing goes by the tables of the code: one that it does not know would be forgotten."""
+    async with open_oracle(database_url) as oracle:
+        stored = {row["table_name"] for row in await oracle.rows(NAMES_RUNS)}
+    erased = {table.name for table in OF_RUNS} | {runs.name}
+    assert stored - REFERS == erased
+
+
+async def test_a_run_that_went_on_from_an_erased_one_keeps_what_it_took_over(
+    database_url: str,
+) -> None:
+    """It has copies."""
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        accepted = await stores.runs.accept(new_run("a"), worker_id="w1")
+        calls = records_of(graph_with_calls("a"), call_key="k", value="v", outcome="result")
+        await stores.journal.finish(end_of(accepted.run, calls=calls))
+        later = new_run("b")
+        source = replace(later.request, source=RunSource("a", None))
+        await stores.runs.accept(replace(later, request=source), worker_id="w1")
+        kept = await rows_of(oracle, "b")
+        assert kept["calls"] >= 2
+
+        await stores.runs.erase(KEY)
+
+        assert await rows_of(oracle, "b") == kept

@@ -1,0 +1,203 @@
+"""Quotas are enforced in the transactions that accept and claim runs, by all processes together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import pytest
+
+from app.adapters.postgres.quotas import PostgresQuotas
+from app.adapters.postgres.workers import StaleRunRecovery
+from app.control.budget import Budget
+from app.runs.errors import InvalidRunError
+from app.runs.ports import LateResult, RunFilter
+from app.runs.quotas import Queueing, Quota, QuotaExceededError
+from app.runs.run import NewRun, Run, RunKey, RunStatus
+from tests.support.limits import store_limits
+from tests.support.stores import Oracle, Stores, end_of, new_run, open_oracle, open_stores
+
+USUAL = Quota()
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def pair(database_url: str) -> AsyncIterator[tuple[Stores, Stores]]:
+    """The stores of two processes on one database."""
+    async with open_stores(database_url) as one, open_stores(database_url) as other:
+        yield one, other
+
+
+@pytest.fixture
+async def oracle(database_url: str) -> AsyncIterator[Oracle]:
+    async with open_oracle(database_url) as oracle:
+        yield oracle
+
+
+def run(run_id: str, *, cost: str | None = None, deadline: datetime | None = None) -> NewRun:
+    new = new_run(run_id)
+    budget = Budget(max_cost_usd=None if cost is None else Decimal(cost))
+    return replace(new, request=replace(new.request, budget=budget, deadline=deadline))
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Do everything side by side."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each) for each in work]
+    return [task.result() for task in tasks]
+
+
+async def accepted(stores: Stores, new: NewRun) -> Run | QuotaExceededError:
+    """Return the run, or why there is none."""
+    try:
+        return (await stores.runs.accept(new, worker_id="w1")).run
+    except QuotaExceededError as error:
+        return error
+
+
+async def give(stores: Stores, **limits: Any) -> None:
+    await PostgresQuotas(stores.engines, USUAL).put("default", Quota(**limits))
+
+
+async def test_no_more_runs_begin_than_a_tenant_may_have(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Two processes accept and claim side by side; others wait, and begin as places get free."""
+    await give(pair[0], max_running=3)
+    runs = [run(f"r{number:02}") for number in range(24)]
+    await together(accepted(pair[n % 2], new) for n, new in enumerate(runs))
+    await together(stores.runs.claim(None, "w9") for stores in pair for _ in range(8))
+
+    running = "SELECT count(*) FROM runs WHERE status = 'running'"
+    assert await oracle.value(running) == 3
+    page = await pair[0].runs.find("default", RunFilter(status=RunStatus.RUNNING))
+    for each in page.runs:
+        assert (await pair[0].journal.finish(end_of(each))).frees_place
+    await together(stores.runs.claim(None, "w9") for stores in pair for _ in range(8))
+    assert await oracle.value(running) == 3
+
+
+async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None:
+    """The refusal says how it stands; a repeated request is answered as before."""
+    await give(pair[0], max_running=1, max_queued=1)
+    for number in range(2):
+        await pair[0].runs.accept(run(f"r{number}"), worker_id="w1")
+
+    with pytest.raises(QuotaExceededError) as refused:
+        await pair[1].runs.accept(run("r2"), worker_id="w1")
+    assert (refused.value.dimension, refused.value.limit) == ("queued", 1)
+    assert await pair[0].runs.get(RunKey("default", "r2")) is None
+    assert not (await pair[1].runs.accept(run("r1"), worker_id="w1")).created
+
+
+async def test_a_rate_lets_as_many_through_at_once(pair: tuple[Stores, Stores]) -> None:
+    """However many come side by side; a refused request and a repeated one take nothing."""
+    await give(pair[0], max_runs_per_minute=5)
+
+    found = await together(accepted(pair[n % 2], run(f"r{n}")) for n in range(20))
+    refusals = [each for each in found if isinstance(each, QuotaExceededError)]
+
+    assert len(refusals) == 15
+    assert {each.dimension for each in refusals} == {"runs_per_minute"}
+    assert all(1 <= each.retry_after_seconds <= 12 for each in refusals)
+
+
+async def test_a_rate_says_what_is_left(pair: tuple[Stores, Stores]) -> None:
+    """With every accepted run; the allowance refills steadily."""
+    await give(pair[0], max_runs_per_minute=6000)
+    first = await pair[0].runs.accept(run("r1"), worker_id="w1")
+    assert first.rate is not None
+    assert first.rate.limit == 6000
+    assert first.rate.remaining >= 5990
+
+
+async def test_the_cost_of_a_day_is_never_overshot(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Each run reserves its limit until it ends; then what it has cost takes the place of that."""
+    await give(pair[0], max_cost_usd_per_day=Decimal("1.00"))
+
+    found = await together(accepted(pair[n % 2], run(f"r{n}", cost="0.30")) for n in range(8))
+    runs = [each for each in found if isinstance(each, Run)]
+    refusals = [each for each in found if isinstance(each, QuotaExceededError)]
+
+    assert len(runs) == 3
+    assert {each.dimension for each in refusals} == {"cost_usd_today"}
+    assert {each.amounts["reserved"] for each in refusals} == {Decimal("0.90")}
+    for each in runs:
+        await pair[0].journal.finish(end_of(each, usage={"cost_usd": 0.05}))
+    (day,) = await oracle.rows("SELECT cost_usd, reserved_usd FROM quota_days")
+    assert day == {"cost_usd": Decimal("0.15"), "reserved_usd": Decimal(0)}
+    assert isinstance(await accepted(pair[0], run("r9", cost="0.30")), Run)
+    late = LateResult(key=runs[0].key, fence=1, calls=(), usage={"cost_usd": 0.25})
+    await pair[0].runs.late(late)
+    assert await oracle.value("SELECT cost_usd FROM quota_days") == Decimal("0.35")
+
+
+async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(
+    pair: tuple[Stores, Stores],
+) -> None:
+    """There would be nothing to reserve."""
+    await give(pair[0], max_cost_usd_per_month=Decimal(1))
+    with pytest.raises(InvalidRunError, match="what the run may cost"):
+        await pair[0].runs.accept(run("r1"), worker_id="w1")
+
+
+async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_url: str) -> None:
+    """Zero lets nothing through."""
+    limits = store_limits(quota=Quota(max_running=0))
+    async with open_stores(database_url, limits) as stores:
+        accepted = await stores.runs.accept(run("r1"), worker_id="w1")
+        assert accepted.run.status is RunStatus.QUEUED
+        assert await stores.runs.claim(None, "w1") is None
+        await give(stores, max_running=1)
+        assert await stores.runs.claim(None, "w1") is not None
+
+
+async def test_a_queued_run_is_halted_at_its_deadline(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Nobody has begun it, and nobody will."""
+    await give(pair[0], max_running=0)
+    soon = datetime.now(UTC) + timedelta(milliseconds=50)
+    await pair[0].runs.accept(run("late", deadline=soon), worker_id="w1")
+    await pair[0].runs.accept(run("patient"), worker_id="w1")
+    await asyncio.sleep(0.06)
+    recovery = StaleRunRecovery(
+        pool=pair[0].engines.work,
+        dispatch=pair[0].dispatch,
+        interval_seconds=1,
+        stale_seconds=10,
+        max_attempts=3,
+    )
+    await recovery.recover()
+
+    ended = await pair[1].runs.get(RunKey("default", "late"))
+    assert ended is not None
+    assert (ended.status, ended.started_at) == (RunStatus.HALTED, None)
+    assert ended.stop is not None
+    assert ended.stop["kind"] == "deadline"
+    waiting = await pair[1].runs.get(RunKey("default", "patient"))
+    assert waiting is not None
+    assert waiting.status is RunStatus.QUEUED
+
+
+async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """A run behind them is found, in one statement."""
+    held = replace(run("holder"), queueing=Queueing(concurrency_key="k"))
+    await pair[0].runs.accept(held, worker_id="w1")
+    await oracle.rows(
+        """INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
+               queued_at, concurrency_key, concurrency_limit)
+           SELECT tenant_id, 'w' || n, kind, request, '', '{}', 'queued', clock_timestamp(),
+               concurrency_key, 1 FROM runs, generate_series(1, 9000) n WHERE run_id = 'holder'"""
+    )
+    await pair[0].runs.accept(run("behind"), worker_id=None)
+
+    claimed = await pair[1].runs.claim(None, "w2")
+    assert claimed is not None
+    assert claimed.key.run_id == "behind"

@@ -1,0 +1,220 @@
+"""What need not be kept is cleared away, and nothing else; tables do not grow without end."""
+
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.adapters.postgres import retention as statements
+from app.adapters.postgres.retention import FOR_EVER, PostgresRetention, set_days
+from app.runs.retention import Record, Retention
+from app.runs.run import RunKey
+from tests.support.stores import (
+    CANCEL_REQUEST,
+    Oracle,
+    Stores,
+    end_of,
+    graph_with_calls,
+    new_run,
+    open_oracle,
+    open_stores,
+    records_of,
+)
+
+NOTHING = dict.fromkeys(Record)
+AGE = """
+UPDATE runs SET finished_at = finished_at - make_interval(days => %s) WHERE run_id LIKE %s
+"""
+FILE = """
+INSERT INTO artifacts (tenant_id, run_id, name, slot, media_type, size_bytes, sha256, data)
+VALUES (%s, %s, 'a.txt', 'slot', 'text/plain', 1, repeat('0', 64), 'x')
+"""
+EVENT = "INSERT INTO events (tenant_id, run_id, seq, type) VALUES (%s, %s, 1, 'run.started')"
+COUNT = {
+    Record.RUNS: "SELECT count(*) FROM runs",
+    Record.REQUESTS: "SELECT count(*) FROM calls WHERE request IS NOT NULL",
+    Record.EVENTS: "SELECT count(*) FROM events",
+    Record.SNAPSHOTS: "SELECT count(*) FROM snapshots",
+    Record.ARTIFACTS: "SELECT count(*) FROM artifacts",
+}
+SIZE = """
+SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+WHERE relname IN ('runs', 'calls', 'events', 'snapshots', 'procrastinate_jobs')
+"""
+
+
+@pytest.fixture
+async def stores(database_url: str) -> AsyncIterator[Stores]:
+    async with open_stores(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def oracle(database_url: str) -> AsyncIterator[Oracle]:
+    async with open_oracle(database_url) as opened:
+        yield opened
+
+
+async def ended(stores: Stores, oracle: Oracle, run_id: str, tenant: str = "default") -> None:
+    """A run that has ended, with a part of every kind."""
+    accepted = await stores.runs.accept(new_run(run_id, tenant=tenant), worker_id="w1")
+    calls = records_of(graph_with_calls(run_id), call_key="k", value="v", request={"prompt": "p"})
+    await stores.journal.finish(end_of(accepted.run, calls=calls))
+    for statement in (FILE, EVENT):
+        await oracle.rows(statement, tenant, run_id)
+
+
+async def sweep(stores: Stores, **days: int) -> None:
+    usual = {**NOTHING, **{Record(name): kept for name, kept in days.items()}}
+    await Retention(store=PostgresRetention(stores.engines), days=usual, sweep_seconds=600).sweep()
+
+
+async def counts(oracle: Oracle) -> dict[str, int]:
+    return {record.value: await oracle.value(query) for record, query in COUNT.items()}
+
+
+async def test_everything_is_kept_for_ever_unless_days_are_named(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """However old it is."""
+    await ended(stores, oracle, "old-1")
+    await oracle.rows(AGE, 10_000, "old-%")
+    before = await counts(oracle)
+    await sweep(stores)
+    assert await counts(oracle) == before
+
+
+@pytest.mark.parametrize("record", list(COUNT))
+async def test_what_is_older_than_its_days_goes_and_the_rest_stays(
+    stores: Stores, oracle: Oracle, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch by batch; of younger runs, and of runs at work, everything stays."""
+    monkeypatch.setattr(statements, "RUNS_AT_ONCE", 2)
+    for number in range(5):
+        await ended(stores, oracle, f"old-{number}")
+    await ended(stores, oracle, "young")
+    await stores.runs.accept(new_run("at-work"), worker_id="w1")
+    await oracle.rows(AGE, 31, "old-%")
+    before = await counts(oracle)
+
+    await sweep(stores, **{record.value: 30})
+
+    after = await counts(oracle)
+    gone = {name for name in before if after[name] < before[name]}
+    assert gone == (set(before) if record is Record.RUNS else {record.value})
+    young = await stores.runs.get(RunKey("default", "young"))
+    assert young is not None
+    assert after[record.value] == (2 if record is Record.RUNS else before[record.value] // 6)
+
+
+async def test_what_stays_of_a_run_is_swept_once(stores: Stores, oracle: Oracle) -> None:
+    """How far a sweep has come is remembered; runs that are due later are found by later ones."""
+    await ended(stores, oracle, "old-1")
+    await ended(stores, oracle, "new-1")
+    await oracle.rows(AGE, 40, "old-%")
+    await sweep(stores, events=30)
+    await sweep(stores, events=30)
+    assert await oracle.value(COUNT[Record.EVENTS]) == 1
+    await oracle.rows(AGE, 35, "new-%")
+    await sweep(stores, events=30)
+    assert await oracle.value(COUNT[Record.EVENTS]) == 0
+
+
+async def test_tenants_have_days_of_their_own(stores: Stores, oracle: Oracle) -> None:
+    """For ever where others have days, and days where others keep everything."""
+    for tenant in ("usual", "keeps", "short"):
+        await ended(stores, oracle, f"old-{tenant}", tenant)
+    await oracle.rows(AGE, 31, "old-%")
+    await set_days(stores.engines.work, "keeps", Record.RUNS, FOR_EVER)
+    await set_days(stores.engines.work, "short", Record.RUNS, 7)
+    await sweep(stores)
+    left = [row["tenant_id"] for row in await oracle.rows("SELECT tenant_id FROM runs ORDER BY 1")]
+    assert left == ["keeps", "usual"]
+    await sweep(stores, runs=30)
+    assert await oracle.value("SELECT tenant_id FROM runs") == "keeps"
+
+
+async def test_a_run_that_somebody_has_locked_is_left_to_the_next_sweep(
+    stores: Stores, oracle: Oracle, database_url: str
+) -> None:
+    """Nothing waits for it."""
+    for number in range(2):
+        await ended(stores, oracle, f"old-{number}")
+    await oracle.rows(AGE, 31, "old-%")
+    async with open_oracle(database_url) as other, other.connection.transaction():
+        await other.rows("SELECT FROM runs WHERE run_id = 'old-0' FOR UPDATE")
+        await sweep(stores, runs=30)
+        assert await oracle.value("SELECT run_id FROM runs") == "old-0"
+    await sweep(stores, runs=30)
+    assert await oracle.value("SELECT count(*) FROM runs") == 0
+
+
+async def test_pending_cancels_that_have_expired_are_cleared_away(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """Others wait on."""
+    for run_id in ("gone", "waits"):
+        await stores.runs.cancel(RunKey("default", run_id), CANCEL_REQUEST)
+    await oracle.rows("UPDATE runs SET pending_cancel_expires_at = now() WHERE run_id = 'gone'")
+    await sweep(stores)
+    assert await oracle.value("SELECT run_id FROM runs") == "waits"
+
+
+async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> None:
+    """Whoever is first when a sweep is due."""
+    first, second = (PostgresRetention(stores.engines) for _ in range(2))
+    assert [await first.begin_sweep(600), await second.begin_sweep(600)] == [True, False]
+    await oracle.rows("UPDATE retention SET swept_until = swept_until - interval '601 s'")
+    assert [await second.begin_sweep(600), await first.begin_sweep(600)] == [True, False]
+
+
+async def test_threads_go_with_their_messages_when_nothing_was_said_for_long(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """Not while an answer is being written; the runs of their answers stay, or are marked."""
+    for name in ("old", "young", "at-work"):
+        await oracle.rows(
+            """INSERT INTO threads (tenant_id, thread_id, kind, definition, inputs, tools,
+                metadata, request_hash, created_at)
+            VALUES ('default', %s, 'agent', '{}', '{}', '[]', '{}', '',
+                now() - interval '2 mons')""",
+            name,
+        )
+        await oracle.rows(
+            """INSERT INTO messages (tenant_id, thread_id, message_id, role, run_id, ends,
+                request_hash, created_at)
+            VALUES ('default', %s, 'm', 'assistant', %s, '[]', 'h', now() - %s::interval)""",
+            name,
+            f"run-{name}",
+            "1 day" if name == "young" else "40 days",
+        )
+    await stores.runs.accept(new_run("run-at-work"), worker_id="w1")
+    await ended(stores, oracle, "run-young")
+    await oracle.rows(AGE, 31, "run-young")
+
+    await sweep(stores, threads=30, runs=30)
+
+    left = await oracle.rows("SELECT thread_id, run_erased_at IS NOT NULL AS erased FROM messages")
+    assert {row["thread_id"]: row["erased"] for row in left} == {"young": True, "at-work": False}
+    assert await oracle.value("SELECT count(*) FROM threads") == 2
+
+
+@pytest.mark.timeout(300)
+async def test_tables_do_not_grow_while_runs_come_and_go(stores: Stores, oracle: Oracle) -> None:
+    """Rounds of runs that are swept away: the room of the dead ones is used again."""
+    sizes = []
+    for round_ in range(6):
+        for number in range(150):
+            run_id = f"{round_}-{number}"
+            accepted = await stores.runs.accept(new_run(run_id), worker_id="w1")
+            graph = graph_with_calls(run_id, llm_calls=5)
+            calls = records_of(graph, call_key="k", value="v" * 500, request={"prompt": "p" * 500})
+            await stores.journal.finish(end_of(accepted.run, calls=calls))
+        await oracle.rows(AGE, 31, f"{round_}-%")
+        await sweep(stores, runs=30)
+        assert await oracle.value("SELECT count(*) FROM runs") == 0
+        for table in ("runs", "calls", "events", "snapshots"):
+            await oracle.rows(f"VACUUM {table}")
+        sizes.append(await oracle.value(SIZE))
+    sys.stdout.write(f"bytes after each round: {sizes}\n")
+    assert sizes[-1] <= 1.2 * sizes[1]

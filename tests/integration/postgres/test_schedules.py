@@ -1,0 +1,251 @@
+"""A schedule fires every instant once, whoever wakes it, and what is due survives."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.schedules import PostgresSchedules
+from app.runs.run import RunKey, RunStatus, Webhook
+from app.schedules.schedule import (
+    NewSchedule,
+    Overlap,
+    ScheduledRun,
+    ScheduleNotFoundError,
+    TooManySchedulesError,
+)
+from app.schedules.timing import CatchUp, Timing
+from tests.support.limits import store_limits
+from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
+
+HOURLY = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
+RUN = ScheduledRun(
+    sent={"input": "2+2?"},
+    request=new_run("any").request,
+    request_hash="hash",
+    metadata={"team": "blue"},
+    webhook=Webhook("https://example.com/hook"),
+)
+
+
+def schedule(name: str = "hourly", **changes: Any) -> NewSchedule:
+    usual = NewSchedule(tenant="default", name=name, timing=HOURLY, run=RUN, overlap=Overlap.ALLOW)
+    return replace(usual, **changes)
+
+
+@pytest.fixture
+def schedules(stores: Stores) -> PostgresSchedules:
+    return opened(stores)
+
+
+def opened(stores: Stores, **limits: Any) -> PostgresSchedules:
+    return PostgresSchedules(
+        stores.engines, stores.dispatch, store_limits(**limits), max_schedules=5
+    )
+
+
+async def missed(oracle: Oracle, hours: int) -> None:
+    """Have the schedule be due since so many full hours, the last of which has just begun."""
+    query = "UPDATE schedules SET next_at = date_trunc('hour', now()) - make_interval(hours => %s)"
+    await oracle.rows(query, hours - 1)
+
+
+async def run_ids(oracle: Oracle) -> list[str]:
+    rows = await oracle.rows("SELECT run_id FROM runs ORDER BY metadata ->> 'scheduled_at'")
+    return [row["run_id"] for row in rows]
+
+
+async def test_a_schedule_is_kept_changed_and_deleted(
+    schedules: PostgresSchedules, oracle: Oracle
+) -> None:
+    """Under its name, within its tenant; a wake-up is ordered with it."""
+    made, created = await schedules.put(schedule())
+    again, anew = await schedules.put(schedule(overlap=Overlap.SKIP))
+    assert (created, anew) == (True, False)
+    assert again.schedule_id == made.schedule_id
+    assert again.overlap is Overlap.SKIP
+    assert again.run == RUN
+    assert await schedules.get("default", "hourly") == again
+
+    [job] = await oracle.rows("SELECT * FROM procrastinate_jobs WHERE queue_name = 'schedules'")
+    assert job["scheduled_at"] == made.next_at
+    with pytest.raises(ScheduleNotFoundError):
+        await schedules.get("another", "hourly")
+    with pytest.raises(ScheduleNotFoundError):
+        await schedules.delete("another", "hourly")
+    await schedules.delete("default", "hourly")
+    with pytest.raises(ScheduleNotFoundError):
+        await schedules.get("default", "hourly")
+
+
+async def test_a_tenant_has_so_many_schedules(schedules: PostgresSchedules) -> None:
+    """However many are made at once; those there are can still be changed, page by page."""
+    async with asyncio.TaskGroup() as tasks:
+        made = [
+            tasks.create_task(_refused(schedules, schedule(f"s{number}"))) for number in range(8)
+        ]
+    assert sum(task.result() for task in made) == 3
+    one = await schedules.find("default", limit=3, cursor=None)
+    two = await schedules.find("default", limit=3, cursor=one.next_cursor)
+    names = [each.name for each in (*one.schedules, *two.schedules)]
+    assert names == sorted(set(names))
+    assert (len(names), two.next_cursor) == (5, None)
+    assert not await _refused(schedules, schedule(names[0]))
+
+
+async def _refused(schedules: PostgresSchedules, new: NewSchedule) -> bool:
+    try:
+        await schedules.put(new)
+    except TooManySchedulesError:
+        return True
+    return False
+
+
+async def test_many_who_wake_it_fire_it_once(
+    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
+) -> None:
+    """Each missed instant has one run, with what the schedule gives it, and a job."""
+    made, _ = await schedules.put(schedule())
+    await missed(oracle, 3)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(8):
+            tasks.create_task(schedules.fire("default", "hourly"))
+    for _ in range(3):
+        await schedules.fire("default", "hourly")
+
+    ids = await run_ids(oracle)
+    after = await schedules.get("default", "hourly")
+    run = await stores.runs.get(RunKey("default", ids[-1]))
+    assert len(ids) == 3
+    assert run is not None
+    assert run.metadata == {"team": "blue", **made.about(after.last_at or datetime.now(UTC))}
+    assert after.last_run_id == ids[-1] == made.run_at(after.last_at or made.created_at).key.run_id
+    assert after.next_at is not None
+    assert after.next_at > datetime.now(UTC) - timedelta(seconds=60)
+    jobs = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'runs'"
+    assert await oracle.value(jobs) == 3
+    hooks = "SELECT count(*) FROM runs WHERE webhook ->> 'url' = 'https://example.com/hook'"
+    assert await oracle.value(hooks) == 3
+
+
+async def test_an_instant_that_is_fired_again_makes_no_second_run(
+    schedules: PostgresSchedules, oracle: Oracle
+) -> None:
+    """As if the database had been set back: the run's id follows from the instant."""
+    await schedules.put(schedule())
+    for _ in range(3):
+        await missed(oracle, 2)
+        await schedules.fire("default", "hourly")
+
+    assert len(await run_ids(oracle)) == 2
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
+async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
+    schedules: PostgresSchedules, stores: Stores, oracle: Oracle, running: bool
+) -> None:
+    """Once that has ended, the next one fires."""
+    await schedules.put(schedule(overlap=Overlap.SKIP))
+    await missed(oracle, 3)
+    await schedules.fire("default", "hourly")
+    [only] = await run_ids(oracle)
+    key = RunKey("default", only)
+    assert (await schedules.get("default", "hourly")).skipped == 2
+    if running:
+        run = await stores.runs.claim(key, "w1")
+        assert run is not None
+        await stores.journal.finish(end_of(run))
+    else:
+        await stores.runs.cancel(key, CANCEL_REQUEST)
+    await oracle.rows("UPDATE schedules SET next_at = now() - interval '5 days'")
+    await oracle.rows("UPDATE schedules SET catch_up = 'one', cron = '*/5 * * * *'")
+    await schedules.fire("default", "hourly")
+
+    assert len(await run_ids(oracle)) == 2
+
+
+async def test_the_last_run_is_cancelled_for_the_next(
+    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
+) -> None:
+    """A queued one is ended at once, a running one is asked to end."""
+    await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING))
+    await missed(oracle, 3)
+    await schedules.fire("default", "hourly")
+
+    found = [await stores.runs.get(RunKey("default", each)) for each in await run_ids(oracle)]
+    statuses = [run.status for run in found if run is not None]
+    assert statuses == [RunStatus.CANCELLED, RunStatus.CANCELLED, RunStatus.QUEUED]
+    assert found[0] is not None
+    assert found[0].cancel_request is not None
+    assert found[0].cancel_request.requested_by == "schedule hourly"
+
+
+async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> None:
+    """Nothing of the firing happens; the schedule says why, and is woken again."""
+    full, free = opened(stores, max_queued=0), opened(stores)
+    await full.put(schedule())
+    await missed(oracle, 2)
+    await oracle.rows("DELETE FROM procrastinate_jobs")
+    await full.fire("default", "hourly")
+
+    assert await run_ids(oracle) == []
+    assert (await full.get("default", "hourly")).last_error == "Too many runs are queued."
+    assert await free.rescue(late_seconds=0) == 1
+    assert await free.rescue(late_seconds=0) == 0
+    await free.fire("default", "hourly")
+    assert len(await run_ids(oracle)) == 2
+    assert (await free.get("default", "hourly")).last_error is None
+
+
+async def test_a_paused_schedule_fires_nothing(
+    schedules: PostgresSchedules, oracle: Oracle
+) -> None:
+    """Nor, once it is resumed, what it would have fired meanwhile."""
+    await schedules.put(schedule())
+    await missed(oracle, 2)
+    paused = await schedules.pause("default", "hourly", paused=True)
+    assert (paused.paused, paused.next_at) == (True, None)
+    await schedules.fire("default", "hourly")
+    resumed = await schedules.pause("default", "hourly", paused=False)
+    await schedules.fire("default", "hourly")
+
+    assert await run_ids(oracle) == []
+    assert resumed.next_at is not None
+    with pytest.raises(ScheduleNotFoundError):
+        await schedules.pause("another", "hourly", paused=True)
+
+
+async def test_a_change_of_the_time_drops_what_was_due(
+    schedules: PostgresSchedules, oracle: Oracle
+) -> None:
+    """A change of anything else does not."""
+    await schedules.put(schedule())
+    await missed(oracle, 2)
+    await schedules.put(schedule(overlap=Overlap.SKIP))
+    assert await oracle.value("SELECT next_at < now() FROM schedules")
+    other = replace(HOURLY, cron="30 * * * *")
+    changed, _ = await schedules.put(schedule(timing=other))
+
+    assert changed.next_at is not None
+    assert (changed.next_at.minute, changed.next_at > datetime.now(UTC)) == (30, True)
+
+
+async def test_a_run_that_begins_later_is_claimed_then(stores: Stores, oracle: Oracle) -> None:
+    """It is queued with a job for that time, and can be cancelled."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+    new = new_run("case-1")
+    new = replace(new, request=replace(new.request, start_at=later))
+    run = (await stores.runs.accept(new, worker_id=None)).run
+
+    assert (run.status, run.request.start_at) == (RunStatus.QUEUED, later)
+    assert await stores.runs.claim(new.key, "w1") is None
+    assert await oracle.value("SELECT scheduled_at FROM procrastinate_jobs") == later
+    await oracle.rows("UPDATE runs SET queued_at = now() - interval '1 second'")
+    assert await stores.runs.claim(new.key, "w1") is not None
+
+    other = replace(new, key=RunKey("default", "case-2"))
+    await stores.runs.accept(other, worker_id=None)
+    cancelled = await stores.runs.cancel(other.key, CANCEL_REQUEST)
+    assert cancelled.status is RunStatus.CANCELLED

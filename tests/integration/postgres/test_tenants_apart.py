@@ -1,0 +1,205 @@
+"""Row-level security: what a transaction for one tenant sees and changes, whatever it asks."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import make_url, text
+
+from app.adapters.postgres.engines import AS_TENANT, transaction
+from app.adapters.postgres.migrating import downgrade, upgrade
+from app.adapters.postgres.tables import metadata, runs
+from tests.support.database import TestServer
+from tests.support.stores import Stores, new_run, open_stores
+
+NOT_FOR_TENANTS = {"api_keys"}
+KEPT_APART = sorted(
+    {table.name for table in metadata.tables.values() if "tenant_id" in table.columns}
+    | {"provider_turns", "quotas", "quota_days", "quota_rates"}  # only statements know these
+)
+OTHERS = "ab"
+
+
+VALUES = {
+    "integer": "1",
+    "bigint": "1",
+    "double precision": "1",
+    "numeric": "1",
+    "boolean": "true",
+    "json": "{}",
+    "jsonb": "{}",
+    "bytea": "x",
+    "ARRAY": "{}",
+    "timestamp with time zone": "2026-01-01T00:00:00Z",
+    "date": "2026-01-01",
+}
+"""What stands in a column that must have a value; texts are the tenant's name."""
+
+
+def rows_of_two_tenants(connection: psycopg.Connection) -> None:
+    """Put a row of each tenant into every table, past the constraints, which are about others."""
+    connection.execute("SET session_replication_role = replica")
+    for table in KEPT_APART:
+        checks = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = %s::regclass"
+        for (name,) in connection.execute(checks, (table,)).fetchall():
+            drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}")
+            connection.execute(drop.format(sql.Identifier(table), sql.Identifier(name)))
+        needed = connection.execute(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
+            " AND table_schema = 'public' AND is_nullable = 'NO' AND column_default IS NULL"
+            " AND is_identity = 'NO'",
+            (table,),
+        ).fetchall()
+        for tenant in OTHERS:
+            insert = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+                sql.Identifier(table),
+                sql.SQL(", ").join(sql.Identifier(name) for name, _ in needed),
+                sql.SQL(", ").join(sql.Literal(VALUES.get(kind, tenant)) for _, kind in needed),
+            )
+            connection.execute(insert)
+
+
+@pytest.fixture
+def as_a(database_url: str) -> Iterator[psycopg.Connection]:
+    """A transaction for tenant a, where both have a row in every table."""
+    with psycopg.connect(database_url) as connection:
+        rows_of_two_tenants(connection)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SET session_replication_role = replica")  # no triggers
+        connection.execute(AS_TENANT, ("a",))
+        yield connection
+        connection.rollback()
+    with psycopg.connect(database_url) as connection:
+        connection.execute("DELETE FROM snapshots")
+
+
+@pytest.mark.parametrize("table", KEPT_APART)
+def test_the_rows_of_others_are_neither_seen_nor_written(
+    table: str, as_a: psycopg.Connection
+) -> None:
+    """By no statement, with or without a condition; the own row is there, so there is something."""
+    named = sql.Identifier(table)
+    if table in NOT_FOR_TENANTS:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            as_a.execute(sql.SQL("SELECT FROM {}").format(named))
+        return
+    seen = as_a.execute(sql.SQL("SELECT tenant_id FROM {}").format(named)).fetchall()
+    changed = as_a.execute(
+        sql.SQL("UPDATE {} SET tenant_id = tenant_id WHERE tenant_id = 'b'").format(named)
+    )
+    gone = as_a.execute(sql.SQL("DELETE FROM {} WHERE tenant_id <> 'a'").format(named))
+    locked = as_a.execute(sql.SQL("SELECT FROM {} WHERE tenant_id = 'b' FOR UPDATE").format(named))
+
+    assert seen == [("a",)]
+    assert (changed.rowcount, gone.rowcount, locked.rowcount) == (0, 0, 0)
+    moved = sql.SQL("UPDATE {} SET tenant_id = 'b'").format(named)
+    added = sql.SQL(
+        "INSERT INTO {0} OVERRIDING SYSTEM VALUE"
+        ' SELECT (jsonb_populate_record(r, \'{{"tenant_id": "b"}}\')).* FROM {0} r'
+    ).format(named)
+    for forged in (moved, added):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), as_a.transaction():
+            as_a.execute(forged)
+
+
+def test_a_view_shows_no_more_than_its_table(as_a: psycopg.Connection) -> None:
+    """It is read with the rights of whoever reads it."""
+    assert as_a.execute("SELECT tenant_id FROM journal").fetchall() == [("a",)]
+
+
+def test_the_role_is_neither_owner_nor_superuser(as_a: psycopg.Connection) -> None:
+    """Either would see everything."""
+    row = as_a.execute(
+        "SELECT rolsuper, rolbypassrls, rolcanlogin, rolcreaterole FROM pg_roles"
+        " WHERE rolname = current_user"
+    ).fetchone()
+    owners = as_a.execute("SELECT DISTINCT tableowner FROM pg_tables WHERE tablename = 'runs'")
+
+    assert row == (False, False, False, False)
+    assert owners.fetchone() != ("caseworker_tenant",)
+
+
+def test_without_a_tenant_nothing_is_seen(as_a: psycopg.Connection) -> None:
+    """A transaction that forgets to say whose it is sees nobody's rows."""
+    as_a.execute("SELECT set_config('caseworker.tenant', '', true)")
+
+    assert as_a.execute("SELECT FROM runs").rowcount == 0
+
+
+def test_every_table_of_tenants_is_forced_to_keep_them_apart(database_url: str) -> None:
+    """Also one that a later revision makes; its migration calls the function again."""
+    with psycopg.connect(database_url) as connection:
+        forced = connection.execute(
+            "SELECT relname FROM pg_class WHERE relrowsecurity AND relforcerowsecurity ORDER BY 1"
+        ).fetchall()
+
+    assert [name for (name,) in forced] == KEPT_APART
+
+
+@pytest.fixture
+async def stores(database_url: str) -> AsyncIterator[Stores]:
+    """What one process holds of the database."""
+    async with open_stores(database_url) as stores:
+        yield stores
+
+
+async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(stores: Stores) -> None:
+    """The second wall stands where the first has a hole."""
+    for tenant in OTHERS:
+        await stores.runs.accept(new_run("same", tenant=tenant), worker_id=None)
+    broken = runs.select()
+
+    async with transaction(stores.engines.work, "a") as connection:
+        seen = {row.tenant_id for row in await connection.execute(broken)}
+    async with transaction(stores.engines.work) as connection:
+        there = {row.tenant_id for row in await connection.execute(broken)}
+        user = await connection.scalar(text("SELECT current_user"))
+
+    assert seen == {"a"}
+    assert there == {"a", "b"}
+    assert user != "caseworker_tenant"  # the switch ends with its transaction
+
+
+@pytest.fixture
+def plain_user(postgres: TestServer) -> Iterator[str]:
+    """The URL of an empty database, as its owner who may not create roles."""
+    with postgres.empty_database() as url, psycopg.connect(url, autocommit=True) as admin:
+        name = make_url(url).database
+        user = sql.Identifier(f"plain_{name}")
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN").format(user))
+        admin.execute(
+            sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(str(name)), user)
+        )
+        admin.execute(sql.SQL("ALTER SCHEMA public OWNER TO {}").format(user))
+        yield make_url(url).set(username=f"plain_{name}").render_as_string(hide_password=False)
+        admin.execute(sql.SQL("REASSIGN OWNED BY {} TO CURRENT_USER").format(user))
+        admin.execute(sql.SQL("DROP OWNED BY {}").format(user))
+        admin.execute(sql.SQL("DROP ROLE {}").format(user))
+
+
+async def test_a_user_who_may_not_use_the_role_does_without_until_it_may(
+    plain_user: str, postgres: TestServer
+) -> None:
+    """As docs/security.md says: a grant, a call of the function, and the wall stands."""
+    upgrade(plain_user)
+    user = make_url(plain_user).username
+    async with open_stores(plain_user) as stores:
+        for tenant in OTHERS:
+            await stores.runs.accept(new_run("same", tenant=tenant), worker_id=None)
+        async with transaction(stores.engines.work, "a") as connection:
+            assert len((await connection.execute(runs.select())).all()) == 2
+        with psycopg.connect(postgres.url_of("postgres"), autocommit=True) as admin:
+            admin.execute("SELECT FROM pg_roles WHERE rolname = 'caseworker_tenant'")
+            admin.execute(
+                sql.SQL("GRANT caseworker_tenant TO {}").format(sql.Identifier(str(user)))
+            )
+        with psycopg.connect(plain_user) as owner:
+            assert owner.execute("SELECT caseworker_keep_tenants_apart()").fetchone() == (True,)
+
+        async with transaction(stores.engines.work, "a") as connection:
+            assert len((await connection.execute(runs.select())).all()) == 1
+        async with transaction(stores.engines.work) as connection:
+            assert len((await connection.execute(runs.select())).all()) == 2
+    downgrade(plain_user, "20261122_2100")
+    upgrade(plain_user)

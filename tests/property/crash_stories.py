@@ -1,0 +1,233 @@
+"""One run of about fifty calls, on processes that die at its writes; all told by a seed.
+
+The run has steps side by side, a map, an agent with an agent as a tool, retries, a fallback, tools
+that must not be called twice, and two approvals. What its models and tools answer follows from what
+they are asked, so that it has one right result, whatever happens to its processes.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+from app.llm.gateway import ModelGateway, Tier
+from app.llm.ports import ModelReply, ModelRequest, TokenUsage, ToolCall
+from app.llm.pricing import TokenPrice, no_list_price
+from app.nodes.agent.execution import Agents
+from app.nodes.agent.node import agent_type
+from app.nodes.approval import approval_type
+from app.nodes.catalog import NodeCatalog
+from app.nodes.subgraph import map_type
+from app.nodes.toolset import tool_type
+from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from app.tools.registry import ToolPolicy, ToolRegistry
+from tests.support.crashing_cluster import CrashingCluster
+from tests.support.crashing_wire import Fault
+from tests.support.limits import retry_policy, tier_model, tool_dispatch
+from tests.support.seeded_loop import SeededLoop
+from tests.support.seeded_loop import run as run_seeded
+
+TOKENS_IN, TOKENS_OUT = 10, 5
+TURNS = {"outer": 6, "inner": 3}
+ITEMS = 12
+
+WORLDS: dict[SeededLoop, CrashingCluster] = {}
+"""The cluster of the story that is told by a loop."""
+
+
+def world() -> CrashingCluster:
+    """Return the cluster of the running story."""
+    loop: Any = asyncio.get_running_loop()
+    return WORLDS[loop]
+
+
+class OutsideTool:
+    """A tool whose calls reach the outside."""
+
+    def __init__(self, name: str, *, idempotent: bool = True, fails: str = "") -> None:
+        self.spec = ToolSpec(
+            name=name,
+            description="Works outside.",
+            parameters={
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"about": {"type": "string"}},
+                "required": ["about"],
+            },
+            external=True,
+            idempotent=idempotent,
+            transient=frozenset({"busy"}),
+            requires_approval=name == "sends",
+        )
+        self._fails = fails
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Answer as the arguments say; the first call of what is busy fails."""
+        place: Any = context.artifacts
+        cluster, call_key = world(), place.call_key
+        first = all(each.call_key != call_key for each in cluster.arrivals)
+        cluster.arrived(call_key, self.spec.name)
+        about = args["about"]
+        await asyncio.sleep(_seconds(about))
+        if self._fails == "always" or (self._fails == "first" and first and about[-1] in "05"):
+            code = "broken" if self._fails == "always" else "busy"
+            return failure(f"{about} failed.", code)
+        return {"about": about, "items": list(range(ITEMS)) if about == "first" else []}
+
+
+class ScriptedModel:
+    """A provider that answers as the path of the call says."""
+
+    name, external = "scripted", True
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        """Answer one turn of an agent."""
+        assert request.origin is not None
+        call = request.origin.call
+        world().arrived(call, "model")
+        await asyncio.sleep(_seconds(call))
+        turn = int(call.rsplit("/", 1)[1])
+        inner = call.count("turn") > 1
+        calls = _wanted(call, turn, inner) if turn < TURNS["inner" if inner else "outer"] else ()
+        usage = TokenUsage(tokens_in=TOKENS_IN, tokens_out=TOKENS_OUT)
+        return ModelReply(text=f"said {call}", model="m", usage=usage, tool_calls=calls)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+def _wanted(call: str, turn: int, inner: bool) -> tuple[ToolCall, ...]:
+    wanted = [("reads", {"about": f"{call} a"}), ("reads", {"about": f"{call} b"})]
+    if not inner and turn == 2:
+        wanted.append(("inner", {"input": "Go."}))
+    if not inner and turn == 4:
+        wanted = [("sends", {"about": "sent"}), ("reads", {"about": f"{call} a"})]
+    return tuple(
+        ToolCall(id=f"c{number}", name=name, arguments=json.dumps(args))
+        for number, (name, args) in enumerate(wanted)
+    )
+
+
+def _seconds(about: str) -> float:
+    return random.Random(about).choice([0.0, 0.0, 0.01, 0.2])
+
+
+def _step(name: str, tool: str, about: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "type": "tool", "data": {"tool": tool, "args": {"about": about}}, **more}
+
+
+def _edge(source: str, target: str, handle: str = "default") -> dict[str, Any]:
+    return {
+        "source": source,
+        "source_handle": handle,
+        "target": target,
+        "data": {"channel": "flow"},
+    }
+
+
+def graph() -> dict[str, Any]:
+    """Return the graph of the run."""
+    inner = {"name": "inner", "prompt": {}, "tools": ["reads"], "model": {"stream": False}}
+    agent = {
+        "name": "outer",
+        "prompt": {"system": "Work."},
+        "tools": ["reads", "sends", {"agent": inner}],
+        "model": {"stream": False},
+    }
+    item = {"type": "tool", "data": {"tool": "busy", "args": {"about": "item ${index}"}}}
+    instead = {"type": "tool", "data": {"tool": "reads", "args": {"about": "instead"}}}
+    policy = {
+        "retry_count": 1,
+        "retry_delay_ms": 50,
+        "on_error": "fallback",
+        "fallback": instead,
+    }
+    asks = {"message": "May it pay?", "arguments": {"amount": 5}, "timeout_seconds": 9000}
+    over = {"over": "default.items", "max_parallel": 3, "step": item}
+    return {
+        "max_parallel": 4,
+        "steps": [
+            _step("first", "reads", "first"),
+            {"id": "items", "type": "map", "data": over},
+            {"id": "lead", "type": "agent", "data": {"agent": agent, "input": "Go."}},
+            _step("shaky", "breaks", "shaky", policy=policy),
+            {"id": "agree", "type": "approval", "data": asks},
+            _step("pay", "pays", "paid"),
+            _step("last", "reads", "last"),
+        ],
+        "edges": [
+            _edge("first", "items"),
+            _edge("first", "shaky"),
+            _edge("first", "agree"),
+            _edge("agree", "pay", "approved"),
+            _edge("pay", "last"),
+            _edge("pay", "last", "error"),
+            _edge("items", "last"),
+            _edge("shaky", "last"),
+        ],
+    }
+
+
+@cache
+def _prepared() -> Any:
+    """Return the graph ready to be executed; its nodes find the story by its loop."""
+    tools = ToolRegistry(
+        [
+            OutsideTool("reads"),
+            OutsideTool("busy", fails="first"),
+            OutsideTool("breaks", fails="always"),
+            OutsideTool("sends", idempotent=False),
+            OutsideTool("pays", idempotent=False),
+        ]
+    )
+    dispatch = tool_dispatch(tools, ToolPolicy(), retry_policy(base_seconds=0.05))
+    agents = Agents(dispatch, timezone="UTC", wrap_up_reserve=1)
+    types = [
+        agent_type(agents, ("reads", "sends")),
+        approval_type(),
+        map_type(),
+        tool_type(dispatch, timezone="UTC"),
+    ]
+    return NodeCatalog(types).prepare(graph(), graph_id="r0")
+
+
+@cache
+def _services() -> Mapping[type, Any]:
+    price = TokenPrice(usd_per_million_in=Decimal(1), usd_per_million_out=Decimal(2))
+    model = tier_model(provider=ScriptedModel(), model="m", price=price)
+    retry = retry_policy(max_retries=0)
+    return {ModelGateway: ModelGateway(dict.fromkeys(Tier, model), no_list_price, retry)}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A story that was told to its end."""
+
+    cluster: CrashingCluster
+    leftover: Sequence[str]
+
+
+def told(seed: int, faults: Mapping[int, Fault], **variant: Any) -> Told:
+    """Play the run under a seed, with faults at some of its writes."""
+
+    async def main() -> CrashingCluster:
+        cluster = CrashingCluster(
+            seed,
+            faults,
+            request={"graph": {}, "inputs": {}},
+            prepared=_prepared(),
+            services=_services(),
+            **variant,
+        )
+        WORLDS[cluster.loop] = cluster
+        try:
+            return await cluster.play()
+        finally:
+            del WORLDS[cluster.loop]
+
+    story = run_seeded(main, seed)
+    return Told(story.result, story.leftover)

@@ -1,0 +1,86 @@
+"""Approvals in every order of decisions, cancels, time limits and losses, told by a seed."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from app.engine.approvals import Asked, Decision, Verdict
+from app.runs.approvals import Approval, Deciding
+from app.runs.run import Run, RunKey, RunStatus
+from tests.property.approval_stories import KEY, played, problems
+from tests.support.memory_approvals import MemoryApprovals
+
+SEEDS = 600
+SHARDS = 4
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+@pytest.mark.req("004/cancel-early")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_nothing_is_called_before_its_approval_and_one_decision_wins(shard: int) -> None:
+    """Whatever is decided, cancelled, late or lost, in whatever order."""
+    for seed in range(shard, SEEDS, SHARDS):
+        found = list(problems(*played(seed)))
+        assert found == [], f"seed {seed}: {found}"
+
+
+def test_the_stories_of_approvals_are_not_vacuous() -> None:
+    """Runs wait and go on, end in every way, and lose their processes while they do."""
+    seen = Counter[str]()
+    for seed in range(150):
+        cluster, _ = played(seed)
+        row = cluster.database.rows[KEY]
+        seen.update(str(status) for status in row.history)
+        seen.update(str(e.decision.verdict) for e in row.approvals.values() if e.decision)
+        seen["lost"] += bool(cluster.diary.of(KEY, "lost"))
+        seen["called"] += bool(cluster.diary.of(KEY, "call"))
+        waited = RunStatus.WAITING in row.history
+        cancelled = row.history[-2:] == [RunStatus.WAITING, RunStatus.CANCELLED]
+        seen["waited and ended"] += waited and row.history[-1] is RunStatus.COMPLETED
+        seen["cancelled while it waited"] += cancelled
+
+    wanted = (*map(str, Verdict), "lost", "called", "waited and ended", "cancelled while it waited")
+    assert all(seen[each] >= 5 for each in wanted), seen
+
+
+class ChangeableApprovals(MemoryApprovals):
+    """Lets the last decision win."""
+
+    async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
+        row = self._runs.rows[key]
+        asked = row.approvals[deciding.approval_id]
+        row.approvals[deciding.approval_id] = replace(asked, decision=None)
+        return await super().decide(key, deciding)
+
+
+class EagerApprovals(MemoryApprovals):
+    """Takes a question for its answer."""
+
+    async def ask(self, run: Run, asked: Asked) -> Approval | None:
+        approval = await super().ask(run, asked)
+        if approval is None or approval.decision is not None:
+            return approval
+        at = approval.requested_at
+        return replace(approval, decision=Decision(verdict=Verdict.APPROVED, at=at))
+
+
+@pytest.mark.parametrize(
+    ("variant", "broken"),
+    [
+        ({"approvals_type": ChangeableApprovals}, "somebody was told"),
+        ({"approvals_type": EagerApprovals}, "was called without an approval"),
+    ],
+    ids=["the last decision wins", "nobody waits"],
+)
+def test_the_oracle_sees_broken_approvals(variant: Mapping[str, type], broken: str) -> None:
+    """Each promise is broken on purpose once."""
+    found = (each for seed in range(60) for each in problems(*played(seed, **variant)))
+    assert any(broken in each for each in found)

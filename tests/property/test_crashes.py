@@ -1,0 +1,209 @@
+"""A crash at every write: whatever dies, freezes or is lost, a run loses and doubles nothing.
+
+One run of about fifty calls is told again and again; see ``crash_stories`` for what it does and
+``crashing_cluster`` for what may happen at a write. First every fault strikes at every write, then
+up to three faults strike wherever a seed says. ``CRASH_SEEDS`` is how many seeds there are, and
+``CRASH_SEED=n`` tells the story of one of them alone.
+"""
+
+import os
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import structlog
+
+from app.engine.calls import Calls
+from app.runs.journal import RunJournal
+from app.runs.ports import JournalWrite, Permission
+from app.runs.run import RunKey, RunStatus
+from app.tools.dispatch import ToolDispatch
+from tests.property.crash_oracle import problems, unknown_outcomes
+from tests.property.crash_stories import Told, told
+from tests.support.crashing_cluster import CrashingCluster
+from tests.support.crashing_wire import DEADLY, KEY, Fault, Wire
+from tests.support.memory_rows import Row
+from tests.support.memory_runs import MemoryRuns
+
+SEEDS = int(os.environ.get("CRASH_SEEDS", "500"))
+"""Beside those of :func:`test_every_fault_at_every_write`, which come to some 500."""
+FIRST = int(os.environ.get("CRASH_FIRST", "0"))
+SHARDS = 8
+WRITES = 80
+"""About as many writes as the run has; a fault behind the last one does not strike."""
+ALONE = os.environ.get("CRASH_SEED")
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[Any]]:
+    """Thousands of runs have thousands of lines to log; nobody reads them."""
+    with structlog.testing.capture_logs() as lines:
+        yield lines
+
+
+@cache
+def peaceful(seed: int = 0) -> Told:
+    """The run as it is when nothing happens."""
+    story = told(seed, {})
+    assert problems(story, story) == []
+    return story
+
+
+def faults_of(seed: int) -> Mapping[int, Fault]:
+    """Draw at which writes something happens, and what."""
+    chance = random.Random(f"crashes {seed}")
+    count = chance.choice([1, 2, 2, 3])
+    return {chance.randrange(WRITES): chance.choice(list(Fault)) for _ in range(count)}
+
+
+def crashed(seed: int, **variant: Any) -> Told:
+    """Tell the story of a seed; an error that it raises names the seed."""
+    return told(seed, faults_of(seed), **variant)
+
+
+def require_sound(story: Told, about: str) -> None:
+    found = problems(story, peaceful())
+    assert found == [], f"{about}: {story.cluster.struck}: {found}"
+
+
+@pytest.mark.req("003/resume")
+@pytest.mark.skipif(ALONE is not None, reason="one seed was asked for")
+@pytest.mark.parametrize("fault", list(Fault))
+def test_every_fault_at_every_write(fault: Fault) -> None:
+    """Each write of the run is struck once by each fault, and the run comes to the same end."""
+    for write, kind in enumerate(peaceful().cluster.writes):
+        story = told(0, {write: fault})
+        assert story.cluster.struck == [(write, kind, fault)]
+        require_sound(story, f"write {write}")
+
+
+@pytest.mark.req("003/resume")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_several_faults_at_any_writes(shard: int, logged: list[Any]) -> None:
+    """Up to three of them, in any order of events: the seed says which."""
+    seeds = range(FIRST + shard, FIRST + SEEDS, SHARDS)
+    for seed in seeds if ALONE is None else [int(ALONE)][shard:]:
+        require_sound(crashed(seed), f"CRASH_SEED={seed}")
+        logged.clear()
+
+
+def test_the_crashes_are_not_vacuous() -> None:
+    """Processes die at every kind of write, runs are resumed and calls replayed."""
+    seen, writes = Counter[str](), Counter[str]()
+    for seed in range(160):
+        cluster = crashed(seed).cluster
+        row = cluster.database.rows[KEY]
+        for _, kind, fault in cluster.struck:
+            seen[fault] += 1
+            writes[kind] += fault in DEADLY
+        seen["resumed"] += any(event.type == "run.resumed" for event in row.events.values())
+        seen["waited"] += RunStatus.WAITING in row.history
+        seen["replayed"] += _replays(cluster)
+        seen["outcome unknown"] += unknown_outcomes(cluster)
+        seen["estimated"] += bool((cluster.run.usage or {})["tokens_estimated"])
+        seen["lost twice"] += cluster.losses > 1
+
+    assert all(seen[fault] >= 20 for fault in Fault), seen
+    assert all(seen[kind] >= 20 for kind in ("resumed", "waited", "estimated", "lost twice")), seen
+    assert seen["replayed"] > 1000, seen
+    assert seen["outcome unknown"] >= 1, seen
+    assert {"accept", "write", "ask", "decide"} <= writes.keys(), writes
+    assert {*peaceful(1).cluster.writes} >= {"accept", "claim", "release", "finish", "beat"}
+
+
+def _replays(cluster: CrashingCluster) -> int:
+    """Return how many results were known already when their run was claimed again."""
+    claims = [step for fence, step in cluster.claimed_at.items() if fence > 1]
+    last = max(claims, default=0)
+    return sum(step < last for step in cluster.known_at.values())
+
+
+class ForgetfulWire(Wire):
+    """Lets calls go on without storing what they brought."""
+
+    async def write(self, write: JournalWrite) -> Permission:
+        return await super().write(replace(write, calls=()))
+
+
+class UnfencedDatabase(MemoryRuns):
+    """Lets a worker write that has lost its run."""
+
+    def _owned(self, key: RunKey, fence: int) -> Row | None:
+        row = self.rows.get(key)
+        return super()._owned(key, row.run.fence if row and row.run else fence)
+
+
+def _makes_calls_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Calls, "_earlier_try_of", lambda calls, call: None)
+
+
+def _asks_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("app.engine.approvals._hash_of", lambda value: secrets.token_hex(32))
+
+
+def _repeats_everything(patch: pytest.MonkeyPatch) -> None:
+    described = ToolDispatch._call
+
+    def repeatable(*about: Any) -> Any:
+        return replace(described(*about), repeatable=True)
+
+    patch.setattr(ToolDispatch, "_call", repeatable)
+
+
+def _has_no_barrier(patch: pytest.MonkeyPatch) -> None:
+    async def passed(journal: RunJournal, *, external: bool) -> None:
+        """Let every call pass."""
+
+    patch.setattr(RunJournal, "barrier", passed)
+
+
+def _forgets_what_was_spent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("app.runs.execution.spent_before", lambda earlier: {})
+
+
+@pytest.mark.parametrize(
+    ("variant", "broken"),
+    [
+        ({"wire_type": ForgetfulWire}, "is not journaled"),
+        ({"database_type": UnfencedDatabase}, "is not journaled"),
+    ],
+    ids=["results are not recorded", "no fences"],
+)
+def test_the_oracle_sees_a_broken_store(variant: Mapping[str, Any], broken: str) -> None:
+    """Each promise is broken on purpose once."""
+    assert any(broken in problem for problem in _found_with(variant))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "broken"),
+    [
+        (_makes_calls_again, "was made again"),
+        (_asks_anew, "it asked"),
+        (_repeats_everything, "was made 2 times"),
+        (_has_no_barrier, "is not journaled"),
+        (_forgets_what_was_spent, "it is charged"),
+    ],
+)
+def test_the_oracle_sees_a_broken_service(
+    breaks: Callable[[pytest.MonkeyPatch], None], broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each promise is broken on purpose once."""
+    right = peaceful()
+    breaks(monkeypatch)
+    assert any(broken in problem for problem in _found_with({}, right))
+
+
+def _found_with(variant: Mapping[str, Any], right: Told | None = None) -> Iterator[str]:
+    """Yield what is found in the first stories; one that breaks altogether says so."""
+    for seed in range(60):
+        try:
+            story = crashed(seed, **variant)
+        except AssertionError as error:  # the database has refused something
+            yield str(error)
+        else:
+            yield from problems(story, right or peaceful())

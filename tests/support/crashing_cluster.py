@@ -1,0 +1,369 @@
+"""Processes of the service that die, freeze or lose answers at any of their writes.
+
+The run service, the executor, the approvals, the journal and the heartbeat are the real ones, over
+one database in memory and on virtual time. Between each process and the database stands its wire,
+see ``crashing_wire``. A process that dies stops at once: whatever its tasks do while they are taken
+down reaches neither the database nor the outside, and another process takes its place.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from app.control.budget import Budget
+from app.engine.approvals import Verdict
+from app.engine.prepared import PreparedGraph
+from app.engine.supervision import Supervisor
+from app.runs.approvals import Deciding, RunApprovals
+from app.runs.errors import ApprovalDecidedError, StoreUnavailableError
+from app.runs.executor import RunExecutor
+from app.runs.heartbeat import Heartbeat, Loops
+from app.runs.run import (
+    CallRecord,
+    NewRun,
+    Run,
+    RunKey,
+    RunKind,
+    RunRequest,
+    RunStatus,
+)
+from app.runs.service import RunService
+from tests.support.crashing_wire import (
+    AGAIN_SECONDS,
+    FENCE,
+    KEY,
+    OWNER,
+    ApprovalWire,
+    Arrival,
+    CallPlace,
+    ConnectionLostError,
+    Fault,
+    Wire,
+)
+from tests.support.limits import executor_limits
+from tests.support.memory_approvals import MemoryApprovals
+from tests.support.memory_runs import MemoryRuns
+from tests.support.seeded_loop import SeededLoop
+
+T = TypeVar("T")
+
+_KEEPER: Any = SimpleNamespace(sink_of=CallPlace)
+"""Of files that nobody keeps."""
+
+EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
+HEARTBEAT_SECONDS = 2.0
+LOOK_SECONDS = 0.25
+"""How often processes look for queued runs, and clients at what has become of theirs."""
+MOST_LOSSES = 9
+"""More than a story has: no run of it may fail as lost."""
+
+
+class CrashingProcess:
+    """A process that executes runs until it dies."""
+
+    def __init__(self, name: str, cluster: "CrashingCluster") -> None:
+        self.name, self.cluster = name, cluster
+        self.dead = self.closed = False
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._context = copy_context()
+        self._context.run(OWNER.set, self)
+        self.wire: Any = cluster.wire_type(self)
+        approvals: Any = ApprovalWire(self.wire)
+        self.executor = RunExecutor(
+            worker_id=name,
+            store=self.wire,
+            journals=self.wire,
+            catalog=cluster.catalog,
+            supervisor=Supervisor(grace_seconds=0.5),
+            services=cluster.services,
+            artifacts=lambda run, token: _KEEPER,
+            approvals=approvals,
+            limits=executor_limits(max_runs=1, max_attempts=MOST_LOSSES),
+            clock=cluster.loop.time,
+        )
+        self.service = RunService(self.wire, self.executor)
+        self.desk = RunApprovals(approvals)
+        self.heartbeat = Heartbeat(
+            workers=self.wire,
+            store=self.wire,
+            executor=self.executor,
+            interval_seconds=HEARTBEAT_SECONDS,
+            drain_seconds=60.0,
+        )
+        self._loops = Loops()
+        self._context.run(self._loops.keep, "heartbeat", self.heartbeat.run)
+        self._context.run(self._loops.keep, "queue", self._take_runs)
+
+    async def asked(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let the process answer a client.
+
+        Raises:
+            ConnectionLostError: it died before it did.
+        """
+        task = self.cluster.loop.create_task(work, context=self._context.copy())
+        await asyncio.wait({task})
+        if task.cancelled() or self.dead:
+            raise ConnectionLostError
+        return task.result()
+
+    def require_life(self) -> None:
+        """Let nothing pass that a dead process does.
+
+        Raises:
+            asyncio.CancelledError: it is dead.
+        """
+        if self.dead:
+            raise asyncio.CancelledError
+
+    def die(self) -> None:
+        """Stop at once."""
+        self.dead = self.closed = True
+        for task in sorted(self.tasks, key=hash):
+            task.cancel()
+        self.cluster.died(self)
+
+    async def close(self) -> None:
+        """Give up what is executed, and end."""
+        if not self.closed:
+            self.closed = True
+            await self.executor.drain(0)
+            await self._loops.stop()
+            self.cluster.died(self)
+
+    async def _take_runs(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self.cluster.is_queued and self.executor.reserve():
+                await self._take()
+
+    async def _take(self) -> None:
+        permitted_at = self.cluster.loop.time()
+        try:
+            run = await self.wire.claim(KEY, self.name)
+        except StoreUnavailableError:
+            return
+        finally:
+            self.executor.unreserve()
+        if run is not None:
+            FENCE.set(run.fence)
+            self.executor.start(run, permitted_at=permitted_at)
+
+
+@dataclass
+class CrashingCluster:
+    """A database, the processes on it, one run, and whoever asked for it and decides for it."""
+
+    seed: int
+    faults: Mapping[int, Fault]
+    """What happens at which write, counted over the whole cluster from 0."""
+    request: Mapping[str, Any]
+    prepared: PreparedGraph
+    services: Mapping[type, Any]
+    wire_type: type[Wire] = Wire
+    database_type: type[MemoryRuns] = MemoryRuns
+    writes: list[str] = field(default_factory=list)
+    """The kind of every write."""
+    struck: list[tuple[int, str, Fault]] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    known_at: dict[str, int] = field(default_factory=dict)
+    """The step of the loop at which the result of a call was first stored, by key."""
+    fence_of: dict[str, int] = field(default_factory=dict)
+    """The fence under which a CallNode was first stored."""
+    claimed_at: dict[int, int] = field(default_factory=dict)
+    """The step of the loop at which a fence was first used."""
+    given_back: int = 0
+    """How often the run was given back without an attempt counting."""
+    losses: int = 0
+    """How often it was taken from a process, or given back as one that counts."""
+    begun: int = 0
+    """How many processes there were."""
+
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SeededLoop)
+        self.loop = loop
+        self.chance = Random(f"cluster {self.seed}")
+        self.hesitation = self.chance.choice([0.0, 0.5, 0.9])
+        """How often people look at a question and put it off."""
+        clock = loop.time
+        self.database = self.database_type(now=lambda: EPOCH + timedelta(seconds=clock()))
+        self.approvals = MemoryApprovals(self.database)
+        self.catalog: Any = SimpleNamespace(prepare=lambda graph, graph_id: self.prepared)
+        self._later: set[asyncio.Task[Any]] = set()
+        self.processes: list[CrashingProcess] = []
+        make = loop.get_task_factory()
+        assert make is not None
+
+        def owned(loop: Any, coroutine: Any, **options: Any) -> Any:
+            task: Any = make(loop, coroutine, **options)
+            context = options.get("context")
+            owner = OWNER.get() if context is None else context.get(OWNER)
+            if owner is not None:
+                owner.tasks.add(task)
+                if owner.dead:
+                    task.cancel()
+            return task
+
+        loop.set_task_factory(owned)
+
+    @property
+    def run(self) -> Run:
+        """The run as it is stored."""
+        run = self.database.rows[KEY].run
+        assert run is not None
+        return run
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the run waits for a process."""
+        row = self.database.rows.get(KEY)
+        return row is not None and row.run is not None and row.run.status is RunStatus.QUEUED
+
+    def strike(self, kind: str) -> Fault | None:
+        """Count a write; return what happens at it."""
+        number = len(self.writes)
+        self.writes.append(kind)
+        fault = self.faults.get(number)
+        if fault is not None:
+            self.struck.append((number, kind, fault))
+        return fault
+
+    async def claimed(self, key: RunKey | None, worker_id: str) -> Run | None:
+        """Claim the run, and note when."""
+        run = await self.database.claim(key, worker_id)
+        if run is not None:
+            self.claimed_at[run.fence] = self.loop.steps
+        return run
+
+    async def journal(self, write: Any, store: Callable[[Any], Awaitable[T]]) -> T:
+        """Store what an owner writes, and note what is known from then on."""
+        try:
+            return await store(write)
+        finally:  # a process that dies loses the answer, not what was stored
+            run, stored = self.run, self.database.rows[KEY].calls
+            for record in write.calls:
+                if record.node_id in stored and run.fence == write.fence:
+                    self.fence_of.setdefault(record.node_id, write.fence)
+            self.recorded(write.calls)
+
+    def recorded(self, calls: Sequence[CallRecord]) -> None:
+        """Note the results that are stored by now."""
+        stored = self.database.rows[KEY].calls
+        for record in calls:
+            known = stored.get(record.node_id)
+            if known is not None and known.outcome in ("result", "failure") and known.call_key:
+                self.known_at.setdefault(known.call_key, self.loop.steps)
+
+    def arrived(self, call_key: str, name: str) -> None:
+        """Note an attempt that reaches the outside; those of the dead do not."""
+        owner = OWNER.get()
+        assert owner is not None
+        owner.require_life()
+        self.arrivals.append(Arrival(call_key, FENCE.get(), self.loop.steps, name))
+
+    def happen_later(self, seconds: float, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Do something outside of all processes."""
+
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            await work()
+
+        context = copy_context()
+        context.run(OWNER.set, None)
+        task = self.loop.create_task(later(), context=context)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def lose(self, name: str) -> None:
+        """Put the run of a process that counts as dead back into the queue."""
+        self.losses += len(self.database.lose(name))
+
+    def take_away_from(self, name: str) -> None:
+        """Have others find a process dead that is not."""
+
+        async def found() -> None:
+            self.lose(name)
+
+        self.happen_later(self.chance.choice([0.0, 0.4, 2.0]), found)
+
+    def died(self, process: CrashingProcess) -> None:
+        """Find the runs of a process that is gone after a while, and begin another one."""
+
+        async def replaced() -> None:
+            self.lose(process.name)
+            if process in self.processes:  # it may have died while it gave up its runs
+                self.processes.remove(process)
+                self._begin()
+
+        self.happen_later(self.chance.choice([0.0, 1.0, 3.5]), replaced)
+
+    async def play(self) -> "CrashingCluster":
+        """Post the run, decide what it asks, and see it end."""
+        self.processes = []
+        for _ in range(2):
+            self._begin()
+        await self._post()
+        for _ in range(800):
+            if self.run.finished:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+            self.approvals.wake_due()
+            await self._decide()
+        for _ in range(40):
+            if not any(each.executor.active for each in self.processes):
+                break
+            await asyncio.sleep(1)
+        await self._end()
+        return self
+
+    def _begin(self) -> None:
+        self.begun += 1
+        self.processes.append(CrashingProcess(f"p{self.begun}", self))
+
+    async def _end(self) -> None:
+        self.faults = {}
+        while self._later:
+            await asyncio.wait(self._later)
+        for process in self.processes:
+            process.die()
+        for task in list(self._later):
+            task.cancel()
+        await asyncio.sleep(30)
+
+    async def _post(self) -> None:
+        new = NewRun(
+            key=KEY,
+            request=RunRequest(kind=RunKind.GRAPH, budget=Budget(), **self.request),
+            request_hash="h",
+            prepared=self.prepared,
+        )
+        while True:
+            process = next((each for each in self.processes if not each.closed), None)
+            if process is not None:
+                try:
+                    await process.asked(process.service.accept(new))
+                except (ConnectionLostError, StoreUnavailableError):
+                    pass
+                else:
+                    return
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _decide(self) -> None:
+        """Approve what is open, as a client who asks again when there is no answer."""
+        asked = self.database.rows[KEY].approvals.values()
+        waiting = [each for each in asked if each.decision is None]
+        process = next((each for each in self.processes if not each.closed), None)
+        if not waiting or process is None or self.chance.random() < self.hesitation:
+            return
+        deciding = Deciding(
+            approval_id=waiting[0].approval_id, verdict=Verdict.APPROVED, by="somebody"
+        )
+        try:
+            await process.asked(process.desk.decide(KEY, deciding))
+        except (ConnectionLostError, StoreUnavailableError, ApprovalDecidedError):
+            return

@@ -1,0 +1,220 @@
+"""The wire between a process and the database, at which every write may be struck by a fault.
+
+What a process sends passes here, in the order of the whole cluster. A process that dies at a write
+gets no answer any more, and whatever it does while it is taken down goes nowhere.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from app.engine.approvals import Asked, Decision
+from app.runs.approvals import Approval, Deciding
+from app.runs.errors import StoreUnavailableError
+from app.runs.ports import (
+    Accepted,
+    Beat,
+    FinishResult,
+    JournalWrite,
+    LateResult,
+    Permission,
+)
+from app.runs.run import (
+    CallRecord,
+    FinishRun,
+    NewRun,
+    Run,
+    RunKey,
+)
+
+T = TypeVar("T")
+
+KEY = RunKey("t", "r0")
+AGAIN_SECONDS = 0.3
+"""After how long a connection writes again what it got no answer to."""
+
+
+class Fault(StrEnum):
+    """What happens at a write."""
+
+    BEFORE = "before"
+    """The process dies, and nothing is written."""
+    AFTER = "after"
+    """It is written, and the process dies before it knows."""
+    LATE = "late"
+    """The process dies, and what it had sent is executed seconds later."""
+    UNANSWERED = "unanswered"
+    """It is written, and the connection is lost before the answer comes."""
+    FAILED = "failed"
+    """The database is away, and back soon."""
+    FROZEN = "frozen"
+    """The write stands still, its process counts as dead meanwhile, and then it goes on."""
+    DRAINED = "drained"
+    """The process is asked to end and gives up what it does."""
+
+
+DEADLY = frozenset({Fault.BEFORE, Fault.AFTER, Fault.LATE})
+
+OWNER: ContextVar["Sender | None"] = ContextVar("process", default=None)
+"""The process that a task belongs to."""
+FENCE: ContextVar[int] = ContextVar("fence", default=1)
+"""The fence under which a task executes the run."""
+
+
+class ConnectionLostError(Exception):
+    """The process that a client had asked is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An attempt of a call that has reached the outside."""
+
+    call_key: str
+    fence: int
+    step: int
+    """Of the event loop."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """In place of a sink of files: tells a tool which call of the run it is."""
+
+    call_key: str
+    saved: tuple[()] = ()
+
+
+class Sender(Protocol):
+    """A process, as its wire sees it."""
+
+    name: str
+    cluster: Any
+    tasks: set[asyncio.Task[Any]]
+    dead: bool
+
+    def require_life(self) -> None: ...
+
+    def die(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Wire:
+    """What a process writes through, and reads through: every store that it knows."""
+
+    def __init__(self, process: "Sender") -> None:
+        self._process = process
+        self._cluster = process.cluster
+        self._database = process.cluster.database
+        self._approvals = process.cluster.approvals
+        self._turn = asyncio.Lock()
+        """The hot writes of a process share a connection."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
+        return await self._pass("accept", lambda: self._database.accept(new, worker_id=worker_id))
+
+    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+        return await self._pass("claim", lambda: self._cluster.claimed(key, worker_id))
+
+    async def write(self, write: JournalWrite) -> Permission:
+        statement = partial(self._cluster.journal, write, self._database.write)
+        async with self._turn:
+            permission: Permission = await self._pass("write", statement, again=True)
+        return replace(permission, answered_at=self._cluster.loop.time())
+
+    async def finish(self, finish: FinishRun) -> FinishResult:
+        statement = partial(self._cluster.journal, finish, self._database.finish)
+        async with self._turn:
+            return await self._pass("finish", statement, again=True)
+
+    async def release(
+        self, run: Run, *, calls: Sequence[CallRecord], counted: bool, **how: Any
+    ) -> None:
+        async def released() -> None:
+            cluster = self._cluster
+            before = cluster.run
+            try:
+                await self._database.release(run, calls=calls, counted=counted, **how)
+            finally:
+                now = cluster.run
+                cluster.recorded(calls)
+                if now.fence == before.fence:
+                    cluster.given_back += now.attempts < before.attempts
+                    cluster.losses += counted
+
+        await self._pass("release", released)
+
+    async def late(self, result: LateResult) -> None:
+        await self._pass("late result", lambda: self._database.late(result))
+
+    async def beat(self, worker_id: str) -> Beat:
+        return await self._pass("beat", lambda: self._database.beat(worker_id))
+
+    async def ask(self, run: Run, asked: Asked) -> Approval | None:
+        return await self._pass("ask", lambda: self._approvals.ask(run, asked))
+
+    async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
+        return await self._pass("decide", lambda: self._approvals.decide(key, deciding))
+
+    async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
+        return await self._read(lambda: self._approvals.decisions(key, approval_ids))
+
+    async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
+        return await self._read(lambda: self._approvals.of_run(key))
+
+    async def approval(self, approval_id: str) -> Approval | None:
+        return await self._read(lambda: self._approvals.get(KEY, approval_id))
+
+    async def _read(self, statement: Callable[[], Awaitable[T]]) -> T:
+        self._process.require_life()
+        return await statement()
+
+    async def _pass(
+        self, kind: str, statement: Callable[[], Coroutine[Any, Any, T]], *, again: bool = False
+    ) -> T:
+        """Execute a statement; ``again`` if its connection repeats what was not answered."""
+        self._process.require_life()
+        cluster = self._cluster
+        fault = cluster.strike(kind)
+        if fault is None:
+            return await statement()
+        if fault in DEADLY:
+            if fault is Fault.AFTER:
+                await statement()
+            elif fault is Fault.LATE:
+                cluster.happen_later(cluster.chance.choice([0.0, 0.5, 3.0, 8.0]), statement)
+            self._process.die()
+            await cluster.loop.create_future()
+        elif fault is Fault.DRAINED:
+            cluster.happen_later(0.0, self._process.close)
+        elif fault is Fault.FROZEN:
+            cluster.take_away_from(self._process.name)
+            await asyncio.sleep(cluster.chance.choice([0.5, 2.5, 6.0]))
+        else:
+            if fault is Fault.UNANSWERED:
+                await statement()
+            await asyncio.sleep(AGAIN_SECONDS)
+            if not again:
+                raise StoreUnavailableError
+        self._process.require_life()
+        return await statement()
+
+
+class ApprovalWire:
+    """The same wire as the approval store, whose ``get`` is another one than that of the runs."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
+
+    async def get(self, key: RunKey, approval_id: str) -> Approval | None:
+        return await self._wire.approval(approval_id)

@@ -1,0 +1,39 @@
+"""Which queued run is next, in memory."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+
+from app.runs.run import Run, RunKey, RunStatus
+from tests.support.memory_rows import Row
+
+
+def next_row(rows: Mapping[RunKey, Row], now: datetime) -> Row | None:
+    """Return the queued run of the tenant with the fewest running that is next."""
+    runs = [row.run for row in rows.values() if row.run is not None]
+    running = Counter(run.key.tenant for run in runs if run.status is RunStatus.RUNNING)
+    ready = [
+        (running[run.key.tenant], -run.queueing.priority, number)
+        for number, run in enumerate(runs)
+        if run.status is RunStatus.QUEUED
+        and not waits_for_its_key(rows, run)
+        and (rows[run.key].not_before or now) <= now
+    ]
+    return rows[runs[min(ready)[2]].key] if ready else None
+
+
+def waits_for_its_key(rows: Mapping[RunKey, Row], run: Run) -> bool:
+    """Return whether as many runs as may be are under way under the concurrency key of a run."""
+    queueing = run.queueing
+    if queueing.concurrency_key is None or run.started_at is not None:
+        return False
+    holders = [
+        other
+        for row in rows.values()
+        if (other := row.run) is not None
+        and other.key.tenant == run.key.tenant
+        and other.queueing.concurrency_key == queueing.concurrency_key
+        and other.started_at is not None
+        and not other.finished
+    ]
+    return len(holders) >= queueing.concurrency_limit

@@ -1,0 +1,37 @@
+"""The shared limits of models without a database: one turn every so often, on the loop's clock."""
+
+import asyncio
+
+from app.llm.ports import RateLimit
+
+
+class MemoryRateLimits:
+    """Gives a turn to whoever asks first once it is free; says what it was asked."""
+
+    def __init__(self, *, every_seconds: float = 1.0) -> None:
+        self.every_seconds = every_seconds
+        self.free_at = 0.0
+        self.asked: list[tuple[str, int, int]] = []
+        """Tenant, tokens and unused tokens of every question."""
+        self.left: list[str] = []
+        """Tenants whose place was given up."""
+        self.paused: list[float] = []
+
+    async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
+        """Give the turn if it is free."""
+        self.asked.append((tenant, tokens, unused))
+        await asyncio.sleep(0.001)
+        now = asyncio.get_running_loop().time()
+        if (wait := self.free_at - now) > 1e-9:
+            return wait
+        self.free_at = now + self.every_seconds
+        return 0.0
+
+    async def leave(self, limit: RateLimit, tenant: str) -> None:
+        """Note it."""
+        self.left.append(tenant)
+
+    async def pause(self, limit: RateLimit, seconds: float) -> None:
+        """Give no turn for so long."""
+        self.paused.append(seconds)
+        self.free_at = max(self.free_at, asyncio.get_running_loop().time() + seconds)

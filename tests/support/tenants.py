@@ -1,0 +1,71 @@
+"""The service on a real database, and callers of several tenants."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from pydantic import SecretStr
+
+from app.bootstrap.process import Process
+from app.bootstrap.server import build_app
+from app.settings.schema import AuthSettings, Settings
+
+OPERATOR_KEY = "operator-" + "7" * 32
+_VARYING = re.compile(
+    r'"(?:request_id|[a-z_]+_(?:at|ms)|ts)": ?(?:"[^"]*"|null|-?[0-9.]+)'
+    r"|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z"
+)
+"""What differs between two answers that say the same: ids and moments that the service makes."""
+
+
+class Tenants:
+    """Sends requests as callers of any tenant."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self.keys: dict[str, str] = {}
+
+    async def ask(
+        self, tenant: str, method: str, path: str, body: Any = None, **headers: str
+    ) -> httpx.Response:
+        """Send a request as an admin of a tenant, who gets a key at first."""
+        if tenant not in self.keys:
+            self.keys[tenant] = await self._key_of(tenant)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        shown = {"Authorization": f"Bearer {self.keys[tenant]}", **named}
+        return await self.client.request(method, path, json=body, headers=shown)
+
+    async def _key_of(self, tenant: str) -> str:
+        body = {"name": "robot", "scopes": ["admin"], "tenant": tenant}
+        operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
+        made = await self.client.post("/keys", json=body, headers=operator)
+        return str(made.json()["key"])
+
+
+@asynccontextmanager
+async def open_tenants(url: str, *, executes: bool = False) -> AsyncIterator[Tenants]:
+    """Open the service on a database; its runs stay queued unless it ``executes``."""
+    settings = Settings(auth=AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY)))
+    process = Process(settings, url, executes=executes)
+    transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+    async with (
+        process.opened(),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        yield Tenants(client)
+
+
+def said(answer: httpx.Response, names: Mapping[str, str]) -> tuple[int, str]:
+    """Return what an answer says, apart from moments and ids; ``names`` are written differently."""
+    text = answer.text
+    if text and answer.headers.get("content-type", "").endswith("json"):
+        shown = answer.json()
+        if isinstance(shown, dict):
+            shown.pop("analysis", None)  # which is about times
+        text = json.dumps(shown, sort_keys=True)
+    for name, shown in names.items():
+        text = text.replace(name, shown)
+    return answer.status_code, _VARYING.sub("*", text)

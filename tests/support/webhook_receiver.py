@@ -1,0 +1,92 @@
+"""A receiver of webhooks: notes what arrives, and answers as a test has scripted it."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+OK = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
+FAILED = b"HTTP/1.1 500 Sorry\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request that has arrived whole."""
+
+    target: str
+    headers: dict[str, str]
+    """By their names in lower case."""
+    body: bytes
+
+    @property
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self.body)
+        return message
+
+    @property
+    def webhook_id(self) -> str:
+        return self.headers["webhook-id"]
+
+
+@dataclass
+class Receiver:
+    """Where webhooks arrive. ``answers`` are given in turn, the last one again and again.
+
+    An answer of None is never given: the connection stays open.
+    """
+
+    port: int = 0
+    scheme: str = "http"
+    answers: list[bytes | None] = field(default_factory=lambda: [OK])
+    arrivals: list[Arrival] = field(default_factory=list)
+    _arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.port}/hook?token=t"
+
+    def answer(self, *answers: bytes | None) -> None:
+        """Answer so from now on."""
+        self.answers[:] = answers
+
+    async def wait_for(self, count: int, *, seconds: float = 30) -> Sequence[Arrival]:
+        """Return what has arrived once there is so much of it.
+
+        Raises:
+            TimeoutError: it does not come.
+        """
+        async with asyncio.timeout(seconds), self._arrived:
+            await self._arrived.wait_for(lambda: len(self.arrivals) >= count)
+        return tuple(self.arrivals)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            headers = dict(line.split(": ", 1) for line in head[1:] if line)
+            headers = {name.lower(): value for name, value in headers.items()}
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            async with self._arrived:
+                self.arrivals.append(Arrival(head[0].split(" ")[1], headers, body))
+                self._arrived.notify_all()
+            if answer is None:
+                await reader.read()
+            else:
+                writer.write(answer)
+                await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+    """Listen on this machine while the block works."""
+    receiver = Receiver(scheme="http" if tls is None else "https")
+    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, ssl=tls)
+    receiver.port = server.sockets[0].getsockname()[1]
+    try:
+        yield receiver
+    finally:
+        server.close()

@@ -1,0 +1,212 @@
+"""Whom a credential shows, how long an answer counts, and what guesses cost."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.access import authentication as module
+from app.access.authentication import Authentication, Identity
+from app.access.caller import OPERATOR, Caller, Scope
+from app.access.errors import InvalidCredentialError
+from app.access.keys import IssuedKey, Keys
+from tests.support.memory_keys import MemoryKeys
+
+BOOTSTRAP = "operator-" + "7" * 32
+RUN = frozenset({Scope.RUN})
+
+
+@dataclass
+class Clock:
+    """The time of answers that are kept."""
+
+    now: float = field(default_factory=lambda: datetime.now(UTC).timestamp())
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that moves when it is told to."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+async def issued(store: MemoryKeys, expires_at: datetime | None = None) -> IssuedKey:
+    return await Keys(store).create(
+        OPERATOR, name="robot", scopes=RUN, tenant="a", expires_at=expires_at
+    )
+
+
+async def test_a_key_shows_its_tenant_name_and_scopes() -> None:
+    """With those that its scopes imply."""
+    store = MemoryKeys()
+    key = await issued(store)
+
+    caller = await Authentication(store).caller_of(key.secret)
+
+    assert caller == Caller("a", "robot", frozenset({Scope.READ, Scope.RUN}))
+
+
+async def test_the_bootstrap_key_shows_the_operator() -> None:
+    """It needs no database."""
+    authentication = Authentication(MemoryKeys(), bootstrap_key=BOOTSTRAP)
+
+    assert await authentication.caller_of(BOOTSTRAP) is OPERATOR
+    with pytest.raises(InvalidCredentialError):
+        await authentication.caller_of(BOOTSTRAP[:-1])
+
+
+async def test_a_key_that_is_shown_again_and_again_is_looked_up_once(clock: Clock) -> None:
+    """Until the answer is too old."""
+    store = MemoryKeys()
+    key, authentication = await issued(store), Authentication(store)
+
+    for _ in range(100):
+        await authentication.caller_of(key.secret)
+    assert store.asked == 1
+    clock.now += module.KEPT_SECONDS
+    await authentication.caller_of(key.secret)
+
+    assert store.asked == 2
+
+
+async def test_many_that_show_a_key_at_once_ask_few_times() -> None:
+    """The others wait for the answer."""
+    store = MemoryKeys()
+    key, authentication = await issued(store), Authentication(store)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(200):
+            group.create_task(authentication.caller_of(key.secret))
+
+    assert store.asked <= module.MAX_ASKED
+
+
+async def test_a_revoked_key_works_no_longer_than_an_answer_counts(clock: Clock) -> None:
+    """In the process that revoked it not even so long."""
+    store = MemoryKeys()
+    key = await issued(store)
+    here, elsewhere = Authentication(store), Authentication(store)
+    for each in (here, elsewhere):
+        await each.caller_of(key.secret)
+    await Keys(store).revoke(OPERATOR, key.key.key_id)
+    here.forget()
+
+    with pytest.raises(InvalidCredentialError):
+        await here.caller_of(key.secret)
+    clock.now += module.KEPT_SECONDS
+    with pytest.raises(InvalidCredentialError):
+        await elsewhere.caller_of(key.secret)
+
+
+async def test_an_answer_counts_no_longer_than_its_key_lives(clock: Clock) -> None:
+    """Although it would be kept longer."""
+    store = MemoryKeys()
+    key = await issued(store, datetime.fromtimestamp(clock.now, UTC) + timedelta(seconds=2))
+    authentication = Authentication(store)
+    await authentication.caller_of(key.secret)
+    await Keys(store).revoke(OPERATOR, key.key.key_id)  # the same as its end, without waiting
+
+    clock.now += 2
+    with pytest.raises(InvalidCredentialError):
+        await authentication.caller_of(key.secret)
+
+
+@pytest.mark.parametrize("change", ["id", "secret", "prefix", "length", "empty"])
+async def test_what_is_nearly_a_key_is_none(change: str) -> None:
+    """A single digit decides."""
+    store = MemoryKeys()
+    secret = (await issued(store)).secret
+    flipped = "1" if secret[-1] == "0" else "0"
+    changed = {
+        "id": f"cwk_{'0' * 16}{secret[20:]}",
+        "secret": secret[:-1] + flipped,
+        "prefix": secret.replace("cwk_", "cwk-"),
+        "length": secret + "0",
+        "empty": "",
+    }[change]
+
+    with pytest.raises(InvalidCredentialError) as refused:
+        await Authentication(store).caller_of(changed)
+    assert secret not in str(refused.value)
+
+
+async def test_a_refused_credential_is_looked_up_once(clock: Clock) -> None:
+    """Whoever repeats it asks the store no more."""
+    store = MemoryKeys()
+    authentication = Authentication(store)
+
+    for _ in range(10):
+        with pytest.raises(InvalidCredentialError):
+            await authentication.caller_of(f"cwk_{'0' * 16}_{'0' * 64}")
+
+    assert store.asked == 1
+
+
+async def test_guesses_fill_no_memory_and_push_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept of them is bounded, and apart from what is kept of callers."""
+    monkeypatch.setattr(module, "MAX_KEPT", 50)
+    store = MemoryKeys()
+    key, authentication = await issued(store), Authentication(store)
+    await authentication.caller_of(key.secret)
+
+    for guess in range(500):
+        with pytest.raises(InvalidCredentialError):
+            await authentication.caller_of(f"cwk_{guess:016x}_{'0' * 64}")
+    asked = store.asked
+    await authentication.caller_of(key.secret)
+
+    assert store.asked == asked == 501
+    assert len(authentication._refused) <= 50
+
+
+async def test_callers_come_without_a_credential_while_there_is_none(clock: Clock) -> None:
+    """A key that another process makes closes the service as soon as a revocation counts."""
+    store = MemoryKeys()
+    authentication = Authentication(store)
+    assert await authentication.is_open()
+    key = await issued(store)
+
+    clock.now += module.KEPT_SECONDS
+    assert not await authentication.is_open()
+    await Keys(store).revoke(OPERATOR, key.key.key_id)
+    authentication.forget()
+
+    assert not await authentication.is_open()
+    assert not await Authentication(store).is_open()
+
+
+@dataclass
+class NoTokens:
+    """Takes no token."""
+
+    seen: list[str] = field(default_factory=list)
+
+    async def verify(self, token: str) -> Identity:
+        self.seen.append(token)
+        raise InvalidCredentialError
+
+
+async def test_nobody_comes_without_a_credential_where_one_is_configured() -> None:
+    """A bootstrap key, or an issuer of tokens."""
+    assert not await Authentication(MemoryKeys(), bootstrap_key=BOOTSTRAP).is_open()
+    assert not await Authentication(MemoryKeys(), tokens=NoTokens()).is_open()
+
+
+async def test_a_key_is_never_taken_for_a_token() -> None:
+    """And a credential that is far too long for nothing at all."""
+    tokens = NoTokens()
+    authentication = Authentication(MemoryKeys(), tokens=tokens)
+
+    for credential in (f"cwk_{'0' * 16}_{'0' * 64}", "x" * 10_000, "a.b.c"):
+        with pytest.raises(InvalidCredentialError):
+            await authentication.caller_of(credential)
+
+    assert tokens.seen == ["a.b.c"]

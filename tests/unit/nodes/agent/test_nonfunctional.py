@@ -1,0 +1,100 @@
+"""What a turn costs beside its model and tools, and what is logged of an agent."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.control.budget import Budget
+from tests.unit.nodes.agent.world import agent, asking, said, wants, world
+
+TURNS = 200
+
+
+def turns(count: int, *, chars: int = 10) -> list[Any]:
+    """So many turns with a call each, and an answer."""
+    calls = [said("x" * chars, wants("echo", f"c{n}", say=str(n))) for n in range(count)]
+    return [*calls, "Done."]
+
+
+def unlimited() -> dict[str, Any]:
+    return agent(tools=["echo"], limits={"max_turns": None})
+
+
+@pytest.mark.req("003/NFR1.1")
+async def test_a_turn_costs_far_less_than_100_ms_of_processor_time() -> None:
+    """Counted over many turns, so that other load on the machine does not matter."""
+    here = world(*turns(TURNS), budget=Budget())
+    before = time.process_time()
+
+    outcome = await here.run(asking(unlimited()), default="?")
+
+    assert outcome.steps["a"].outputs["result"]["turn_count"] == TURNS + 1
+    assert (time.process_time() - before) / TURNS < 0.05
+
+
+def long_session() -> None:
+    """Work in this process, and print how many bytes of memory it has held at most."""
+
+    async def session() -> None:
+        here = world(*turns(TURNS, chars=2_000), budget=Budget())
+        outcome = await here.run(asking(unlimited()), default="?")
+        assert outcome.steps["a"].outputs["result"]["turn_count"] == TURNS + 1
+
+    asyncio.run(session())
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    [peak] = re.findall(r"VmHWM:\s+(\d+) kB", status)  # getrusage counts the parent's as well
+    sys.stderr.write(str(int(peak) * 1024))
+
+
+@pytest.mark.req("003/NFR1.3")
+def test_the_process_of_a_long_session_stays_under_500_megabytes() -> None:
+    """Answers of 400 kB in 200 turns, all of them in the prompt."""
+    program = f"from {__name__} import long_session; long_session()"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+
+    assert int(ran.stderr) < 500_000_000
+
+
+@pytest.mark.req("003/NFR3.1", "003/NFR3.2")
+async def test_the_end_of_an_agent_is_logged_with_turns_tokens_and_duration() -> None:
+    """As fields with names, not as a sentence."""
+    here = world(*turns(2))
+
+    with capture_logs() as logs:
+        await here.run(asking(unlimited()), default="?")
+
+    [ended] = [entry for entry in logs if entry["event"] == "agent.ended"]
+    assert {name: ended[name] for name in ("agent", "step_id", "turns", "terminate_reason")} == {
+        "agent": "helper",
+        "step_id": "a",
+        "turns": 3,
+        "terminate_reason": "goal",
+    }
+    assert ended["token_usage"] == here.scope.usage.to_dict()["tokens"] == 45
+    assert ended["seconds"] >= 0
+
+
+@pytest.mark.req("003/NFR3.3")
+async def test_every_call_and_event_of_an_agent_has_its_place_in_one_trace() -> None:
+    """Events name the node of the agent; calls of models and tools stand below it."""
+    here = world(*turns(2))
+
+    await here.run(asking(unlimited()), default="?")
+
+    nodes = here.trace.snapshot()["nodes"]
+    [own] = [name for name, node in nodes.items() if node["name"] == "a"]
+    calls = [node for node in nodes.values() if node["kind"] in ("llm", "tool")]
+    assert [node["kind"] for node in calls] == ["llm", "tool"] * 2 + ["llm"]
+    assert {node["parent_id"] for node in calls} == {own}
+    turned = [event for event in here.told if event.type == "turn_start"]
+    assert [event.node_id for event in turned] == [own] * 3

@@ -1,0 +1,105 @@
+"""What an attempt makes of a delivery, and what is sent."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from app.bootstrap.background import delivery_limits
+from app.settings.schema import Settings
+from app.webhooks.delivery import Answer, DeliveryStatus, message_of, verdict_of
+from app.webhooks.signing import new_secret, signed_headers
+
+POLICY = delivery_limits(Settings()).retry
+BODY = '{"type":"run.completed","text":"naïve ✓"}'.encode()
+
+
+def failed(**values: Any) -> Answer:
+    return Answer(**{"status_code": 500, "error": "It answered 500.", **values})
+
+
+def test_pauses_grow_as_the_table_says() -> None:
+    """Twelve attempts over about 27 hours, and then the delivery is dead."""
+    pauses = [verdict_of(failed(), n, POLICY, jitter=0.0) for n in range(1, 13)]
+
+    assert [round(pause) for _, pause in pauses[:6]] == [5, 20, 80, 320, 1280, 5120]
+    assert all(pause == 18_000 for _, pause in pauses[6:11])
+    assert pauses[11] == (DeliveryStatus.DEAD, 0.0)
+
+
+@given(
+    attempts=st.integers(1, 11),
+    jitter=st.floats(-1, 1),
+    asked=st.floats(0, 1e9, allow_nan=False),
+)
+def test_a_pause_is_as_long_as_was_asked_within_the_maximum(
+    attempts: int, jitter: float, asked: float
+) -> None:
+    """Retry-After lengthens a pause and never shortens it; no pause passes the maximum."""
+    status, pause = verdict_of(failed(retry_after_seconds=asked), attempts, POLICY, jitter=jitter)
+    _, usual = verdict_of(failed(), attempts, POLICY, jitter=jitter)
+
+    assert status is DeliveryStatus.PENDING
+    assert min(asked, POLICY.max_delay_seconds) <= pause <= POLICY.max_delay_seconds
+    assert pause >= usual > 0
+
+
+def test_what_is_taken_is_delivered_and_what_is_gone_is_dead() -> None:
+    """410 says that nothing more is wanted."""
+    assert verdict_of(Answer(status_code=204), 1, POLICY)[0] is DeliveryStatus.DELIVERED
+    assert verdict_of(failed(status_code=410), 1, POLICY)[0] is DeliveryStatus.DEAD
+    assert verdict_of(failed(status_code=400), 1, POLICY)[0] is DeliveryStatus.PENDING
+
+
+@pytest.mark.parametrize("signing", [1, 2])
+def test_every_secret_that_signs_verifies(signing: int) -> None:
+    """While a secret rotates, receivers with the old one and with the new one both accept."""
+    secrets = [new_secret() for _ in range(signing)]
+    headers = signed_headers(secrets, message_id="msg-1", at=datetime.now(UTC), body=BODY)
+
+    assert len(headers["webhook-signature"].split(" ")) == signing
+    for secret in secrets:
+        assert Webhook(secret).verify(BODY, headers)["type"] == "run.completed"
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify(BODY, headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secrets[0]).verify(BODY + b" ", headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secrets[0]).verify(BODY, {**headers, "webhook-id": "msg-2"})
+
+
+def test_an_old_attempt_is_refused_by_its_receiver() -> None:
+    """The timestamp is that of the attempt: a recorded request cannot be sent again later."""
+    secret = new_secret()
+    at = datetime.now(UTC) - timedelta(minutes=6)
+
+    with pytest.raises(WebhookVerificationError, match="too old"):
+        Webhook(secret).verify(BODY, signed_headers([secret], message_id="m", at=at, body=BODY))
+
+
+def test_secrets_are_long_and_never_the_same() -> None:
+    """256 bits behind the prefix by which receivers know one."""
+    one, other = new_secret(), new_secret()
+
+    assert one != other
+    assert one.startswith("whsec_")
+    assert len(base64.b64decode(one.removeprefix("whsec_"))) == 32
+
+
+def test_a_result_that_is_too_long_is_left_out() -> None:
+    """The message stays valid and says what it lacks."""
+    view = {"run_id": "r", "finished_at": "2026-01-01T00:00:00Z", "result": {"answer": "x" * 500}}
+    run: Any = None
+
+    whole = message_of("run.completed", run, lambda _: view, max_bytes=2000)
+    short = message_of("run.completed", run, lambda _: view, max_bytes=300)
+
+    assert b'"answer":"xxx' in whole
+    assert short == (
+        b'{"type":"run.completed","timestamp":"2026-01-01T00:00:00Z","data":{"run_id":"r",'
+        b'"finished_at":"2026-01-01T00:00:00Z","result":null},"omitted":["result"]}'
+    )
