@@ -177,10 +177,10 @@ async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_nam
     journal = Freezing(stores)
 
     async def freeze(context: ToolContext) -> None:
-        journal.frozen.set()
-        await goes_on.wait()
         assert context.artifacts is not None
+        journal.frozen.set()
         try:
+            await goes_on.wait()
             await context.artifacts.save("late", "image/png", b"late")
         except BaseException as refusal:
             late.append(refusal)
