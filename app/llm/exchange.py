@@ -316,25 +316,22 @@ async def _attempt(
         spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
     else:
         usage, spent = metering.answered(reply)
-    value: dict[str, Any] = {
-        "text": storable(reply.text),
-        "model": storable(reply.model),
+    return Reply(_journaled(reply, usage, spent), spent)
+
+
+def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, Any]:
+    """Return an answer as it is journaled: what is empty is left out."""
+    about = {
         "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
         **asdict(usage),
-        **_beside_text(reply),
-    }
-    return Reply(value | ({"estimated": True} if spent.estimated else {}), spent)
-
-
-def _beside_text(reply: ModelReply) -> dict[str, Any]:
-    """Return what else there is of a reply, as it is journaled."""
-    beside = {
         "tool_calls": [asdict(call) for call in reply.tool_calls],
         "thinking": reply.thinking,
         "provider_state": reply.provider_state,
+        "estimated": spent.estimated,
     }
-    return {name: storable_json(value) for name, value in beside.items() if value}
+    counted = {"text": storable(reply.text), "model": storable(reply.model), "tokens_in": 0, "tokens_out": 0}
+    return counted | {name: storable_json(value) for name, value in about.items() if value}
 
 
 def _shown_message(message: Message) -> dict[str, Any]:
@@ -343,7 +340,7 @@ def _shown_message(message: Message) -> dict[str, Any]:
 
 def completion_of(exchange: Exchange, value: Mapping[str, Any]) -> Completion:
     """Return an answer as it was journaled, or the JSON in it."""
-    cost = value["cost_usd"]
+    cost = value.get("cost_usd")
     text = read_json(value["text"]) if exchange.wants_json else value["text"]
     read = {
         "text": text,
