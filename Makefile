@@ -39,7 +39,7 @@ endif
 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(VENV)
-unexport VIRTUAL_ENV
+unexport VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
