@@ -114,7 +114,7 @@ def oracle(timing: Timing, start: datetime, end: datetime) -> Iterator[datetime]
         minute += MINUTE
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(cron=CRONS, zone=ZONES, start=STARTS, data=st.data())
 def test_every_instant_fires_as_the_policy_has_it(
     cron: str, zone: str, start: datetime, data: st.DataObject
@@ -149,7 +149,7 @@ def test_every_instant_fires_as_the_policy_has_it(
         assert fired == latest
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(cron=CRONS, zone=ZONES, start=STARTS, policy=st.sampled_from(CatchUp))
 def test_a_schedule_that_is_woken_in_time_fires_every_instant_once(
     cron: str, zone: str, start: datetime, policy: CatchUp
