@@ -58,7 +58,7 @@ class QuotaUseView(View):
     running: int
     queued: int
     cost_usd_today: float
-    """Of runs that were accepted while the tenant's cost was limited, and have ended."""
+    """Of runs that have ended, also those that were accepted before there was a limit."""
     reserved_usd_today: float
     """What those that have not ended may cost at most."""
     cost_usd_this_month: float

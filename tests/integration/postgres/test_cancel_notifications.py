@@ -10,7 +10,7 @@ import pytest
 
 from app.adapters.postgres import listener
 from app.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
-from app.adapters.postgres.listener import listen_for_cancels
+from app.adapters.postgres.listener import listen_for_workers
 from app.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -35,7 +35,7 @@ class Ear:
         self.listens.set()
 
     async def run(self) -> None:
-        await listen_for_cancels(
+        await listen_for_workers(
             self._url, patience=patience(), heard=self._hear, listening=self._connected
         )
 
