@@ -99,24 +99,28 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert again.stderr.startswith("acme has no quota of its own")
 
 
-def test_a_quota_that_is_set_holds_for_the_service_at_once(caseworker: Command) -> None:
-    """What was used of it is shown."""
+def test_a_quota_that_is_set_holds_for_the_service_at_once(
+    caseworker: Command, tmp_path: Path
+) -> None:
+    """What is used and reserved of it is shown: a run that waits runs no more, and may yet cost."""
     caseworker("quotas", "set", "default", "--max-runs-per-minute", "0")
     refused = caseworker("run", "What is 6 * 7?")
     caseworker("quotas", "set", "default", "--max-cost-usd-per-day", "5")
-    unlimited = caseworker("run", "What is 6 * 7?")
-    asked = ("run", "What is 6 * 7?", "--max-cost-usd", "2.25", "--run-id", "later", "--wait", "0")
-    accepted = caseworker(*asked)
-    shown = table(caseworker("quotas", "show", "default"))
-    caseworker("cancel", "later")
+    _, approval_id, *_ = asked(caseworker, "spends", tmp_path, "--max-cost-usd", "2.25")
+    while (shown := table(caseworker("quotas", "show", "default")))["running"] != ["any", "0"]:
+        pass
+    too_much = caseworker("run", "What is 6 * 7?", "--max-cost-usd", "2.76")
+    caseworker("approve", "spends", approval_id)
+    assert end_of(caseworker, "spends")["type"] == "run.completed"
+    ended = table(caseworker("quotas", "show", "default"))
     caseworker("quotas", "remove", "default")
 
-    assert (refused.exit_code, unlimited.exit_code) == (2, 2)
-    assert "runs_per_minute" in refused.stderr + refused.stdout
-    assert "max_cost_usd" in unlimited.stderr
-    assert "run     later" in accepted.stdout
-    assert shown["USD today"][0] == "5"
-    assert float(shown["USD today"][2]) in (0.0, 2.25)  # unless it has ended by now
+    assert (refused.exit_code, too_much.exit_code) == (2, 2)
+    assert "Used up is runs_per_minute" in refused.stderr
+    assert "Used up is cost_usd_today" in too_much.stderr
+    assert shown["USD today"] == ["5", "0", "2.25"]
+    assert ended["USD today"][0] == "5"
+    assert set(map(float, ended["USD today"][1:])) == {0}
 
 
 @pytest.mark.parametrize(
@@ -163,12 +167,14 @@ def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> N
     assert stored == [(2,)]
 
 
-def asked(caseworker: Command, run_id: str, folder: Path) -> list[str]:
+def asked(caseworker: Command, run_id: str, folder: Path, *limits: str) -> list[str]:
     """Have a run ask, and return the words of the line that shows what."""
     file = folder / "asking.json"
     file.write_text(json.dumps(ASKING))
     value = ("--input", '{"amount": 5}')
-    posted = caseworker("graph", "run", str(file), *value, "--run-id", run_id, "--wait", "0")
+    posted = caseworker(
+        "graph", "run", str(file), *value, "--run-id", run_id, "--wait", "0", *limits
+    )
     assert posted.exit_code == 1, posted.stderr  # it has not completed
     until = time.monotonic() + 30
     while not (lines := caseworker("approvals", run_id).stdout.splitlines()):
@@ -197,7 +203,7 @@ def test_an_approval_is_listed_and_given_with_other_arguments(
     approved = caseworker("approve", "pays", approval_id, *less)
     end = end_of(caseworker, "pays")
 
-    assert (run_id, subject, arguments) == ("pays", "ask", '{"amount": 5}')
+    assert (run_id, subject, arguments) == ("pays", "ask", '{"default": {"amount": 5}}')
     assert (no_json.exit_code, unfit.exit_code) == (2, 2)
     assert "The value of --arguments is not JSON" in no_json.stderr
     assert "arguments.amount" in unfit.stderr

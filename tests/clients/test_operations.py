@@ -20,7 +20,13 @@ ASK = {
     },
 }
 EVERY_YEAR = "0 0 1 1 *"
-CASE = {"input": "What is 6 * 7?"}
+SUM = {
+    "steps": [
+        {"id": "sum", "type": "tool", "data": {"tool": "calculator", "args": {"expression": "6*7"}}}
+    ],
+    "edges": [],
+}
+RUN = {"kind": "graph", "graph": SUM}
 
 
 async def asking(caller: Caller, run_id: str) -> Any:
@@ -53,7 +59,11 @@ async def test_what_a_run_asks_is_listed_and_approved_with_other_arguments(
     run = await caller.do("wait_for_run", run_id, timeout_seconds=30)
     [kept] = (await caller.do("list_approvals", run_id)).approvals
 
-    assert (asked.message, asked.arguments, asked.open) == ("Pay 5?", {"amount": 5}, True)
+    assert (asked.message, asked.arguments, asked.open) == (
+        "Pay 5?",
+        {"default": {"amount": 5}},
+        True,
+    )
     assert [each for each in listed if each.run_id == run_id] == [asked]
     assert [each.field for each in unfit.value.errors] == ["arguments.amount"]
     assert (decided.open, decided.decision.decision) == (False, "approved")
@@ -109,9 +119,9 @@ async def test_a_schedule_is_made_changed_paused_run_and_deleted(
     """Each method returns the schedule as it is now; a run by hand is a run like any other."""
     caller, name = callers.of(service.url), f"yearly-{id(callers)}"
 
-    made = await caller.do("put_schedule", name, EVERY_YEAR, CASE, timezone="Europe/Paris")
+    made = await caller.do("put_schedule", name, EVERY_YEAR, RUN, timezone="Europe/Paris")
     changed = await caller.do(
-        *("put_schedule", name, EVERY_YEAR, CASE),
+        *("put_schedule", name, EVERY_YEAR, RUN),
         overlap="allow",
         catch_up="all",
         max_catch_up=3,
@@ -130,7 +140,7 @@ async def test_a_schedule_is_made_changed_paused_run_and_deleted(
         EVERY_YEAR,
         "Europe/Paris",
         "skip",
-        CASE,
+        RUN,
     )
     assert (changed.timezone, changed.overlap, changed.catch_up) == ("UTC", "allow", "all")
     assert (changed.max_catch_up, changed.next_at is None) == (3, False)
@@ -148,10 +158,10 @@ async def test_schedules_are_listed_page_by_page_and_refused_by_field(
     caller = callers.of(service.url)
     names = [f"{id(callers)}-{letter}" for letter in "abc"]
     for name in reversed(names):
-        made = await caller.do("put_schedule", name, EVERY_YEAR, CASE, paused=True)
+        made = await caller.do("put_schedule", name, EVERY_YEAR, RUN, paused=True)
         assert (made.paused, made.next_at) == (True, None)
     with pytest.raises(ApiError) as refused:
-        await caller.do("put_schedule", names[0], "whenever", CASE)
+        await caller.do("put_schedule", names[0], "whenever", RUN)
 
     listed, cursor = [], ""
     while cursor is not None:
@@ -205,8 +215,8 @@ async def test_a_run_beyond_a_quota_is_refused_with_how_it_stands(
     caller = callers.of(service.url)
     async with limited(caller, "default", max_runs_per_minute=0):
         with pytest.raises(ApiError) as refused:
-            await caller.do("run_case", "What is 6 * 7?")
-    run = await caller.do("run_case", "What is 6 * 7?", wait_seconds=20)
+            await caller.do("run_graph", SUM)
+    run = await caller.do("run_graph", SUM, wait_seconds=20)
 
     assert (refused.value.status, refused.value.retry_after_seconds) == (429, 60)
     assert refused.value.problem["quota"]["dimension"] == "runs_per_minute"
