@@ -1,5 +1,6 @@
 """Approvals wherever runs call tools: in threads, in cases, of MCP servers, and under limits."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -157,15 +158,22 @@ async def test_a_case_whose_tool_is_refused_fails_without_the_call(
     case = {"kind": "case", "input": "What is 6 times 7?", "mode": "fallback_only"}
     async with serving(database_url, settings, **needs) as (_, client):
         await client.post_run({**case, "run_id": "case"})
-        (approval,) = await waiting(client, "case")
-        await decide(client, approval, "refuse", reason="not on a Sunday")
-        run = await finished(client, "case")
+        async with asyncio.timeout(60):
+            while (run := await client.get_run("case"))["finished_at"] is None:
+                asked = (await client.get("/runs/case/approvals")).json()["approvals"]
+                for each in asked:
+                    if each["open"]:
+                        await decide(client, each, "refuse", reason="not on a Sunday")
+                await asyncio.sleep(0.02)
         nodes = await client.nodes("case")
 
+    assert {each["arguments"]["expression"] for each in asked} == {"6 * 7"}
     assert run["finish_reason"] in ("big_fail", "budget"), run
-    assert run["usage"]["tool_calls"] == 0
+    assert run["usage"].get("tool_calls", 0) == 0
     assert [node for node in nodes if node["kind"] == "tool" and node["status"] == "success"] == []
-    assert "not on a Sunday" in json.dumps(run["result"])
+    plans = await provider.arrivals("6 times 7", bodies=True)
+    assert len(plans) >= len(asked) >= 2
+    assert "not on a Sunday" in json.dumps(plans[1].body)
 
 
 async def test_a_tool_of_a_server_is_called_once_after_its_approval(
