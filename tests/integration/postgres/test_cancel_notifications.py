@@ -25,6 +25,7 @@ class Ear:
 
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
+        self.decided: asyncio.Queue[RunKey] = asyncio.Queue()
         self.listens = asyncio.Event()
         self._url = url
 
@@ -36,7 +37,11 @@ class Ear:
 
     async def run(self) -> None:
         await listen_for_workers(
-            self._url, patience=patience(), heard=self._hear, listening=self._connected
+            self._url,
+            patience=patience(),
+            cancelled=self._hear,
+            decided=self.decided.put_nowait,
+            listening=self._connected,
         )
 
     async def next(self) -> tuple[RunKey, CancelRequest]:
