@@ -25,6 +25,7 @@ from app.bootstrap.configuration import (
 )
 from app.harness.runner import RETRY
 from app.observability.logs import configure_logging
+from app.runs.quotas import QuotaStore
 from app.settings.loader import read_yaml
 from app.settings.schema import Settings
 
@@ -153,6 +154,18 @@ def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
     return _asked(lambda pool: use(Keys(PostgresKeys(pool))))
 
 
+def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
+    """Return what ``use`` makes of the quotas of tenants in the configured database.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    from app.adapters.postgres.quotas import PostgresQuotas
+
+    settings = logged_settings()
+    return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
+
+
 def workers_of_database() -> list[dict[str, Any]]:
     """Return the processes that execute runs on the configured database, as JSON but for times.
 
@@ -194,9 +207,9 @@ def keep_for(tenant: str, record: str, days: str) -> None:
     _asked(lambda pool: set_days(pool, tenant, Record(record), kept))
 
 
-def _asked(ask: Callable[[Any], Awaitable[T]]) -> T:
+def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
     """Return what ``ask`` gets from the configured database, over a pool of connections."""
-    settings = logged_settings()
+    settings = settings or logged_settings()
     from app.adapters.postgres.engines import open_engines
     from app.bootstrap.process import pool_sizes
 

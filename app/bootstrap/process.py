@@ -25,7 +25,7 @@ from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.keys import PostgresKeys
-from app.adapters.postgres.listener import listen_for_cancels
+from app.adapters.postgres.listener import listen_for_workers
 from app.adapters.postgres.migrating import is_current
 from app.adapters.postgres.provider_limits import PostgresProviderLimits
 from app.adapters.postgres.quotas import PostgresQuotas
@@ -101,7 +101,7 @@ class Process:
         self.threads = PostgresThreads(self._engines)
         self.keys = PostgresKeys(self._engines.work)
         self.authentication = authentication_of(settings.auth, self.keys)
-        self.quotas = PostgresQuotas(self._engines, settings.quotas.quota)
+        self.quotas = PostgresQuotas(self._engines.work, settings.quotas.quota)
         self._artifacts = PostgresArtifacts(self._engines)
         self.artifacts = ArtifactReading(self._artifacts)
         self._approvals = PostgresApprovals(self._engines, self._dispatch)
@@ -232,10 +232,11 @@ class Process:
         )
         await self._heartbeat.beat()
         listener = partial(
-            listen_for_cancels,
+            listen_for_workers,
             self._url,
             patience=patience,
-            heard=executor.cancel,
+            cancelled=executor.cancel,
+            decided=self._approvals.notifier.notify,
             listening=self._heartbeat.beat,
         )
         queue = QueueWorker(

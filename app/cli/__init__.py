@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.bootstrap.commands import run_with_client
-from app.cli import agents, keys, processes, runs
+from app.cli import agents, keys, processes, quotas, runs
 from app.cli.output import out, startup_errors
 from app.harness.command import evaluation_command
 
@@ -23,6 +23,7 @@ cli.add_typer(processes.cli)
 cli.add_typer(runs.cli)
 cli.add_typer(agents.cli)
 cli.add_typer(keys.cli, name="keys")
+cli.add_typer(quotas.cli, name="quotas")
 cli.command("eval")(evaluation_command(startup_errors()(run_with_client)))
 
 

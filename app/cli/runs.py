@@ -179,7 +179,7 @@ def approve(
     reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
 ) -> None:
     """Approve what a run asks for, or refuse it."""
-    changed = None if arguments is None else read_json(arguments, "arguments")
+    changed = None if arguments is None else read_json(arguments, "value of --arguments")
 
     def ask(client: CaseworkerClient) -> None:
         if refuse:

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -26,7 +27,8 @@ from app.engine.ports import CallOutcome, Entry
 from app.engine.step_path import StepPath
 
 LOOK_SECONDS = (0.02, 1.0)
-"""How often a run whose other lanes still work looks for decisions: first, at most."""
+"""How often a run whose other lanes still work looks for decisions that it was not notified of, and
+whether it has become quiet: first, at most."""
 
 TURNS = 10
 """How many turns of the event loop nothing may happen before a run counts as quiet: between the end
@@ -115,6 +117,10 @@ class ApprovalDesk(Protocol):
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
         """Return the decisions there are."""
+        ...
+
+    def listening(self) -> AbstractContextManager[asyncio.Event]:
+        """Yield an event that is set, until the block ends, when something was decided."""
         ...
 
 
@@ -215,20 +221,28 @@ class Approvals:
         """Suspend the run once nothing else works; until then, pass decisions on."""
         pause, longest = LOOK_SECONDS
         try:
-            while True:
-                await asyncio.sleep(pause)
-                if await self._is_quiet(context):
-                    context.token.trip(Suspended(frozenset(self._waiting)))
-                    return
-                for approval_id, decision in (await self._desk.decisions(self._waiting)).items():
-                    waiting = self._waiting.get(approval_id)
-                    if waiting is not None and not waiting.decision.done():
-                        waiting.decision.set_result(decision)
-                pause = min(2 * pause, longest)
+            with self._desk.listening() as decided:
+                while True:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await decided.wait()
+                    decided.clear()
+                    if await self._is_quiet(context):
+                        context.token.trip(Suspended(frozenset(self._waiting)))
+                        return
+                    await self._pass_on()
+                    pause = min(2 * pause, longest)
         except Exception as error:
             for waiting in self._waiting.values():
                 if not waiting.decision.done():
                     waiting.decision.set_exception(error)
+
+    async def _pass_on(self) -> None:
+        """Tell those that wait what was decided."""
+        for approval_id, decision in (await self._desk.decisions(self._waiting)).items():
+            waiting = self._waiting.get(approval_id)
+            if waiting is not None and not waiting.decision.done():
+                waiting.decision.set_result(decision)
 
     async def _is_quiet(self, context: FlowContext) -> bool:
         """Return whether all that has begun waits for a person, and goes on doing so."""

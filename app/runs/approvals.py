@@ -6,6 +6,7 @@ and the end of the run all lock the row of the run first, so exactly one of them
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -24,6 +25,7 @@ from app.runs.errors import (
 )
 from app.runs.giving_back import when_there
 from app.runs.journal import LostRunError
+from app.runs.notifying import Notification
 from app.runs.run import Run, RunKey
 from app.tools.arguments import ArgumentCheck, UnfitSchemaError
 from app.tools.ports import ToolSpec
@@ -98,6 +100,10 @@ class ApprovalStore(Protocol):
         """
         ...
 
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
+        """Yield a notification for decisions about a run that does not wait; some may be missed."""
+        ...
+
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
         """Return a question."""
         ...
@@ -142,6 +148,10 @@ class RunDesk:
         ids = tuple(approval_ids)
         looking = when_there(partial(self.store.decisions, self.run.key, ids))
         return await shielded(looking, grace_seconds=ASK_GRACE_SECONDS)
+
+    def listening(self) -> AbstractContextManager[Notification]:
+        """Yield a notification for decisions."""
+        return self.store.listening(self.run.key)
 
 
 class RunApprovals:

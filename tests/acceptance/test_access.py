@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import httpx
 import psycopg
@@ -30,6 +31,48 @@ async def status(service: ServiceProcess, headers: Mapping[str, str]) -> int:
         return (await client.get(f"{service.url}/runs", headers=headers)).status_code
 
 
+async def ask(service: ServiceProcess, secret: str) -> None:
+    """Post a run that waits for a person."""
+    step = {"id": "ask", "type": "approval", "data": {"message": "Well?"}}
+    body = {"kind": "graph", "run_id": "asks", "graph": {"steps": [step], "edges": []}}
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False) as http:
+        posted = await http.post("/runs", json=body, headers=bearer(secret))
+    assert posted.status_code == 202, posted.text
+
+
+class Following:
+    """An open stream of the events of a run."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+        self.last = ""
+
+    async def until(self, kind: str) -> None:
+        """Read on until an event of a type has come."""
+        while self.last != kind:
+            self._read(await anext(self._lines))
+
+    async def until_the_end(self) -> None:
+        """Read on until the service ends the stream."""
+        async for line in self._lines:
+            self._read(line)
+
+    def _read(self, line: str) -> None:
+        if line.startswith("event: "):
+            self.last = line.removeprefix("event: ")
+
+
+@asynccontextmanager
+async def following(service: ServiceProcess, secret: str) -> AsyncIterator[Following]:
+    headers = {**bearer(secret), "Accept": "text/event-stream"}
+    async with (
+        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=60) as http,
+        http.stream("GET", "/runs/asks/events", headers=headers) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        yield Following(answer.aiter_lines())
+
+
 @pytest.mark.req("card/s2s")
 async def test_a_key_works_on_every_replica_until_it_is_revoked(database_url: str) -> None:
     """The bound that is promised holds on a replica that has just let it in."""
@@ -53,6 +96,34 @@ async def test_a_key_works_on_every_replica_until_it_is_revoked(database_url: st
         stored = connection.execute("SELECT key_id, k::text FROM api_keys k").fetchall()
     assert [row[0] for row in stored] == [key_id]
     assert secret.rpartition("_")[2] not in str(stored) + logs
+
+
+@pytest.mark.req("card/s2s")
+async def test_a_stream_ends_with_the_key_that_it_was_opened_with(database_url: str) -> None:
+    """Also one of a run in which nothing happens, on every replica; those of other keys go on."""
+    async with ServiceProcess(database_url) as one, ServiceProcess(database_url) as other:
+        secrets = {
+            name: caseworker(database_url, "keys", "create", "--name", name)
+            for name in ("leaked", "kept")
+        }
+        await ask(one, secrets["kept"])
+        async with following(one, secrets["kept"]) as kept:
+            async with (
+                following(one, secrets["leaked"]) as here,
+                following(other, secrets["leaked"]) as there,
+            ):
+                for stream in (kept, here, there):
+                    await stream.until("approval.requested")
+                caseworker(database_url, "keys", "revoke", secrets["leaked"].split("_")[1])
+                async with asyncio.timeout(KEPT_SECONDS + 10):  # of which 10 for a busy machine
+                    await here.until_the_end()
+                    await there.until_the_end()
+            assert {here.last, there.last} == {"approval.requested"}
+            async with httpx.AsyncClient(base_url=one.url, trust_env=False) as http:
+                await http.delete("/runs/asks", headers=bearer(secrets["kept"]))
+            async with asyncio.timeout(30):
+                await kept.until_the_end()
+            assert kept.last == "run.cancelled"
 
 
 async def test_the_clients_send_the_key_of_the_environment(database_url: str) -> None:

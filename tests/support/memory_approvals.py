@@ -1,12 +1,14 @@
 """Approvals in memory, beside the runs in memory; each operation is one step, as there."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from app.engine.approvals import Asked, Decision, Verdict
 from app.runs.approvals import Approval, ApprovalPage, Deciding
+from app.runs.notifying import Notification, RunNotifier
 from app.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row, as_json, run_of
 from tests.support.memory_traces import transaction
@@ -34,6 +36,7 @@ class MemoryApprovals:
 
     def __init__(self, runs: Rows) -> None:
         self._runs = runs
+        self._notifier = RunNotifier()
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
         async with transaction():
@@ -83,7 +86,12 @@ class MemoryApprovals:
             row.approvals[deciding.approval_id] = replace(shown, decision=decision)
             if run_of(row).status is RunStatus.WAITING:
                 self._runs.requeue(row)
+            else:
+                self._notifier.notify(key)
             return self._shown(row, deciding.approval_id)
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
+        return self._notifier.listening(key)
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
         async with transaction():

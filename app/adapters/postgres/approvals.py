@@ -4,7 +4,9 @@ Whoever asks, decides or suspends locks the row of the run in a statement of its
 looks: a statement that waits for the lock does not see what was stored meanwhile.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +29,11 @@ from app.adapters.postgres.run_statements import OWNED
 from app.adapters.postgres.tables import approvals, of_run, runs
 from app.engine.approvals import Asked, Decision, Question, Verdict
 from app.runs.approvals import Approval, ApprovalPage, Deciding
+from app.runs.notifying import Notification, RunNotifier
 from app.runs.run import TERMINAL, Run, RunKey
+
+DECISION_CHANNEL = "caseworker_decision"
+"""Where workers hear at once of a decision about a run that has other things to do meanwhile."""
 
 _NOW = func.clock_timestamp()
 _DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)
@@ -99,6 +105,7 @@ class PostgresApprovals:
     def __init__(self, engines: Engines, dispatch: QueueDispatch) -> None:
         self._engines = engines
         self._dispatch = dispatch
+        self.notifier = RunNotifier()
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
         """Store a question, unless it is stored, and return it; None if the run is lost."""
@@ -136,7 +143,14 @@ class PostgresApprovals:
             waited = await connection.exec_driver_sql(WAKE_DECIDED, (key.tenant, key.run_id))
             if waited.one_or_none() is not None:
                 await self._dispatch.defer(connection, {key: None})
+            else:
+                text = json.dumps({"tenant": key.tenant, "run_id": key.run_id})
+                await connection.execute(select(func.pg_notify(DECISION_CHANNEL, text)))
             return await _read(connection, key, deciding.approval_id)
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
+        """Yield a notification, set by whoever hears of decisions: see ``notifier``."""
+        return self.notifier.listening(key)
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
         """Return a question."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
-from psycopg import sql
+from psycopg import Notify, sql
 
 from app.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
+from app.adapters.postgres.approvals import DECISION_CHANNEL
 from app.adapters.postgres.connections import Connection, Patience
 from app.runs.run import CancelRequest, RunKey
 
@@ -26,10 +27,10 @@ async def listen(
     channels: Iterable[str],
     *,
     patience: Patience,
-    heard: Callable[[str], Awaitable[None]],
+    heard: Callable[[Notify], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``heard`` with the payload of every notification that comes from now on.
+    """Call ``heard`` with every notification that comes from now on.
 
     ``listening`` is awaited once listening has begun, so that what was missed can be looked for.
 
@@ -45,31 +46,37 @@ async def listen(
         while True:
             async with aclosing(connection.notifies(timeout=QUIET_SECONDS)) as notices:
                 async for notice in notices:
-                    await heard(notice.payload)
+                    await heard(notice)
             await connection.execute("SELECT 1")
 
 
-async def listen_for_cancels(
+async def listen_for_workers(
     url: str,
     *,
     patience: Patience,
-    heard: Callable[[RunKey, CancelRequest], object],
+    cancelled: Callable[[RunKey, CancelRequest], object],
+    decided: Callable[[RunKey], object],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``heard`` with every cancel request; the heartbeat finds those missed while away.
+    """Call ``cancelled`` with every cancel request, and ``decided`` when an approval was decided.
 
-    For the rest see :func:`listen`.
+    The heartbeat finds cancel requests missed while away, and runs look for decisions. For the rest
+    see :func:`listen`.
     """
 
-    async def read(payload: str) -> None:
+    async def read(notice: Notify) -> None:
         try:
-            notice = json.loads(payload)
-            key = RunKey(notice["tenant"], notice["run_id"])
+            told = json.loads(notice.payload)
+            key = RunKey(told["tenant"], told["run_id"])
         except (ValueError, TypeError, KeyError):
-            log.warning("cancel.unreadable")  # anybody who may connect may notify
+            log.warning("notification.unreadable")  # anybody who may connect may notify
             return
-        by, reason = str(notice.get("by", "")), notice.get("reason")
+        if notice.channel == DECISION_CHANNEL:
+            decided(key)
+            return
+        by, reason = str(told.get("by", "")), told.get("reason")
         now = datetime.now(UTC)
-        heard(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
+        cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
 
-    await listen(url, [CANCEL_CHANNEL], patience=patience, heard=read, listening=listening)
+    channels = [CANCEL_CHANNEL, DECISION_CHANNEL]
+    await listen(url, channels, patience=patience, heard=read, listening=listening)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.engines import Pool, transaction
 from app.adapters.postgres.rows import Row
 from app.runs.errors import InvalidRunError
 from app.runs.quotas import Quota, QuotaExceededError, QuotaUse, RateState, TenantQuota
@@ -186,15 +186,15 @@ def _quota(row: Row) -> Quota:
 class PostgresQuotas:
     """Implements the store of quotas."""
 
-    def __init__(self, engines: Engines, usual: Quota) -> None:
+    def __init__(self, pool: Pool, usual: Quota) -> None:
         """Give tenants without a quota of their own the ``usual`` one."""
-        self._engines = engines
+        self._pool = pool
         self._usual = usual
 
     async def get(self, tenant: str) -> TenantQuota:
         """Return a tenant's quota and its use."""
         counted = {"tenant": tenant, "key": None, "most_queued": 2**31}
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._pool) as connection:
             asked = f"{_QUOTA} WHERE tenant_id = %s"
             row = (await connection.exec_driver_sql(asked, (tenant,))).mappings().one_or_none()
             counts = (await connection.exec_driver_sql(_COUNTS, counted)).mappings().one()
@@ -207,20 +207,20 @@ class PostgresQuotas:
 
     async def find(self) -> Sequence[TenantQuota]:
         """Return the tenants that have a quota of their own."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._pool) as connection:
             rows = (await connection.exec_driver_sql(f"{_QUOTA} ORDER BY tenant_id")).mappings()
             return [_own(row) for row in rows]
 
     async def put(self, tenant: str, quota: Quota) -> None:
         """Give a tenant a quota of its own."""
         values = {name: getattr(quota, name) for name in _FIELDS}
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._pool) as connection:
             await connection.exec_driver_sql(LOCK, (tenant,))
             await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
 
     async def delete(self, tenant: str) -> bool:
         """Give a tenant the quota of the configuration again."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._pool) as connection:
             gone = await connection.exec_driver_sql(
                 "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
             )

@@ -264,16 +264,12 @@ WITH ended AS MATERIALIZED (
         runs.concurrency_key IS NOT NULL OR EXISTS (
             SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place
 ), {_written_by("finished")}, charged AS (
-    SELECT tenant_id, day, sum(cost_usd) AS cost_usd, sum(reserved_cost_usd) AS reserved_usd
-    FROM finished WHERE reserved_cost_usd IS NOT NULL GROUP BY tenant_id, day
-), days AS MATERIALIZED (
-    SELECT d.tenant_id, d.day FROM quota_days d JOIN charged USING (tenant_id, day)
-    ORDER BY d.tenant_id, d.day FOR NO KEY UPDATE OF d
-), settled AS (
-    UPDATE quota_days d SET cost_usd = d.cost_usd + c.cost_usd,
-        reserved_usd = d.reserved_usd - c.reserved_usd
-    FROM charged c JOIN days USING (tenant_id, day)
-    WHERE d.tenant_id = c.tenant_id AND d.day = c.day
+    INSERT INTO quota_days AS d (tenant_id, day, cost_usd, reserved_usd)
+    SELECT tenant_id, day, sum(cost_usd), -sum(coalesce(reserved_cost_usd, 0)) FROM finished
+    WHERE cost_usd > 0 OR reserved_cost_usd > 0
+    GROUP BY tenant_id, day ORDER BY tenant_id, day
+    ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd,
+        reserved_usd = d.reserved_usd + excluded.reserved_usd
 ), snapshots_written AS (
     INSERT INTO snapshots (tenant_id, run_id, snapshot)
     SELECT tenant_id, run_id, snapshot FROM ended JOIN finished USING (tenant_id, run_id, fence)
@@ -370,15 +366,16 @@ WITH before AS MATERIALIZED (
     UPDATE runs SET usage = %(usage)s::jsonb FROM before
     WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND fence = %(fence)s
         AND status IN {_TERMINAL}
-    RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day, reserved_cost_usd,
+    RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day,
         coalesce((usage->>'cost_usd')::numeric, 0) - before.cost_usd AS more_usd
 ), charged AS (
-    UPDATE quota_days d SET cost_usd = d.cost_usd + c.more_usd FROM changed c
-    WHERE c.reserved_cost_usd IS NOT NULL AND d.tenant_id = c.tenant_id AND d.day = c.day
+    INSERT INTO quota_days AS d (tenant_id, day, cost_usd)
+    SELECT tenant_id, day, more_usd FROM changed WHERE more_usd <> 0
+    ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd
 )
 SELECT tenant_id FROM changed
 """  # noqa: S608
-"""Replace the usage of a finished run, also where its tenant is charged; the rest stays."""
+"""Replace the usage of a finished run, and charge its tenant the rest of the cost."""
 
 # -- reading -----------------------------------------------------------------------------------
 

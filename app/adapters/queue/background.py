@@ -119,7 +119,7 @@ class BackgroundWorker:
         )
 
     async def _listen(self, jobs: SharedJobManager) -> None:
-        async def heard(_: str) -> None:
+        async def heard(_: object) -> None:
             await jobs.wake()
 
         channels = get_channel_for_queues(list(self.queues))

@@ -162,7 +162,7 @@ class QueueWorker:
         )
 
     async def _listen(self, jobs: CapacityAwareJobManager) -> None:
-        async def heard(_: str) -> None:
+        async def heard(_: object) -> None:
             await jobs.wake()
 
         channels = get_channel_for_queues([QUEUE])

@@ -5,7 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 from caseworker_client.flow import Flow, Request, ask, fetch
-from caseworker_client.models import Run, Schedule, ScheduleList
+from caseworker_client.models import Run
+from caseworker_client.service_models import Schedule, ScheduleList
 from caseworker_client.settings import Settings
 
 

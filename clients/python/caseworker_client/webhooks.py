@@ -3,7 +3,12 @@
 from urllib.parse import quote
 
 from caseworker_client.flow import Flow, Request, fetch
-from caseworker_client.models import Delivery, DeliveryList, WebhookSecret, WebhookSecretList
+from caseworker_client.service_models import (
+    Delivery,
+    DeliveryList,
+    WebhookSecret,
+    WebhookSecretList,
+)
 from caseworker_client.settings import Settings
 
 

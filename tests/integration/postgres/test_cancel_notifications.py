@@ -10,7 +10,7 @@ import pytest
 
 from app.adapters.postgres import listener
 from app.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
-from app.adapters.postgres.listener import listen_for_cancels
+from app.adapters.postgres.listener import listen_for_workers
 from app.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -25,6 +25,7 @@ class Ear:
 
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
+        self.decided: asyncio.Queue[RunKey] = asyncio.Queue()
         self.listens = asyncio.Event()
         self._url = url
 
@@ -35,8 +36,12 @@ class Ear:
         self.listens.set()
 
     async def run(self) -> None:
-        await listen_for_cancels(
-            self._url, patience=patience(), heard=self._hear, listening=self._connected
+        await listen_for_workers(
+            self._url,
+            patience=patience(),
+            cancelled=self._hear,
+            decided=self.decided.put_nowait,
+            listening=self._connected,
         )
 
     async def next(self) -> tuple[RunKey, CancelRequest]:

@@ -58,7 +58,7 @@ async def accepted(stores: Stores, new: NewRun) -> Run | QuotaExceededError:
 
 
 async def give(stores: Stores, **limits: Any) -> None:
-    await PostgresQuotas(stores.engines, USUAL).put("default", Quota(**limits))
+    await PostgresQuotas(stores.engines.work, USUAL).put("default", Quota(**limits))
 
 
 async def test_no_more_runs_begin_than_a_tenant_may_have(
@@ -134,6 +134,48 @@ async def test_the_cost_of_a_day_is_never_overshot(
     late = LateResult(key=runs[0].key, fence=1, calls=(), usage={"cost_usd": 0.25})
     await pair[0].runs.late(late)
     assert await oracle.value("SELECT cost_usd FROM quota_days") == Decimal("0.35")
+
+
+async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """With what they have cost, once they have ended, on whatever process; they reserve nothing."""
+    runs = [await accepted(pair[0], run(f"r{number}", cost="0.30")) for number in range(4)]
+    begun = [each for each in runs if isinstance(each, Run)]
+    await pair[0].journal.finish(end_of(begun[0], usage={"cost_usd": 0.40}))
+    await give(pair[0], max_cost_usd_per_day=Decimal("1.00"))
+
+    limited = await accepted(pair[1], run("limited", cost="0.30"))
+    assert isinstance(limited, Run)
+    usages: list[dict[str, Any]] = [{"cost_usd": 0.35}, {"cost_usd": None}, {"tokens": 5}]
+    await together(
+        pair[n % 2].journal.finish(end_of(each, usage=usage))
+        for n, (each, usage) in enumerate(zip(begun[1:], usages, strict=True))
+    )
+    refused = await accepted(pair[1], run("refused", cost="0.05"))
+    assert isinstance(refused, QuotaExceededError)
+    assert refused.amounts == {
+        "used": Decimal("0.75"),
+        "reserved": Decimal("0.30"),
+        "requested": Decimal("0.05"),
+        "limit": Decimal("1.00"),
+    }
+    await pair[1].journal.finish(end_of(limited, usage={"cost_usd": 0.01}))
+    late = LateResult(key=begun[3].key, fence=1, calls=(), usage={"cost_usd": 0.04})
+    await pair[1].runs.late(late)
+    (day,) = await oracle.rows("SELECT cost_usd, reserved_usd FROM quota_days")
+    assert day == {"cost_usd": Decimal("0.80"), "reserved_usd": Decimal(0)}
+
+
+async def test_runs_without_a_cost_are_not_counted(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Where nothing limits their tenant nobody waits for a row of it."""
+    begun = await accepted(pair[0], run("free"))
+    assert isinstance(begun, Run)
+    await pair[0].journal.finish(end_of(begun, usage={"cost_usd": 0}))
+
+    assert await oracle.rows("SELECT * FROM quota_days") == []
 
 
 async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(

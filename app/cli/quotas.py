@@ -1,0 +1,129 @@
+"""Commands of the operator: quotas of tenants, straight in the configured database."""
+
+from collections.abc import Awaitable, Callable
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.table import Table
+
+from app.access.caller import is_tenant
+from app.bootstrap.commands import with_quotas
+from app.cli.output import fail, out, show, startup_errors
+from app.runs.quotas import Quota, QuotaStore, TenantQuota
+
+T = TypeVar("T")
+
+MOST_RUNS = 1_000_000
+MOST_DOLLARS = Decimal(10**12)
+
+cli = typer.Typer(no_args_is_help=True, help="Show and set what tenants may have and spend.")
+
+
+def _dollars(text: str) -> Decimal:
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS):
+        raise typer.BadParameter("must be an amount of at least 0")
+    return amount
+
+
+Tenant = Annotated[str, typer.Argument(help="The tenant.")]
+
+
+def _runs(what: str) -> Any:
+    return typer.Option(min=0, max=MOST_RUNS, help=what)
+
+
+def _cost(period: str) -> Any:
+    help_ = f"US dollars, of the runs accepted in one {period} of UTC."
+    return typer.Option(parser=_dollars, metavar="USD", help=help_)
+
+
+@cli.command("show")
+def show_quota(tenant: Tenant) -> None:
+    """Print the quota of a tenant and how much of it is used."""
+    _require_tenant(tenant)
+    _show(_with(lambda quotas: quotas.get(tenant)))
+
+
+@cli.command("set")
+def set_quota(
+    tenant: Tenant,
+    *,
+    max_running: Annotated[int | None, _runs("Runs executed at once; others wait.")] = None,
+    max_queued: Annotated[int | None, _runs("Runs that wait; others are refused.")] = None,
+    max_runs_per_minute: Annotated[int | None, _runs("Accepted runs.")] = None,
+    max_cost_usd_per_day: Annotated[Decimal | None, _cost("day")] = None,
+    max_cost_usd_per_month: Annotated[Decimal | None, _cost("month")] = None,
+) -> None:
+    """Give a tenant a quota of its own, in the place of all of the one it has, and print it.
+
+    What is left out is unlimited, whatever is configured; 0 lets nothing through.
+    """
+    _require_tenant(tenant)
+    quota = Quota(
+        max_running=max_running,
+        max_queued=max_queued,
+        max_runs_per_minute=max_runs_per_minute,
+        max_cost_usd_per_day=max_cost_usd_per_day,
+        max_cost_usd_per_month=max_cost_usd_per_month,
+    )
+
+    async def put(quotas: QuotaStore) -> TenantQuota:
+        await quotas.put(tenant, quota)
+        return await quotas.get(tenant)
+
+    _show(_with(put))
+
+
+@cli.command("remove")
+def remove_quota(tenant: Tenant) -> None:
+    """Give a tenant the configured quota (`quotas.*`) again."""
+    if not _with(lambda quotas: quotas.delete(tenant)):
+        fail(f"{tenant} has no quota of its own: `caseworker quotas list` shows those that have.")
+    show(f"{tenant} has the configured quota.")
+
+
+@cli.command("list")
+def list_quotas() -> None:
+    """List the tenants that have a quota of their own."""
+    table = Table(
+        *("tenant", "running", "queued", "per minute", "USD a day", "USD a month"), box=None
+    )
+    for each in _with(lambda quotas: quotas.find()):
+        limits = (getattr(each.quota, name) for name in Quota.__dataclass_fields__)
+        table.add_row(each.tenant, *map(_limit, limits))
+    out.print(table)
+
+
+def _with(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
+    with startup_errors():
+        return with_quotas(use)
+
+
+def _require_tenant(name: str) -> None:
+    if not is_tenant(name):
+        fail("The tenant must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+
+
+def _show(found: TenantQuota) -> None:
+    quota, use = found.quota, found.use
+    show(f"{found.tenant} has {'the configured quota' if found.is_default else 'its own quota'}.")
+    table = Table("", "limit", "used", "reserved", box=None)
+    table.add_row("running", _limit(quota.max_running), str(use.running))
+    table.add_row("queued", _limit(quota.max_queued), str(use.queued))
+    table.add_row("runs a minute", _limit(quota.max_runs_per_minute))
+    today = (use.cost_usd_today, use.reserved_usd_today)
+    month = (use.cost_usd_this_month, use.reserved_usd_this_month)
+    table.add_row("USD today", _limit(quota.max_cost_usd_per_day), *map(_limit, today))
+    table.add_row("USD this month", _limit(quota.max_cost_usd_per_month), *map(_limit, month))
+    out.print(table)
+
+
+def _limit(amount: Decimal | int | None) -> str:
+    return (
+        "any" if amount is None else f"{amount:f}" if isinstance(amount, Decimal) else f"{amount}"
+    )

@@ -1,0 +1,101 @@
+"""What the service answers about schedules, quotas and webhooks, with its field names."""
+
+from datetime import datetime
+from typing import Any
+
+from caseworker_client.models import Answer
+
+
+class Schedule(Answer):
+    """A schedule, and what has come of it."""
+
+    name: str
+    cron: str
+    timezone: str
+    run: dict[str, Any]
+    """As it was sent."""
+    overlap: str
+    """``skip``, ``allow`` or ``cancel_running``."""
+    catch_up: str
+    """``skip``, ``one`` or ``all``."""
+    max_catch_up: int
+    paused: bool
+    next_at: datetime | None = None
+    """None while it is paused."""
+    last_at: datetime | None = None
+    last_run_id: str | None = None
+    skipped: int = 0
+    last_error: str | None = None
+
+
+class ScheduleList(Answer):
+    """A page of schedules, by name."""
+
+    schedules: list[Schedule]
+    next_cursor: str | None = None
+
+
+class QuotaUse(Answer):
+    """What a tenant has and has spent now, in the days and months of UTC."""
+
+    running: int
+    queued: int
+    cost_usd_today: float
+    reserved_usd_today: float
+    """What runs that have not ended may cost at most."""
+    cost_usd_this_month: float
+    reserved_usd_this_month: float
+
+
+class Quota(Answer):
+    """The limits of a tenant, None is unlimited, and how much of them it uses."""
+
+    tenant: str
+    is_default: bool
+    """Whether it is that of the service's configuration."""
+    max_running: int | None = None
+    max_queued: int | None = None
+    max_runs_per_minute: int | None = None
+    max_cost_usd_per_day: float | None = None
+    max_cost_usd_per_month: float | None = None
+    use: QuotaUse
+    updated_at: datetime | None = None
+
+
+class WebhookSecret(Answer):
+    """A secret that signs webhooks; ``secret`` itself is there when it was just made."""
+
+    version: int
+    created_at: datetime
+    expires_at: datetime | None = None
+    """None of the newest one."""
+    secret: str | None = None
+
+
+class WebhookSecretList(Answer):
+    """The secrets that sign webhooks now, newest first."""
+
+    secrets: list[WebhookSecret]
+
+
+class Delivery(Answer):
+    """A message about the end of a run, and what became of it."""
+
+    delivery_id: str
+    """The ``webhook-id`` of every attempt."""
+    run_id: str
+    type: str
+    url: str
+    status: str
+    """``pending``, ``delivered`` or ``dead``."""
+    attempts: int
+    due_at: datetime | None = None
+    last_status_code: int | None = None
+    last_error: str | None = None
+
+
+class DeliveryList(Answer):
+    """A page of deliveries, newest first."""
+
+    deliveries: list[Delivery]
+    next_cursor: str | None = None

@@ -1,0 +1,231 @@
+"""Quotas and approvals on the command line: its commands, called in this process."""
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import structlog
+from typer.testing import CliRunner, Result
+
+from app.cli import cli
+from tests.support.processes import run_caseworker
+from tests.support.service import ServiceProcess
+
+Command = Callable[..., Result]
+
+ASKING = {
+    "steps": [
+        {
+            "id": "ask",
+            "type": "approval",
+            "data": {
+                "message": "Pay?",
+                "changes": {"type": "object", "properties": {"amount": {"type": "integer"}}},
+            },
+        }
+    ],
+    "edges": [],
+}
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Commands configure the logging of their process, which is that of the tests here."""
+    root, known = logging.getLogger(), structlog.get_config()
+    handlers, level, show = root.handlers[:], root.level, warnings.showwarning
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    warnings.showwarning = show
+    structlog.configure(**known)
+
+
+@pytest.fixture
+def caseworker(
+    module_database_url: str,
+    service: ServiceProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Command:
+    """Calls a command beside the service, as on a terminal of its machine."""
+    monkeypatch.chdir(tmp_path)
+    places = {"CASEWORKER_URL": service.url, "DATABASE_URL": module_database_url}
+
+    def called(*arguments: str, **env: str) -> Result:
+        return CliRunner().invoke(cli, arguments, env={**places, "COLUMNS": "120", **env})
+
+    return called
+
+
+def table(shown: Result) -> dict[str, list[str]]:
+    """Return the rows of a printed table by their first words."""
+    assert shown.exit_code == 0, shown.stderr
+    rows = [line.split("  ") for line in shown.stdout.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    return {row[0]: row[1:] for row in cells if row}
+
+
+def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
+    """It takes the place of the whole one before; without one the configured one counts."""
+    caseworker("quotas", "set", "acme", "--max-running", "3", "--max-queued", "7")
+    limits = ("--max-runs-per-minute", "60", "--max-cost-usd-per-day", "4.50")
+    replaced = caseworker("quotas", "set", "acme", *limits)
+    shown = caseworker("quotas", "show", "acme", QUOTAS_MAX_RUNNING="9")
+    caseworker("quotas", "set", "zebra", "--max-cost-usd-per-month", "0")
+    listed = table(caseworker("quotas", "list"))
+    removed = caseworker("quotas", "remove", "acme")
+    usual = caseworker("quotas", "show", "acme", QUOTAS_MAX_RUNNING="9")
+    again = caseworker("quotas", "remove", "acme")
+    caseworker("quotas", "remove", "zebra")
+
+    assert replaced.stdout == shown.stdout
+    assert shown.stdout.startswith("acme has its own quota.\n")
+    assert table(shown)["running"] == ["any", "0"]
+    assert table(shown)["runs a minute"] == ["60"]
+    assert table(shown)["USD today"] == ["4.50", "0", "0"]
+    assert listed["acme"] == ["any", "any", "60", "4.50", "any"]
+    assert listed["zebra"] == ["any", "any", "any", "any", "0"]
+    assert removed.stdout == "acme has the configured quota.\n"
+    assert usual.stdout.startswith("acme has the configured quota.\n")
+    assert table(usual)["running"] == ["9", "0"]
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert again.stderr.startswith("acme has no quota of its own")
+
+
+def test_a_quota_that_is_set_holds_for_the_service_at_once(
+    caseworker: Command, tmp_path: Path
+) -> None:
+    """What is used and reserved of it is shown: a run that waits runs no more, and may yet cost."""
+    caseworker("quotas", "set", "default", "--max-runs-per-minute", "0")
+    refused = caseworker("run", "What is 6 * 7?")
+    caseworker("quotas", "set", "default", "--max-cost-usd-per-day", "5")
+    _, approval_id, *_ = asked(caseworker, "spends", tmp_path, "--max-cost-usd", "2.25")
+    while (shown := table(caseworker("quotas", "show", "default")))["running"] != ["any", "0"]:
+        pass
+    too_much = caseworker("run", "What is 6 * 7?", "--max-cost-usd", "2.76")
+    caseworker("approve", "spends", approval_id)
+    assert end_of(caseworker, "spends")["type"] == "run.completed"
+    ended = table(caseworker("quotas", "show", "default"))
+    caseworker("quotas", "remove", "default")
+
+    assert (refused.exit_code, too_much.exit_code) == (2, 2)
+    assert "Used up is runs_per_minute" in refused.stderr
+    assert "Used up is cost_usd_today" in too_much.stderr
+    assert shown["USD today"] == ["5", "0", "2.25"]
+    assert ended["USD today"][0] == "5"
+    assert set(map(float, ended["USD today"][1:])) == {0}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("set", "acme", "--max-running", "-1"),
+        ("set", "acme", "--max-running", "1.5"),
+        ("set", "acme", "--max-cost-usd-per-day", "-0.01"),
+        ("set", "acme", "--max-cost-usd-per-day", "nan"),
+        ("set", "acme", "--max-cost-usd-per-month", "1e13"),
+        ("set", "no tenant"),
+        ("show", "no tenant"),
+    ],
+)
+def test_what_is_no_quota_is_refused(caseworker: Command, arguments: tuple[str, ...]) -> None:
+    """And nothing is stored."""
+    refused = caseworker("quotas", *arguments)
+
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr
+    assert table(caseworker("quotas", "list")).keys() == {"tenant"}
+
+
+def test_a_database_that_is_away_is_one_line(caseworker: Command) -> None:
+    """Like everywhere on the command line."""
+    lost = caseworker("quotas", "list", DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
+
+    assert (lost.exit_code, lost.stdout) == (2, "")
+    assert [line for line in lost.stderr.splitlines() if line.startswith("database.url")]
+
+
+def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> None:
+    """The command as it is started from a shell."""
+    env = {"DATABASE_URL": module_database_url}
+    done = run_caseworker("quotas", "set", "shell", "--max-running", "2", env=env)
+    with psycopg.connect(module_database_url) as connection:
+        stored = connection.execute(
+            "SELECT max_running FROM quotas WHERE tenant_id = 'shell'"
+        ).fetchall()
+    removed = run_caseworker("quotas", "remove", "shell", env=env)
+
+    assert (done.returncode, removed.returncode) == (0, 0), done.stderr + removed.stderr
+    assert done.stdout.startswith("shell has its own quota.")
+    assert stored == [(2,)]
+
+
+def asked(caseworker: Command, run_id: str, folder: Path, *limits: str) -> list[str]:
+    """Have a run ask, and return the words of the line that shows what."""
+    file = folder / "asking.json"
+    file.write_text(json.dumps(ASKING))
+    value = ("--input", '{"amount": 5}')
+    posted = caseworker(
+        "graph", "run", str(file), *value, "--run-id", run_id, "--wait", "0", *limits
+    )
+    assert posted.exit_code == 1, posted.stderr  # it has not completed
+    until = time.monotonic() + 30
+    while not (lines := caseworker("approvals", run_id).stdout.splitlines()):
+        assert time.monotonic() < until
+    [line] = lines
+    assert line in caseworker("approvals").stdout.splitlines()
+    return line.split(maxsplit=3)
+
+
+def end_of(caseworker: Command, run_id: str) -> dict[str, Any]:
+    """Return the last event of a run once it has ended."""
+    followed = caseworker("events", run_id, "--json")
+    last: dict[str, Any] = json.loads(followed.stdout.splitlines()[-1])
+    return last
+
+
+def test_an_approval_is_listed_and_given_with_other_arguments(
+    caseworker: Command, tmp_path: Path
+) -> None:
+    """Arguments that are no JSON, or do not fit, decide nothing."""
+    run_id, approval_id, subject, arguments = asked(caseworker, "pays", tmp_path)
+
+    no_json = caseworker("approve", "pays", approval_id, "--arguments", "{amount")
+    unfit = caseworker("approve", "pays", approval_id, "--arguments", '{"amount": "all"}')
+    less = ("--arguments", '{"amount": 3}', "--reason", "less will do")
+    approved = caseworker("approve", "pays", approval_id, *less)
+    end = end_of(caseworker, "pays")
+
+    assert (run_id, subject, arguments) == ("pays", "ask", '{"default": {"amount": 5}}')
+    assert (no_json.exit_code, unfit.exit_code) == (2, 2)
+    assert "The value of --arguments is not JSON" in no_json.stderr
+    assert "arguments.amount" in unfit.stderr
+    decision = json.loads(approved.stdout)["decision"]
+    assert (decision["decision"], decision["arguments"]) == ("approved", {"amount": 3})
+    assert decision["reason"] == "less will do"
+    assert end["type"] == "run.completed"
+    assert caseworker("approvals", "pays").stdout == ""
+
+
+def test_an_approval_is_refused_and_stays_so(caseworker: Command, tmp_path: Path) -> None:
+    """Whoever comes later is told; so is whoever names a run or an approval that is not there."""
+    _, approval_id, *_ = asked(caseworker, "refused", tmp_path)
+
+    refused = caseworker("approve", "refused", approval_id, "--refuse", "--reason", "too much")
+    end = end_of(caseworker, "refused")
+    late = caseworker("approve", "refused", approval_id)
+    nothing = caseworker("approve", "refused", "nothing")
+    nobody = caseworker("approvals", "nobody")
+
+    assert json.loads(refused.stdout)["decision"]["decision"] == "refused"
+    assert end["type"] == "run.failed"
+    assert [each.exit_code for each in (late, nothing, nobody)] == [2, 2, 2]
+    assert [each.stdout for each in (late, nothing, nobody)] == ["", "", ""]
+    assert all(each.stderr for each in (late, nothing, nobody))
