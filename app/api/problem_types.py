@@ -35,7 +35,7 @@ MALFORMED_REQUEST = ProblemType(
     slug="malformed-request",
     status=400,
     title="The request is not HTTP",
-    detail="Send HTTP/1.1, and at most 16 requests before the first of them is answered.",
+    detail="Send HTTP/1.1, and at most 4 further requests before one is answered.",
 )
 CREDENTIAL_REQUIRED = ProblemType(
     slug="credential-required",

@@ -15,6 +15,7 @@ from app.api.documentation import (
     answers,
     operation_id,
 )
+from app.api.routes.runs import answer_of
 from app.api.run_body import POST_HEADERS, idempotency_key
 from app.api.run_views import RunView, view_of
 from app.api.schedule_views import (
@@ -49,7 +50,11 @@ _PUT: Responses = {
 }
 _FIRED: Responses = {
     **answers(
-        *EVERY_RUN_ROUTE, types.SCHEDULE_NOT_FOUND, types.IDEMPOTENCY_MISMATCH, types.QUEUE_FULL
+        *EVERY_RUN_ROUTE,
+        types.SCHEDULE_NOT_FOUND,
+        types.IDEMPOTENCY_MISMATCH,
+        types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
     ),
     200: {
         "description": "It had been accepted before.",
@@ -126,9 +131,7 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
     )
     accepted = await request.runs.accept(new)
     view = view_of(accepted.run, request.root)
-    status = HTTPStatus.ACCEPTED if accepted.created else HTTPStatus.OK
-    headers = {"Location": view.links.self}
-    return Response(view.model_dump_json(), status, headers, media_type="application/json")
+    return answer_of(view, view.links, accepted, ended=False)
 
 
 @router.delete(

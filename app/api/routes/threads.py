@@ -19,8 +19,9 @@ from app.api.documentation import (
     operation_id,
 )
 from app.api.event_stream import EVENT_HEADERS, last_event_id
+from app.api.problems import rate_headers
 from app.api.routes.events import stream_of
-from app.api.routes.runs import awaited
+from app.api.routes.runs import answer_of, awaited
 from app.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
 from app.api.run_views import CancelReceipt, Links
 from app.api.thread_admission import hash_of
@@ -61,6 +62,7 @@ _ANSWERED: Responses = {
         types.RUN_CONFLICT,
         types.IDEMPOTENCY_MISMATCH,
         types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
         types.TOO_MANY_STREAMS,
     ),
     200: {
@@ -259,12 +261,8 @@ class _Action:
         if run.finished:
             [answer] = await chats.with_contents(thread, [answer])
         view = TurnView.of(answered.user, answer, run, tree, request.root)
-        in_time = wait is not None and run.finished
-        status = HTTPStatus.OK if in_time or not answered.accepted.created else HTTPStatus.ACCEPTED
-        headers = {"Location": view.run.links.self}
-        if wait is not None:
-            headers["Preference-Applied"] = f"wait={wait}"
-        return Response(view.model_dump_json(), status, headers, media_type="application/json")
+        accepted = answered.accepted
+        return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
 
     async def _stream(self, thread_id: str) -> Response:
         """Return the events of the run, behind those that a repeated request has seen."""
@@ -279,6 +277,7 @@ class _Action:
         run_id = answered.accepted.run.key.run_id
         stream = await stream_of(run_id, request, after=after)
         stream.headers["Location"] = Links.of(run_id, request.root).self
+        stream.headers.update(rate_headers(answered.accepted.rate))
         return stream
 
     async def _answered(self, thread_id: str) -> tuple[Thread, Answered]:
