@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from app.api.field_types import Body, Cursor, DocumentedAs, Query, StorableText
+from app.api.field_types import Body, DocumentedAs, StorableText
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.graph_spec import GraphSpec
 from app.nodes.reading import OWN
@@ -86,12 +86,3 @@ class GraphToValidate(Body):
 
     graph: InlineGraph
     """The graph itself; in the data of its steps it may name registered graphs."""
-
-
-class DefinitionQuery(Query):
-    """Which part of a list of definitions to show."""
-
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""

@@ -160,3 +160,12 @@ Cursor = Annotated[StorableText, StringConstraints(max_length=512)]
 ToolName = Annotated[str, StringConstraints(max_length=128)]
 
 Seed = Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)]
+
+
+class PageQuery(Query):
+    """Which part of a list to show."""
+
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    """How many a page holds."""
+    cursor: Cursor | None = None
+    """The ``next_cursor`` of the page before."""

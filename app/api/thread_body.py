@@ -9,7 +9,6 @@ from app.api.definition_body import AgentOrName, GraphOrName
 from app.api.field_types import (
     Body,
     CaseInput,
-    Cursor,
     Instant,
     Query,
     RunId,
@@ -105,15 +104,6 @@ class CancelThreadBody(Body):
 
     reason: Annotated[StorableText, StringConstraints(max_length=500)] | None = None
     """Shown in the receipts and in the traces."""
-
-
-class ThreadQuery(Query):
-    """Which threads to list."""
-
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""
 
 
 class MessagesQuery(Query):

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings
@@ -158,9 +159,9 @@ class EventSettings(Section):
 
 
 def _https_url(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0].rpartition(":")[0] or rest.partition("/")[0]
-    if scheme != "https" and not (scheme == "http" and host in ("127.0.0.1", "localhost", "[::1]")):
+    parts = urlsplit(url)
+    here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if not parts.hostname or not (here or parts.scheme == "https"):
         raise ValueError("must be a URL of https")
     return url
 
@@ -189,6 +190,8 @@ class JwtSettings(Section):
     def _is_whole(self) -> Self:
         places = [self.jwks_url, self.jwks_file]
         if self.issuer is None:
+            if self.audience or any(places):
+                raise ValueError("issuer: needed with audience, jwks_url and jwks_file")
             return self
         if self.audience is None:
             raise ValueError("audience: needed with an issuer, so that tokens for others are none")

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from app.api.api_request import ApiRequest, ApiRoute
-from app.api.definition_body import MAX_VERSION, DefinitionName, DefinitionQuery
+from app.api.definition_body import MAX_VERSION, DefinitionName
 from app.api.definition_views import (
     AgentDefinitionView,
     AgentList,
@@ -14,6 +14,7 @@ from app.api.definition_views import (
     GraphList,
 )
 from app.api.documentation import EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.field_types import PageQuery
 from app.api.problem_types import ProblemType
 from app.nodes.nesting import DefinitionKind
 from app.runs.run import DefinitionRef
@@ -45,7 +46,7 @@ def definition_routes(
     found = answers(*EVERY_RUN_ROUTE, not_found)
     deleted: Responses = {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_GONE}
 
-    async def list_all(query: Annotated[DefinitionQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
+    async def list_all(query: Annotated[PageQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
         page = await request.api.services.definitions.find(
             request.caller.tenant, kind, limit=query.limit, cursor=query.cursor
         )
@@ -57,7 +58,7 @@ def definition_routes(
         return view.of_definition(definition, request.root)
 
     async def versions(  # type: ignore[no-untyped-def]
-        name: NamePath, query: Annotated[DefinitionQuery, Query()], request: ApiRequest
+        name: NamePath, query: Annotated[PageQuery, Query()], request: ApiRequest
     ):
         page = await request.api.definitions.versions(
             request.caller.tenant,

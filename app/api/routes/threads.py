@@ -19,6 +19,7 @@ from app.api.documentation import (
     operation_id,
 )
 from app.api.event_stream import EVENT_HEADERS, last_event_id
+from app.api.field_types import PageQuery
 from app.api.problems import rate_headers
 from app.api.routes.events import stream_of
 from app.api.routes.runs import answer_of, awaited
@@ -35,7 +36,6 @@ from app.api.thread_body import (
     MessagesQuery,
     NewThreadBody,
     ThreadIdPath,
-    ThreadQuery,
 )
 from app.api.thread_views import CancelledThread, MessageList, ThreadList, ThreadView, TurnView
 from app.chats.service import Answered, Turn
@@ -114,7 +114,7 @@ async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Respo
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
-async def list_threads(query: Annotated[ThreadQuery, Query()], request: ApiRequest) -> ThreadList:
+async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ThreadList:
     """List threads, newest first, without what answers in them."""
     store = request.api.chats.store
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
