@@ -229,6 +229,9 @@ class WebhookSettings(Section):
     longest_retry_seconds: Seconds = key(21_600.0, "Longest pause, also if Retry-After asks more.")
     max_parallel: Positive = key(32, "Attempts that a process makes at once.")
     max_body_kb: Positive = key(1024, "Longest message; a longer one leaves the result out.")
+    encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """Encrypts the secrets that sign, from when on they are made: WEBHOOKS_ENCRYPTION_KEY, the same
+    for all processes. Null stores them readable."""
 
 
 class AgentSettings(Section):
