@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from app.api.field_types import Body, DocumentedAs, StorableText
+from app.api.field_types import STORABLE, Body, DocumentedAs
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.graph_spec import GraphSpec
 from app.nodes.reading import OWN
@@ -46,7 +46,7 @@ class DefinitionByName(Body):
     """Left out, the newest version there is."""
 
 
-Description = Annotated[StorableText, StringConstraints(max_length=MAX_DESCRIPTION_CHARS)]
+Description = Annotated[str, StringConstraints(max_length=MAX_DESCRIPTION_CHARS), STORABLE]
 
 
 InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]

@@ -7,13 +7,14 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.api.definition_body import AgentOrName, GraphOrName
 from app.api.field_types import (
+    STORABLE,
     Body,
     CaseInput,
     Instant,
     Query,
+    Reason,
     RunId,
     Seed,
-    StorableText,
     ZoneName,
 )
 from app.api.run_body import BudgetBody
@@ -39,7 +40,7 @@ class NewThreadBody(Body):
     tools: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     """What the user brings along, named as the tools of an agent are. It is offered to the entry
     agents of the graph, where its chat starts let it through."""
-    title: Annotated[StorableText, StringConstraints(max_length=200)] | None = None
+    title: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
     metadata: dict[str, Any] | None = None
     """Comes back with the thread and means nothing to the service."""
 
@@ -102,7 +103,7 @@ class MessageBody(EditBody):
 class CancelThreadBody(Body):
     """Why the answers of a thread are cancelled."""
 
-    reason: Annotated[StorableText, StringConstraints(max_length=500)] | None = None
+    reason: Reason | None = None
     """Shown in the receipts and in the traces."""
 
 
