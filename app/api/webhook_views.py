@@ -1,5 +1,6 @@
 """Deliveries of webhooks and the secrets that sign them, as callers see them and ask for them."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Self
 
@@ -61,12 +62,7 @@ class NewSecret(SecretView):
     @classmethod
     def of(cls, info: SecretInfo, secret: str) -> Self:
         """Return the view of a new secret."""
-        return cls(
-            version=info.version,
-            created_at=info.created_at,
-            expires_at=info.expires_at,
-            secret=secret,
-        )
+        return cls(secret=secret, **asdict(info))
 
 
 class SecretList(View):

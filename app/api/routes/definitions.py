@@ -12,12 +12,26 @@ from app.api.definition_views import (
     AgentList,
     GraphDefinitionView,
     GraphList,
+    RegisteredDefinition,
 )
-from app.api.documentation import EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers, operation_id
 from app.api.field_types import PageQuery
 from app.api.problem_types import ProblemType
 from app.nodes.nesting import DefinitionKind
 from app.runs.run import DefinitionRef
+
+_WHERE = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
+
+REGISTERED: Responses = {
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
+    200: {
+        "description": "The newest version is the same already; nothing was stored.",
+        "headers": _WHERE,
+        "model": RegisteredDefinition,
+    },
+    201: {"description": "A new version is stored.", "headers": _WHERE},
+}
+"""What is answered to who registers a graph or an agent."""
 
 _GONE: Responses = {
     204: {"description": "It is gone. Runs that were accepted with it are not touched."}
