@@ -27,6 +27,7 @@ MAX_KEYS: Final = 1000
 MAX_OVERLAP: Final = timedelta(days=30)
 USUAL_OVERLAP: Final = timedelta(days=1)
 """How long the old key works beside the new one, after a rotation: at most, and usually."""
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ class Keys:
             name=old.name,
             scopes=old.scopes,
             created_by=by.name,
-            expires_at=None if span is None else now + span,
+            expires_at=None if span is None else now + min(span, _LATEST - now),
         )
         until = min(now + overlap, old.expires_at or now + overlap)
         sha256 = sha256_of(issued.secret)

@@ -193,9 +193,9 @@ class IssuedTokens:
                 leeway=rules.leeway_seconds,
                 options={"require": list(_REQUIRED)},
             )
-        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            return self._identity(claims)
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
             raise InvalidCredentialError from None
-        return self._identity(claims)
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         tenant = claims.get(self._rules.tenant_claim)

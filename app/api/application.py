@@ -45,6 +45,8 @@ _DESCRIPTION = (
     "Runs agents for other services inside hard budgets, cancellable at any moment, with a trace "
     "of every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
     "refused; every response carries X-Request-ID.\n\n"
+    'Begin with `POST /runs` and `{"input": "What is 6 * 7?"}`; `GET /runs/{run_id}` has the '
+    "answer. Once there are keys, send one as `Authorization: Bearer ...`.\n\n"
     "How to add tools, functions and providers of models: [extending](docs/extending.md)."
 )
 

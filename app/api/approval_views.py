@@ -1,11 +1,11 @@
 """Approvals as callers see them, and the decisions that they send."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from app.api.field_types import Body, Cursor, Query, Reason, View
+from app.api.field_types import Body, Reason, View
 from app.engine.approvals import Verdict
 from app.nodes.reading import refusal
 from app.runs.approvals import Approval, ApprovalPage, Deciding
@@ -36,15 +36,6 @@ class DecisionBody(Body):
         return Deciding(
             approval_id=approval_id, verdict=verdict, by=by, arguments=arguments, reason=reason
         )
-
-
-class ApprovalQuery(Query):
-    """Which approvals to list."""
-
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""
 
 
 class DecisionView(View):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from app.api.field_types import Body, Cursor, DocumentedAs, Query, StorableText
+from app.api.field_types import STORABLE, Body, DocumentedAs
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.graph_spec import GraphSpec
 from app.nodes.reading import OWN
@@ -46,7 +46,7 @@ class DefinitionByName(Body):
     """Left out, the newest version there is."""
 
 
-Description = Annotated[StorableText, StringConstraints(max_length=MAX_DESCRIPTION_CHARS)]
+Description = Annotated[str, StringConstraints(max_length=MAX_DESCRIPTION_CHARS), STORABLE]
 
 
 InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
@@ -86,12 +86,3 @@ class GraphToValidate(Body):
 
     graph: InlineGraph
     """The graph itself; in the data of its steps it may name registered graphs."""
-
-
-class DefinitionQuery(Query):
-    """Which part of a list of definitions to show."""
-
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""

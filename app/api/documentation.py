@@ -146,17 +146,6 @@ RUN_HEADERS = {
 }
 """What an answer to POST /runs says beside its body."""
 
-_WHERE = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
-
-REGISTERED: Responses = {
-    200: {
-        "description": "The newest version is the same already; nothing was stored.",
-        "headers": _WHERE,
-    },
-    201: {"description": "A new version is stored.", "headers": _WHERE},
-}
-"""What is answered to who registers a graph or an agent."""
-
 EVERY_CALLER = (
     CREDENTIAL_REQUIRED,
     CREDENTIAL_REFUSED,

@@ -132,7 +132,10 @@ RunId = Annotated[
 
 RunIdPath = Annotated[RunId, Path(description="The id of a run.")]
 
-StorableText = Annotated[str, AfterValidator(_text)]
+STORABLE = AfterValidator(_text)
+"""Stands behind constraints of a string, which would speak of items otherwise."""
+
+StorableText = Annotated[str, STORABLE]
 """A text that the database can store."""
 
 CaseInput = Annotated[
@@ -152,11 +155,20 @@ ZoneName = Annotated[
     Field(json_schema_extra={"maxLength": 64}, examples=["Europe/Paris"]),
 ]
 
-Reason = Annotated[StorableText, StringConstraints(max_length=MAX_REASON_CHARS)]
+Reason = Annotated[str, StringConstraints(max_length=MAX_REASON_CHARS), STORABLE]
 """Why a run is cancelled; shown in receipts and traces."""
 
-Cursor = Annotated[StorableText, StringConstraints(max_length=512)]
+Cursor = Annotated[str, StringConstraints(max_length=512), STORABLE]
 
 ToolName = Annotated[str, StringConstraints(max_length=128)]
 
 Seed = Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)]
+
+
+class PageQuery(Query):
+    """Which part of a list to show."""
+
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    """How many a page holds."""
+    cursor: Cursor | None = None
+    """The ``next_cursor`` of the page before."""

@@ -3,21 +3,32 @@
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from app.access.caller import MAX_NAME_CHARS, TENANT_FORM, Scope
 from app.access.keys import MAX_OVERLAP, USUAL_OVERLAP, ApiKey, IssuedKey
-from app.api.field_types import Body, Instant, Query, StorableText, View
+from app.api.field_types import Body, Instant, Query, View
+from app.nodes.reading import refusal
 
 TenantName = Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")]
 ScopeName = Literal["read", "run", "admin"]
 _USUAL: ScopeName = "run"
 
 
+def _printable(name: str) -> str:
+    if not name.isprintable() or name.isspace():
+        raise refusal("This must be of printable characters, and not blank.")
+    return name
+
+
 class NewKeyBody(Body):
     """A key to make."""
 
-    name: Annotated[StorableText, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)]
+    name: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=MAX_NAME_CHARS),
+        AfterValidator(_printable),
+    ]
     """What receipts and records call whoever uses it."""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] = Field(
         default_factory=lambda: [_USUAL]

@@ -24,13 +24,13 @@ from starlette.datastructures import Headers
 
 from app.api.definition_body import AgentOrName, GraphOrName
 from app.api.field_types import (
+    STORABLE,
     Body,
     CaseInput,
     Instant,
     Reason,
     RunId,
     Seed,
-    StorableText,
     ToolName,
     ZoneName,
 )
@@ -127,7 +127,7 @@ Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
 NodeId = Annotated[str, Field(pattern=r"^n[0-9]{6,12}$", examples=["n000004"])]
 
 
-ConcurrencyKey = Annotated[StorableText, StringConstraints(min_length=1, max_length=200)]
+ConcurrencyKey = Annotated[str, StringConstraints(min_length=1, max_length=200), STORABLE]
 EndType = Literal["run.cancelled", "run.completed", "run.failed", "run.halted"]
 
 
@@ -234,7 +234,7 @@ class ChatMessage(Body):
     """Something that was said."""
 
     role: Literal["user", "assistant"]
-    content: Annotated[StorableText, StringConstraints(min_length=1)]
+    content: Annotated[str, StringConstraints(min_length=1), STORABLE]
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]

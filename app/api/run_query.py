@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 from starlette.datastructures import QueryParams
 
-from app.api.field_types import Body, Cursor, Instant, Query, Reason, StorableText
+from app.api.field_types import STORABLE, Body, Instant, PageQuery, Query, Reason, StorableText
 from app.api.json_text import is_storable
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
@@ -25,23 +25,19 @@ class CancelQuery(Query):
     """Shown in the receipt and in the trace; a reason in the body takes precedence."""
 
 
-class RunQuery(Query):
+class RunQuery(PageQuery):
     """Which runs to list."""
 
     status: RunStatus | None = None
     """Runs of one status."""
     kind: RunKind | None = None
     """Runs of one kind."""
-    agent: Annotated[StorableText, StringConstraints(max_length=64)] | None = None
+    agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
     """Runs of the registered agent of this name, whatever its version."""
     created_after: Instant | None = None
     """Runs accepted later than this."""
     created_before: Instant | None = None
     """Runs accepted earlier than this."""
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many runs a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,7 +79,7 @@ class CancelRunsBody(Body):
     """Runs of one status: queued, running or waiting."""
     kind: Annotated[RunKind, Field(strict=False)] | None = None
     """Runs of one kind."""
-    agent: Annotated[StorableText, StringConstraints(max_length=64)] | None = None
+    agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
     """Runs of the registered agent of this name, whatever its version."""
     metadata: dict[StorableText, StorableText | bool | int | float | None] | None = None
     """Values that the metadata of the runs must have."""

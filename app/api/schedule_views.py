@@ -8,8 +8,9 @@ from fastapi import Path
 from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import PydanticCustomError
 
+from app.access.caller import Caller, Scope
 from app.api.api_request import ApiRequest
-from app.api.field_types import Body, Cursor, DocumentedAs, Query, View, ZoneName
+from app.api.field_types import Body, DocumentedAs, View, ZoneName
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError, as_problem
 from app.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
@@ -22,6 +23,8 @@ from app.schedules.schedule import NewSchedule, Overlap, Schedule, ScheduledRun,
 from app.schedules.timing import CRON, MAX_CATCH_UP, CatchUp, InvalidCronError, Timing
 
 _OF_ONE_RUN = ("run_id", "start_at", "deadline")
+_OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
+"""What no run shows either."""
 
 ScheduleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 ScheduleNamePath = Annotated[ScheduleName, Path(description="The name of a schedule.")]
@@ -57,15 +60,6 @@ class ScheduleBody(Body):
     """Whether it fires at all."""
 
 
-class ScheduleQuery(Query):
-    """Which schedules to list."""
-
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""
-
-
 class ScheduleView(View):
     """A schedule, and what has come of it."""
 
@@ -73,7 +67,7 @@ class ScheduleView(View):
     cron: str
     timezone: str
     run: Annotated[dict[str, Any], DocumentedAs(CaseBody, GraphRunBody, AgentRunBody)]
-    """As it was sent."""
+    """As it was sent; who may not run anything sees neither `gold_answer` nor `webhook`."""
     overlap: Overlap
     catch_up: CatchUp
     max_catch_up: int
@@ -92,13 +86,13 @@ class ScheduleView(View):
     updated_at: datetime
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Self:
-        """Return the view of a schedule."""
-        timing = schedule.timing
+    def of(cls, schedule: Schedule, caller: Caller) -> Self:
+        """Return a caller's view of a schedule."""
+        timing, hidden = schedule.timing, frozenset() if caller.may(Scope.RUN) else _OF_ITS_CALLER
         of_timing = {"cron", "timezone", "catch_up", "max_catch_up"}
         own = cls.model_fields.keys() - of_timing - {"run"}
         return cls(
-            run=dict(schedule.run.sent),
+            run={name: it for name, it in schedule.run.sent.items() if name not in hidden},
             **{name: getattr(timing, name) for name in of_timing},
             **{name: getattr(schedule, name) for name in own},
         )
@@ -112,9 +106,9 @@ class ScheduleList(View):
     """Ask for the next page with it; null on the last one."""
 
     @classmethod
-    def of(cls, page: SchedulePage) -> Self:
-        """Return the view of a page."""
-        views = [ScheduleView.of(schedule) for schedule in page.schedules]
+    def of(cls, page: SchedulePage, caller: Caller) -> Self:
+        """Return a caller's view of a page."""
+        views = [ScheduleView.of(schedule, caller) for schedule in page.schedules]
         return cls(schedules=views, next_cursor=page.next_cursor)
 
 

@@ -7,14 +7,14 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.api.definition_body import AgentOrName, GraphOrName
 from app.api.field_types import (
+    STORABLE,
     Body,
     CaseInput,
-    Cursor,
     Instant,
     Query,
+    Reason,
     RunId,
     Seed,
-    StorableText,
     ZoneName,
 )
 from app.api.run_body import BudgetBody
@@ -40,7 +40,7 @@ class NewThreadBody(Body):
     tools: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     """What the user brings along, named as the tools of an agent are. It is offered to the entry
     agents of the graph, where its chat starts let it through."""
-    title: Annotated[StorableText, StringConstraints(max_length=200)] | None = None
+    title: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
     metadata: dict[str, Any] | None = None
     """Comes back with the thread and means nothing to the service."""
 
@@ -103,17 +103,8 @@ class MessageBody(EditBody):
 class CancelThreadBody(Body):
     """Why the answers of a thread are cancelled."""
 
-    reason: Annotated[StorableText, StringConstraints(max_length=500)] | None = None
+    reason: Reason | None = None
     """Shown in the receipts and in the traces."""
-
-
-class ThreadQuery(Query):
-    """Which threads to list."""
-
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""
 
 
 class MessagesQuery(Query):

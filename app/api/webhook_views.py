@@ -1,5 +1,6 @@
 """Deliveries of webhooks and the secrets that sign them, as callers see them and ask for them."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Self
 
@@ -7,7 +8,7 @@ from fastapi import Path
 from pydantic import Field, StringConstraints, model_validator
 
 from app.api.api_request import ApiRequest
-from app.api.field_types import Body, Cursor, Query, RunId, View
+from app.api.field_types import Body, PageQuery, RunId, View
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError
 from app.api.violations import Violation
@@ -34,17 +35,13 @@ class NewSecretBody(Body):
         return {} if sent is None else sent
 
 
-class DeliveryQuery(Query):
+class DeliveryQuery(PageQuery):
     """Which deliveries to list."""
 
     status: DeliveryStatus | None = None
     """Those that stand so; `dead` are those that were given up."""
     run_id: RunId | None = None
     """Those of one run."""
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    """How many a page holds."""
-    cursor: Cursor | None = None
-    """The ``next_cursor`` of the page before."""
 
 
 class SecretView(View):
@@ -65,12 +62,7 @@ class NewSecret(SecretView):
     @classmethod
     def of(cls, info: SecretInfo, secret: str) -> Self:
         """Return the view of a new secret."""
-        return cls(
-            version=info.version,
-            created_at=info.created_at,
-            expires_at=info.expires_at,
-            secret=secret,
-        )
+        return cls(secret=secret, **asdict(info))
 
 
 class SecretList(View):

@@ -24,6 +24,7 @@ from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.webhooks.addresses import UrlRules
 from app.webhooks.delivery import Deliveries, DeliveryLimits
+from app.webhooks.signing import SecretBox
 
 SCHEDULES_AT_ONCE: Final = 2
 """How many schedules a process fires at once: each takes a connection meanwhile."""
@@ -47,7 +48,9 @@ class Background:
         self._settings = settings
         self._url = url
         self._pool = engines.work
-        self.webhooks = PostgresWebhooks(engines, dispatch)
+        key = settings.webhooks.encryption_key
+        box = SecretBox(None if key is None else key.get_secret_value())
+        self.webhooks = PostgresWebhooks(engines, dispatch, box)
         self.schedules = PostgresSchedules(
             engines, dispatch, limits, max_schedules=settings.admission.max_schedules
         )

@@ -6,7 +6,6 @@ repeating it, and a run that works always has its message. A message whose run n
 status; it can be answered once more.
 """
 
-import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -205,17 +204,11 @@ class Chats:
 
     async def stop(self, thread: Thread, *, by: str, reason: str | None) -> Sequence[CancelStatus]:
         """Cancel all answers that are being written, also those whose run is still to come."""
-        stopped: list[CancelStatus] = []
-
-        async def cancel(message: ChatMessage) -> None:
-            key = key_of(thread.tenant, message)
-            stopped.append(await self._runs.cancel(key, by=by, reason=reason))
-
-        async with asyncio.TaskGroup() as group:
-            for message in (await self.tree(thread)).messages:
-                if message.run_id is not None and not _is_over(message):
-                    group.create_task(cancel(message))
-        return stopped
+        return [
+            await self._runs.cancel(key_of(thread.tenant, message), by=by, reason=reason)
+            for message in (await self.tree(thread)).messages
+            if message.run_id is not None and not _is_over(message)
+        ]
 
     async def _said(self, thread: Thread, branch: Sequence[ChatMessage], content: str) -> Turn:
         history = await self._history(thread, branch, asked=content)

@@ -44,6 +44,7 @@ MESSAGES: Mapping[str, str] = {
     "string_unicode": "This must be valid Unicode text.",
     "string_too_short": "This must have at least {min_length} characters.",
     "string_too_long": "This must have at most {max_length} characters.",
+    "string_pattern_mismatch": "This must match {pattern}",
     "too_short": "This must have at least {min_length} items.",
     "too_long": "This must have at most {max_length} items.",
     "int_type": "This must be a whole number.",

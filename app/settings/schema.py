@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings
@@ -158,9 +159,9 @@ class EventSettings(Section):
 
 
 def _https_url(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0].rpartition(":")[0] or rest.partition("/")[0]
-    if scheme != "https" and not (scheme == "http" and host in ("127.0.0.1", "localhost", "[::1]")):
+    parts = urlsplit(url)
+    here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if not parts.hostname or not (here or parts.scheme == "https"):
         raise ValueError("must be a URL of https")
     return url
 
@@ -189,6 +190,8 @@ class JwtSettings(Section):
     def _is_whole(self) -> Self:
         places = [self.jwks_url, self.jwks_file]
         if self.issuer is None:
+            if self.audience or any(places):
+                raise ValueError("issuer: needed with audience, jwks_url and jwks_file")
             return self
         if self.audience is None:
             raise ValueError("audience: needed with an issuer, so that tokens for others are none")
@@ -226,6 +229,9 @@ class WebhookSettings(Section):
     longest_retry_seconds: Seconds = key(21_600.0, "Longest pause, also if Retry-After asks more.")
     max_parallel: Positive = key(32, "Attempts that a process makes at once.")
     max_body_kb: Positive = key(1024, "Longest message; a longer one leaves the result out.")
+    encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """Encrypts the secrets that sign, from when on they are made: WEBHOOKS_ENCRYPTION_KEY, the same
+    for all processes. Null stores them readable."""
 
 
 class AgentSettings(Section):

@@ -67,7 +67,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A delivery that was claimed for one attempt, with the secrets that sign it."""
+    """A delivery that was claimed for one attempt, with the secrets that sign it.
+
+    There is none if they were encrypted with another key than the configured one.
+    """
 
     delivery: Delivery
     secrets: Sequence[str]
@@ -202,15 +205,21 @@ class Deliveries:
             run = await self.runs.get(RunKey(tenant, delivery.run_id))
         except RunNotFoundError:
             return  # erased meanwhile, its deliveries with it
-        body = message_of(delivery.type, run, self.view, max_bytes=self.limits.max_body_bytes)
-        headers = signed_headers(
-            attempt.secrets, message_id=delivery_id, at=datetime.now(UTC), body=body
-        )
-        answer = await self.sender.send(delivery.url, body, headers, attempt=delivery.attempts)
+        answer = await self._answer(attempt, run)
         status, pause = verdict_of(answer, delivery.attempts, self.limits.retry)
         await self.store.end(delivery, answer, status=status, pause_seconds=pause)
         if status is DeliveryStatus.DEAD:
             log.warning("webhook.dead", run_id=delivery.run_id, attempts=delivery.attempts)
+
+    async def _answer(self, attempt: Attempt, run: Run) -> Answer:
+        delivery = attempt.delivery
+        if not attempt.secrets:
+            return Answer(error="webhooks.encryption_key opens no secret to sign it with.")
+        body = message_of(delivery.type, run, self.view, max_bytes=self.limits.max_body_bytes)
+        headers = signed_headers(
+            attempt.secrets, message_id=delivery.delivery_id, at=datetime.now(UTC), body=body
+        )
+        return await self.sender.send(delivery.url, body, headers, attempt=delivery.attempts)
 
 
 def message_of(

@@ -1,18 +1,46 @@
-"""Secrets of tenants and the signatures made with them (standardwebhooks.com)."""
+"""Secrets of tenants, stored and used for signatures (standardwebhooks.com)."""
 
 import base64
+import hashlib
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
 
+from cryptography.fernet import Fernet, InvalidToken
 from standardwebhooks.webhooks import Webhook
 
 SECRET_BYTES = 32
+_PREFIX = "whsec_"
+
+
+class SecretBox:
+    """Encrypts what is stored, if there is a key; opens what was stored before as well."""
+
+    def __init__(self, key: str | None = None) -> None:
+        """Take a key that nobody can guess: its hash is what encrypts."""
+        digest = None if key is None else hashlib.sha256(key.encode()).digest()
+        self._fernet = None if digest is None else Fernet(base64.urlsafe_b64encode(digest))
+
+    def sealed(self, secret: str) -> str:
+        """Return a secret as it is stored."""
+        return secret if self._fernet is None else self._fernet.encrypt(secret.encode()).decode()
+
+    def opened(self, stored: Sequence[str]) -> list[str]:
+        """Return those of the secrets that this key opens."""
+        return [secret for each in stored if (secret := self._opened(each)) is not None]
+
+    def _opened(self, stored: str) -> str | None:
+        if stored.startswith(_PREFIX):
+            return stored
+        try:
+            return None if self._fernet is None else self._fernet.decrypt(stored).decode()
+        except InvalidToken:
+            return None
 
 
 def new_secret() -> str:
     """Return a new secret, in the form in which receivers configure it."""
-    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+    return _PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def signed_headers(

@@ -14,6 +14,7 @@ from caseworker_client import (
     ApiError,
     AsyncCaseworkerClient,
     CaseworkerClient,
+    CaseworkerError,
     Event,
     RetryPolicy,
     Run,
@@ -248,6 +249,18 @@ async def test_address_and_key_come_from_the_environment(
     assert first.headers["authorization"] == "Bearer secret-1"
     assert second.headers["authorization"] == "Bearer secret-2"
     assert "secret" not in repr(client.settings)
+
+
+@pytest.mark.parametrize("key", ["secret\nkey", "secret-ké", "secret\x7f"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str) -> None:
+    """The connection would quote it; a line break at its end, as files have, is left out."""
+    with pytest.raises(CaseworkerError) as refused:
+        CaseworkerClient(api_key=key)
+    with CaseworkerClient(api_key="mine\n") as client:
+        headers = client.settings.headers
+
+    assert "secret" not in str(refused.value)
+    assert headers == {"Authorization": "Bearer mine"}
 
 
 @given(

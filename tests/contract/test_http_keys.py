@@ -223,6 +223,17 @@ async def test_a_key_is_replaced_and_revoked(client: httpx.AsyncClient) -> None:
     assert (await client.get("/runs", headers=new)).status_code == 401
 
 
+async def test_a_key_that_works_to_the_end_of_time_is_replaced(client: httpx.AsyncClient) -> None:
+    """By one that works as long, although its span would lead beyond."""
+    last = {"name": "x", "expires_at": "9999-12-31T23:59:59.999999Z"}
+    made = (await client.post("/keys", json=last, headers=AS_OPERATOR)).json()
+
+    rotated = await client.post(f"/keys/{made['key_id']}/rotate", headers=AS_OPERATOR)
+
+    assert rotated.status_code == 201
+    assert rotated.json()["expires_at"] == made["expires_at"]
+
+
 async def test_admins_make_keys_of_their_own_tenant_alone(
     client: httpx.AsyncClient, keys: MemoryKeys
 ) -> None:
@@ -254,6 +265,8 @@ async def test_admins_make_keys_of_their_own_tenant_alone(
         {"name": "x", "tenant": "a/b"},
         {"name": "x", "tenant": "a\n"},
         {"name": "x", "expires_at": "2001-01-01T00:00:00Z"},
+        {"name": "a\nb"},
+        {"name": " "},
         {"name": "x", "secret": "mine"},
     ],
 )

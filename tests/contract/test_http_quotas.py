@@ -17,6 +17,7 @@ from app.runs.run import NewRun
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_keys import MemoryKeys
 from tests.support.memory_runs import MemoryRuns
+from tests.support.threads import ThreadClient
 
 BOOTSTRAP = "operator-" + "7" * 32
 RATE = RateState(limit=60, remaining=0, reset_seconds=7)
@@ -118,11 +119,19 @@ async def test_an_accepted_run_says_what_is_left_of_the_rate() -> None:
             return replace(await super().accept(new, worker_id=worker_id), rate=RATE)
 
     async with client_of(memory_api(Limited())) as client:
-        limited = await client.post("/runs", json=CASE)
+        await client.put("/schedules/daily", json={"cron": "0 6 * * *", "run": CASE})
+        thread = await ThreadClient.begin(client, "talk")
+        limited = (
+            await client.post("/runs", json=CASE),
+            await client.post("/schedules/daily/run"),
+            await thread.send(content="2+2?"),
+        )
     async with client_of(memory_api()) as client:
         free = await client.post("/runs", json=CASE)
 
-    assert limited.headers["ratelimit"] == '"runs";r=0;t=7'
+    for accepted in limited:
+        assert accepted.status_code == 202
+        assert accepted.headers["ratelimit"] == '"runs";r=0;t=7'
     assert "ratelimit" not in free.headers
 
 

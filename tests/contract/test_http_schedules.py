@@ -6,7 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
+from app.access.authentication import Authentication
+from app.access.caller import OPERATOR, Scope
+from app.access.keys import Keys
 from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_keys import MemoryKeys
 
 RUN = {"input": "What is 6 * 7?", "budget": {"max_seconds": 5}, "metadata": {"team": "blue"}}
 SCHEDULE = {"cron": "30 6 * * 1-5", "timezone": "Europe/Paris", "run": RUN}
@@ -60,6 +64,25 @@ async def test_a_schedule_is_made_changed_and_deleted() -> None:
     assert found == again.json()
     assert (found["paused"], found["next_at"]) == (True, None)
     assert (deleted.status_code, gone.status_code) == (204, 404)
+
+
+async def test_who_may_only_look_does_not_see_what_no_run_shows() -> None:
+    """Neither the gold answer nor the URL of the webhook, which may hold a secret."""
+    keys, scopes = MemoryKeys(), (Scope.RUN, Scope.READ, Scope.ADMIN)
+    app = memory_api(keys=keys, authentication=Authentication(keys))
+    url = "https://example.com/hook?token=t"
+    run = {**RUN, "gold_answer": "42", "webhook": {"url": url}}
+    async with client_of(app) as client:
+        made = [await Keys(keys).create(OPERATOR, name="k", scopes=frozenset([s])) for s in scopes]
+        runner, reader, admin = ({"Authorization": f"Bearer {each.secret}"} for each in made)
+        await client.post("/webhooks/secret", headers=admin)
+        client.headers.update(runner)
+        assert (await put(client, run=run)).json()["run"] == run
+        one = (await client.get("/schedules/daily", headers=reader)).json()
+        many = (await client.get("/schedules", headers=reader)).json()["schedules"]
+
+    assert one["run"] == RUN
+    assert many == [one]
 
 
 async def test_a_run_by_hand_repeats_nothing() -> None:

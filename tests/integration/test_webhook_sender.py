@@ -140,6 +140,8 @@ async def test_redirects_are_not_followed(receiver: Receiver) -> None:
         ("Fri, 01 Jan 2000 00:00:00 GMT", 0, 0),
         ("soon", 0, 0),
         ("-1", 0, 0),
+        ("Fri, 01 Jan 2100 00:00:00 +99999999999999999999", 0, 0),
+        ("Fri, 01 Jan 99999999999999999999 00:00:00 GMT", 0, 0),
     ],
 )
 async def test_a_receiver_may_ask_for_patience(
@@ -153,6 +155,16 @@ async def test_a_receiver_may_ask_for_patience(
 
     assert answer.status_code == 429
     assert least <= answer.retry_after_seconds <= most
+
+
+async def test_cookies_of_a_receiver_are_not_kept(receiver: Receiver) -> None:
+    """The next message to that address may be for another receiver, of another tenant."""
+    receiver.answer(b"HTTP/1.1 204 OK\r\nSet-Cookie: a=b; Path=/\r\nConnection: close\r\n\r\n")
+    async with sending() as sender:
+        for attempt in (1, 2):
+            await sender.send(receiver.url, b"{}", {}, attempt=attempt)
+
+    assert ["cookie" in arrival.headers for arrival in receiver.arrivals] == [False, False]
 
 
 async def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:

@@ -215,7 +215,7 @@ webhook_secrets = Table(
     Column("created_at", INSTANT, nullable=False),
     Column("expires_at", INSTANT),
 )
-"""Secrets are kept as they are: whoever signs must be able to read them."""
+"""Secrets are kept as they are, or encrypted with a key of the configuration."""
 
 schedules = Table(
     "schedules",

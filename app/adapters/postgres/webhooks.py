@@ -22,6 +22,7 @@ from app.webhooks.delivery import (
     DeliveryStatus,
     SecretInfo,
 )
+from app.webhooks.signing import SecretBox
 
 WEBHOOKS_QUEUE = "webhooks"
 DELIVER = "deliver_webhook"
@@ -113,6 +114,7 @@ class PostgresWebhooks:
 
     engines: Engines
     dispatch: QueueDispatch
+    box: SecretBox
 
     async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
         """Claim a delivery that is due, and count the attempt; None if there is none."""
@@ -123,7 +125,7 @@ class PostgresWebhooks:
             if row is None:
                 return None
             secrets = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
-        return Attempt(_delivery(row), [found.secret for found in secrets])
+        return Attempt(_delivery(row), self.box.opened([found.secret for found in secrets]))
 
     async def end(
         self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
@@ -200,7 +202,7 @@ class PostgresWebhooks:
             await connection.exec_driver_sql(_LOCK_SECRETS, (tenant,))
             await connection.exec_driver_sql(_DROP_OLD, (tenant,))
             await connection.exec_driver_sql(_EXPIRE, (previous_seconds, tenant))
-            values = {"tenant": tenant, "secret": secret}
+            values = {"tenant": tenant, "secret": self.box.sealed(secret)}
             row = (await connection.exec_driver_sql(_ADD, values)).one()
         return SecretInfo(row.version, row.created_at, row.expires_at)
 

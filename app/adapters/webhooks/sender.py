@@ -1,9 +1,9 @@
 """Sends webhooks: to the address that was checked, under the name that was asked for.
 
 Each attempt resolves the host once, checks every address, and connects to one of them; TLS still
-verifies the certificate against the name. Connections are not kept: two names at one address would
-share one. Redirects are not followed, proxies of the environment not used, and of an answer only
-its head is read.
+verifies the certificate against the name. Connections and cookies are not kept: two names at one
+address would share them. Redirects are not followed, proxies of the environment not used, and of an
+answer only its head is read.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -38,6 +39,7 @@ class WebhookSender:
             verify=tls or ssl.create_default_context(),
             trust_env=False,
             follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             timeout=timeout_seconds,
             limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=0),
         )
@@ -114,7 +116,7 @@ def _seconds_of(retry_after: str) -> float:
         return float(retry_after[:9])
     try:
         at = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 

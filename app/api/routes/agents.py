@@ -9,8 +9,8 @@ from app.api import problem_types as types
 from app.api.api_request import ApiRequest
 from app.api.definition_body import NewAgentBody
 from app.api.definition_views import AgentDefinitionView, AgentList, RegisteredDefinition
-from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, NEW_AGENTS, REGISTERED, answers
-from app.api.routes.definitions import definition_routes
+from app.api.documentation import NEW_AGENTS
+from app.api.routes.definitions import REGISTERED, definition_routes
 from app.nodes.nesting import DefinitionKind
 
 router = definition_routes(
@@ -25,11 +25,7 @@ router = definition_routes(
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
-    responses={
-        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
-        **REGISTERED,
-        200: {**REGISTERED[200], "model": RegisteredDefinition},
-    },
+    responses=REGISTERED,
 )
 async def register_agent(
     body: Annotated[NewAgentBody, Body(openapi_examples=NEW_AGENTS)],

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Path, Query
 
 from app.api import problem_types as types
 from app.api.api_request import ApiRequest, ApiRoute
-from app.api.approval_views import ApprovalList, ApprovalQuery, ApprovalView, DecisionBody
+from app.api.approval_views import ApprovalList, ApprovalView, DecisionBody
 from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers, operation_id
-from app.api.field_types import RunIdPath
+from app.api.field_types import PageQuery, RunIdPath
 from app.runs.approvals import ApprovalPage
 
 router = APIRouter(
@@ -27,9 +27,7 @@ _DECIDED: Responses = {
 
 
 @router.get("/approvals", responses=answers(*EVERY_RUN_ROUTE))
-async def list_approvals(
-    query: Annotated[ApprovalQuery, Query()], request: ApiRequest
-) -> ApprovalList:
+async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
     """List the approvals that wait for a decision, of all runs, oldest first."""
     approvals, tenant = request.api.services.approvals, request.caller.tenant
     return ApprovalList.of(await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor))

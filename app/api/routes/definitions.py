@@ -6,17 +6,32 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from app.api.api_request import ApiRequest, ApiRoute
-from app.api.definition_body import MAX_VERSION, DefinitionName, DefinitionQuery
+from app.api.definition_body import MAX_VERSION, DefinitionName
 from app.api.definition_views import (
     AgentDefinitionView,
     AgentList,
     GraphDefinitionView,
     GraphList,
+    RegisteredDefinition,
 )
-from app.api.documentation import EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.field_types import PageQuery
 from app.api.problem_types import ProblemType
 from app.nodes.nesting import DefinitionKind
 from app.runs.run import DefinitionRef
+
+_WHERE = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
+
+REGISTERED: Responses = {
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
+    200: {
+        "description": "The newest version is the same already; nothing was stored.",
+        "headers": _WHERE,
+        "model": RegisteredDefinition,
+    },
+    201: {"description": "A new version is stored.", "headers": _WHERE},
+}
+"""What is answered to who registers a graph or an agent."""
 
 _GONE: Responses = {
     204: {"description": "It is gone. Runs that were accepted with it are not touched."}
@@ -45,7 +60,7 @@ def definition_routes(
     found = answers(*EVERY_RUN_ROUTE, not_found)
     deleted: Responses = {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_GONE}
 
-    async def list_all(query: Annotated[DefinitionQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
+    async def list_all(query: Annotated[PageQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
         page = await request.api.services.definitions.find(
             request.caller.tenant, kind, limit=query.limit, cursor=query.cursor
         )
@@ -57,7 +72,7 @@ def definition_routes(
         return view.of_definition(definition, request.root)
 
     async def versions(  # type: ignore[no-untyped-def]
-        name: NamePath, query: Annotated[DefinitionQuery, Query()], request: ApiRequest
+        name: NamePath, query: Annotated[PageQuery, Query()], request: ApiRequest
     ):
         page = await request.api.definitions.versions(
             request.caller.tenant,

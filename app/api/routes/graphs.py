@@ -19,10 +19,9 @@ from app.api.documentation import (
     EVERY_RUN_ROUTE,
     GRAPHS_TO_VALIDATE,
     NEW_GRAPHS,
-    REGISTERED,
     answers,
 )
-from app.api.routes.definitions import definition_routes
+from app.api.routes.definitions import REGISTERED, definition_routes
 from app.nodes.nesting import DefinitionKind
 from app.runs.run import DefinitionRef
 
@@ -38,11 +37,7 @@ router = definition_routes(
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
-    responses={
-        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
-        **REGISTERED,
-        200: {**REGISTERED[200], "model": RegisteredDefinition},
-    },
+    responses=REGISTERED,
 )
 async def register_graph(
     body: Annotated[NewGraphBody, Body(openapi_examples=NEW_GRAPHS)],

@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel
 
 from app.access.caller import Scope
 from app.api import problem_types as types
@@ -33,7 +34,14 @@ from app.api.run_body import (
     wait_seconds,
 )
 from app.api.run_query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
-from app.api.run_views import CancelledRunsView, CancelReceipt, RunPage, RunView, view_of
+from app.api.run_views import (
+    CancelledRunsView,
+    CancelReceipt,
+    Links,
+    RunPage,
+    RunView,
+    view_of,
+)
 from app.api.webhook_views import require_secret
 from app.runs.errors import GraphRefusedError, StoreUnavailableError
 from app.runs.ports import Accepted, RunFilter
@@ -88,13 +96,8 @@ async def post_run(
     wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
     accepted = await _accepted(body, request)
     run = await awaited(request.runs, accepted.run, wait)
-    ended_in_time = wait is not None and run.finished
-    status = HTTPStatus.OK if ended_in_time or not accepted.created else HTTPStatus.ACCEPTED
     view = view_of(run, request.root)
-    headers = {"Location": view.links.self, **rate_headers(accepted.rate)}
-    if wait is not None:
-        headers["Preference-Applied"] = f"wait={wait}"
-    return Response(view.model_dump_json(), status, headers, media_type="application/json")
+    return answer_of(view, view.links, accepted, ended=run.finished, wait=wait)
 
 
 router.add_api_route(
@@ -246,6 +249,18 @@ async def _accepted_before(
         return None
     run_key = request.key(body.run_id or "")
     return await request.runs.accepted_before(run_key, key, request_hash(body))
+
+
+def answer_of(
+    view: BaseModel, links: Links, accepted: Accepted, *, ended: bool, wait: int | None = None
+) -> Response:
+    """Return the answer to a request for a run that was waited for so many seconds, if at all."""
+    in_time = wait is not None and ended
+    status = HTTPStatus.OK if in_time or not accepted.created else HTTPStatus.ACCEPTED
+    headers = {"Location": links.self, **rate_headers(accepted.rate)}
+    if wait is not None:
+        headers["Preference-Applied"] = f"wait={wait}"
+    return Response(view.model_dump_json(), status, headers, media_type="application/json")
 
 
 async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:

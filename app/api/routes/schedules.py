@@ -15,13 +15,14 @@ from app.api.documentation import (
     answers,
     operation_id,
 )
+from app.api.field_types import PageQuery
+from app.api.routes.runs import answer_of
 from app.api.run_body import POST_HEADERS, idempotency_key
 from app.api.run_views import RunView, view_of
 from app.api.schedule_views import (
     ScheduleBody,
     ScheduleList,
     ScheduleNamePath,
-    ScheduleQuery,
     ScheduleView,
     new_schedule,
 )
@@ -49,7 +50,11 @@ _PUT: Responses = {
 }
 _FIRED: Responses = {
     **answers(
-        *EVERY_RUN_ROUTE, types.SCHEDULE_NOT_FOUND, types.IDEMPOTENCY_MISMATCH, types.QUEUE_FULL
+        *EVERY_RUN_ROUTE,
+        types.SCHEDULE_NOT_FOUND,
+        types.IDEMPOTENCY_MISMATCH,
+        types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
     ),
     200: {
         "description": "It had been accepted before.",
@@ -72,38 +77,34 @@ async def put_schedule(
     schedule, created = await request.api.services.schedules.put(new)
     if not created:
         response.status_code = HTTPStatus.OK
-    return ScheduleView.of(schedule)
+    return ScheduleView.of(schedule, request.caller)
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
-async def list_schedules(
-    query: Annotated[ScheduleQuery, Query()], request: ApiRequest
-) -> ScheduleList:
+async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ScheduleList:
     """List schedules, by name."""
     store = request.api.services.schedules
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
-    return ScheduleList.of(page)
+    return ScheduleList.of(page, request.caller)
 
 
 @router.get("/{name}", responses=_FOUND)
 async def get_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
     """Return a schedule: when it fires next, and what it has made."""
     store = request.api.services.schedules
-    return ScheduleView.of(await store.get(request.caller.tenant, name))
+    return ScheduleView.of(await store.get(request.caller.tenant, name), request.caller)
 
 
 @router.post("/{name}/pause", responses=_FOUND)
 async def pause_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
     """Pause a schedule; its runs go on."""
-    store = request.api.services.schedules
-    return ScheduleView.of(await store.pause(request.caller.tenant, name, paused=True))
+    return await _paused(name, request, paused=True)
 
 
 @router.post("/{name}/resume", responses=_FOUND)
 async def resume_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
     """Resume a schedule; what would have fired meanwhile does not fire late."""
-    store = request.api.services.schedules
-    return ScheduleView.of(await store.pause(request.caller.tenant, name, paused=False))
+    return await _paused(name, request, paused=False)
 
 
 @router.post(
@@ -126,9 +127,7 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
     )
     accepted = await request.runs.accept(new)
     view = view_of(accepted.run, request.root)
-    status = HTTPStatus.ACCEPTED if accepted.created else HTTPStatus.OK
-    headers = {"Location": view.links.self}
-    return Response(view.model_dump_json(), status, headers, media_type="application/json")
+    return answer_of(view, view.links, accepted, ended=False)
 
 
 @router.delete(
@@ -139,3 +138,9 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
 async def delete_schedule(name: ScheduleNamePath, request: ApiRequest) -> None:
     """Delete a schedule; its runs are not touched."""
     await request.api.services.schedules.delete(request.caller.tenant, name)
+
+
+async def _paused(name: str, request: ApiRequest, *, paused: bool) -> ScheduleView:
+    caller = request.caller
+    changed = await request.api.services.schedules.pause(caller.tenant, name, paused=paused)
+    return ScheduleView.of(changed, caller)

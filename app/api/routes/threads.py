@@ -19,8 +19,10 @@ from app.api.documentation import (
     operation_id,
 )
 from app.api.event_stream import EVENT_HEADERS, last_event_id
+from app.api.field_types import PageQuery
+from app.api.problems import rate_headers
 from app.api.routes.events import stream_of
-from app.api.routes.runs import awaited
+from app.api.routes.runs import answer_of, awaited
 from app.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
 from app.api.run_views import CancelReceipt, Links
 from app.api.thread_admission import hash_of
@@ -34,7 +36,6 @@ from app.api.thread_body import (
     MessagesQuery,
     NewThreadBody,
     ThreadIdPath,
-    ThreadQuery,
 )
 from app.api.thread_views import CancelledThread, MessageList, ThreadList, ThreadView, TurnView
 from app.chats.service import Answered, Turn
@@ -61,6 +62,7 @@ _ANSWERED: Responses = {
         types.RUN_CONFLICT,
         types.IDEMPOTENCY_MISMATCH,
         types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
         types.TOO_MANY_STREAMS,
     ),
     200: {
@@ -112,7 +114,7 @@ async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Respo
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
-async def list_threads(query: Annotated[ThreadQuery, Query()], request: ApiRequest) -> ThreadList:
+async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ThreadList:
     """List threads, newest first, without what answers in them."""
     store = request.api.chats.store
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
@@ -259,12 +261,8 @@ class _Action:
         if run.finished:
             [answer] = await chats.with_contents(thread, [answer])
         view = TurnView.of(answered.user, answer, run, tree, request.root)
-        in_time = wait is not None and run.finished
-        status = HTTPStatus.OK if in_time or not answered.accepted.created else HTTPStatus.ACCEPTED
-        headers = {"Location": view.run.links.self}
-        if wait is not None:
-            headers["Preference-Applied"] = f"wait={wait}"
-        return Response(view.model_dump_json(), status, headers, media_type="application/json")
+        accepted = answered.accepted
+        return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
 
     async def _stream(self, thread_id: str) -> Response:
         """Return the events of the run, behind those that a repeated request has seen."""
@@ -279,6 +277,7 @@ class _Action:
         run_id = answered.accepted.run.key.run_id
         stream = await stream_of(run_id, request, after=after)
         stream.headers["Location"] = Links.of(run_id, request.root).self
+        stream.headers.update(rate_headers(answered.accepted.rate))
         return stream
 
     async def _answered(self, thread_id: str) -> tuple[Thread, Answered]:

@@ -174,6 +174,6 @@ def _retry_after(text: str | None) -> float | None:
         return float(text)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max((at - datetime.now(UTC)).total_seconds(), 0) if at.tzinfo else None

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from caseworker_client.errors import CaseworkerError
+
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 _FIRST_PAUSE_SECONDS: Final = 0.25
 _GROWTH: Final = 2.0
@@ -92,7 +94,9 @@ class Settings:
     ) -> Self:
         """Return settings; what is None comes from the environment, else it is the default."""
         url = base_url or os.environ.get("CASEWORKER_URL") or DEFAULT_URL
-        key = api_key or os.environ.get("CASEWORKER_API_KEY")
+        key = (api_key or os.environ.get("CASEWORKER_API_KEY") or "").strip()
+        if not (key.isascii() and key.isprintable()):  # or what fails later would show it
+            raise CaseworkerError("The API key holds characters that no key has.")
         return cls(
             base_url=url.rstrip("/"),
             headers={"Authorization": f"Bearer {key}"} if key else {},

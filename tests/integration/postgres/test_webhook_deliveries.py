@@ -14,6 +14,7 @@ from app.webhooks.delivery import (
     DeliveryPendingError,
     DeliveryStatus,
 )
+from app.webhooks.signing import SecretBox
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
 
 HOOK = Webhook("https://example.com/hook?token=t")
@@ -27,7 +28,7 @@ def hooked(run_id: str = "case-1", webhook: Webhook | None = HOOK, **more: Any) 
 
 @pytest.fixture
 def webhooks(stores: Stores) -> PostgresWebhooks:
-    return PostgresWebhooks(stores.engines, stores.dispatch)
+    return PostgresWebhooks(stores.engines, stores.dispatch, SecretBox())
 
 
 async def stored(oracle: Oracle) -> list[tuple[str, str, str]]:
@@ -213,6 +214,29 @@ async def test_pages_hold_every_delivery_once(stores: Stores, webhooks: Postgres
             break
 
     assert seen == [f"case-{number}" for number in (4, 3, 2, 1, 0)]
+
+
+async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> None:
+    """Those from before the key go on signing; without it, or under another, others do not."""
+    readable, encrypted, other = (
+        PostgresWebhooks(stores.engines, stores.dispatch, SecretBox(key))
+        for key in (None, "k" * 32, "o" * 32)
+    )
+    await readable.rotate("default", "whsec_1", previous_seconds=100)
+    await encrypted.rotate("default", "whsec_2", previous_seconds=100)
+    await ended(stores, hooked())
+    where = "default", await delivery_id(oracle)
+
+    signing = []
+    for store in (encrypted, readable, other):
+        attempt = await store.begin(*where, claim_seconds=0)
+        assert attempt is not None
+        signing.append(list(attempt.secrets))
+
+    assert signing == [["whsec_2", "whsec_1"], ["whsec_1"], ["whsec_1"]]
+    stored = await oracle.rows("SELECT secret FROM webhook_secrets ORDER BY version")
+    assert stored[0]["secret"] == "whsec_1"
+    assert "whsec" not in stored[1]["secret"]
 
 
 async def test_at_most_two_secrets_sign(webhooks: PostgresWebhooks, oracle: Oracle) -> None:

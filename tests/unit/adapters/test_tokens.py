@@ -131,6 +131,7 @@ NOW = int(time.time())
         {"exp": NOW - 3600},
         {"exp": None},
         {"exp": "soon"},
+        {"exp": 10**400},
         {"nbf": NOW + 3600},
         {"iss": "https://other.example"},
         {"iss": None},

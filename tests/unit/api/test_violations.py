@@ -37,6 +37,7 @@ def test_every_field_at_fault_is_named_with_what_to_do() -> None:
         "budget": {"max_tokens": -1, "max_steps": True, "max_seconds": "5", "max_cost_usd": None},
         "seed": 1.5,
         "expected_tools": ["x"] * 51,
+        "concurrency_key": "x" * 201,
         "unknown": 1,
     }
 
@@ -48,6 +49,7 @@ def test_every_field_at_fault_is_named_with_what_to_do() -> None:
         "budget.max_seconds": "This must be a number.",
         "seed": "This must be a whole number.",
         "expected_tools": "This must have at most 50 items.",
+        "concurrency_key": "This must have at most 200 characters.",
         "unknown": "This field is not known here; /openapi.json lists those that are.",
     }
 

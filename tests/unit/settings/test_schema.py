@@ -137,6 +137,23 @@ def test_a_secret_is_not_in_what_settings_print() -> None:
     assert settings.database.url.get_secret_value() == "postgresql://u:hunter2@h/x"
 
 
+@pytest.mark.parametrize(
+    ("jwt", "problem"),
+    [
+        ({"audience": "me", "jwks_url": "https://login.example/jwks"}, "issuer: needed"),
+        ({"jwks_file": "keys.json"}, "issuer: needed"),
+        ({"issuer": "x", "jwks_url": "https://login.example/jwks"}, "audience: needed"),
+        ({"issuer": "x", "audience": "me"}, "jwks_url: set this or"),
+        ({"jwks_url": "http://localhost:1@login.example/"}, "must be a URL of https"),
+        ({"jwks_url": "https://"}, "must be a URL of https"),
+    ],
+)
+def test_half_of_an_issuer_of_tokens_is_refused(jwt: dict[str, str], problem: str) -> None:
+    """A service that takes no tokens serves callers without any."""
+    with pytest.raises(ValidationError, match=problem):
+        Settings.model_validate({"auth": {"jwt": jwt}})
+
+
 def test_no_two_keys_share_a_name_in_the_environment() -> None:
     """Every key can be reached."""
     variables = [variable_of(path) for path, _ in keys_of(Settings)]

@@ -3,6 +3,7 @@
 import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,16 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from app.bootstrap.background import delivery_limits
 from app.settings.schema import Settings
-from app.webhooks.delivery import Answer, DeliveryStatus, message_of, verdict_of
-from app.webhooks.signing import new_secret, signed_headers
+from app.webhooks.delivery import (
+    Answer,
+    Attempt,
+    Deliveries,
+    Delivery,
+    DeliveryStatus,
+    message_of,
+    verdict_of,
+)
+from app.webhooks.signing import SecretBox, new_secret, signed_headers
 
 POLICY = delivery_limits(Settings()).retry
 BODY = '{"type":"run.completed","text":"naïve ✓"}'.encode()
@@ -79,6 +88,30 @@ def test_an_old_attempt_is_refused_by_its_receiver() -> None:
 
     with pytest.raises(WebhookVerificationError, match="too old"):
         Webhook(secret).verify(BODY, signed_headers([secret], message_id="m", at=at, body=BODY))
+
+
+async def test_a_message_that_nothing_signs_is_not_sent() -> None:
+    """The attempt has failed: it is made again, perhaps with the right key for the secrets."""
+    delivery = Delivery(
+        tenant="a",
+        delivery_id="d",
+        run_id="r",
+        type="run.completed",
+        url="https://example.com/",
+        status=DeliveryStatus.PENDING,
+        attempts=1,
+        created_at=datetime.now(UTC),
+        due_at=None,
+    )
+    store, runs, sender = AsyncMock(), AsyncMock(), AsyncMock()
+    store.begin.return_value = Attempt(delivery, SecretBox("k" * 32).opened(["sealed"]))
+
+    await Deliveries(store, sender, runs, vars, delivery_limits(Settings())).deliver("a", "d")
+
+    sender.send.assert_not_called()
+    [end] = store.end.call_args_list
+    assert "encryption_key" in end.args[1].error
+    assert end.kwargs["status"] is DeliveryStatus.PENDING
 
 
 def test_secrets_are_long_and_never_the_same() -> None:
