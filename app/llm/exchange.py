@@ -330,7 +330,12 @@ def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, 
         "provider_state": reply.provider_state,
         "estimated": spent.estimated,
     }
-    counted = {"text": storable(reply.text), "model": storable(reply.model), "tokens_in": 0, "tokens_out": 0}
+    counted = {
+        "text": storable(reply.text),
+        "model": storable(reply.model),
+        "tokens_in": 0,
+        "tokens_out": 0,
+    }
     return counted | {name: storable_json(value) for name, value in about.items() if value}
 
 
