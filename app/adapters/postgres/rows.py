@@ -77,19 +77,20 @@ def dump(value: Any) -> str:
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     if ("\\u0000" in text or "\\ud" in text) and _MAYBE_UNSTORABLE.search(text):
-        return json.dumps(_storable(value), separators=(",", ":"), allow_nan=False)
+        return json.dumps(storable(value), separators=(",", ":"), allow_nan=False)
     return text
 
 
-def _storable(value: Any) -> Any:
+def storable(value: Any) -> Any:
+    """Return a JSON value with U+FFFD for what the database refuses in texts."""
     match value:
         case str():
             whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             return whole.replace("\x00", "\ufffd")
         case dict():
-            return {_storable(key): _storable(inner) for key, inner in value.items()}
+            return {storable(key): storable(inner) for key, inner in value.items()}
         case list() | tuple():
-            return [_storable(inner) for inner in value]
+            return [storable(inner) for inner in value]
         case _:
             return value
 

@@ -182,7 +182,7 @@ class PostgresThreads:
     ) -> Sequence[str]:
         """Return those of some answers whose last step is an agent that has called tools."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             return (await connection.scalars(_THAT_CALLED, asked)).all()
 
 
