@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import Row, decode_cursor, encode_cursor, storable
+from app.adapters.postgres.rows import Row, decode_cursor, page_of, storable
 from app.adapters.postgres.run_statements import OWNED
 from app.adapters.postgres.tables import approvals, of_run, runs
 from app.engine.approvals import Asked, Decision, Question, Verdict
@@ -166,12 +166,12 @@ class PostgresApprovals:
         query = query.order_by(*order).limit(limit + 1)
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        found = [_of_row(row) for row in rows[:limit]]
-        if len(rows) <= limit:
-            return ApprovalPage(found, None)
-        last = found[-1]
-        place = [last.requested_at.isoformat(), last.key.run_id, last.approval_id]
-        return ApprovalPage(found, encode_cursor(place))
+        page, following = page_of(
+            rows,
+            limit,
+            lambda row: [row["requested_at"].isoformat(), row["run_id"], row["approval_id"]],
+        )
+        return ApprovalPage([_of_row(row) for row in page], following)
 
 
 async def suspend_in(

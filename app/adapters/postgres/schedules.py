@@ -15,7 +15,7 @@ from app.adapters.postgres.quotas import LOCK
 from app.adapters.postgres.rows import (
     Row,
     decode_cursor,
-    encode_cursor,
+    page_of,
     request_from_json,
     request_to_json,
 )
@@ -110,8 +110,8 @@ class PostgresSchedules:
         query = query.order_by(schedules.c.name).limit(limit + 1)
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        page = [_schedule(row) for row in rows[:limit]]
-        return SchedulePage(page, encode_cursor(page[-1].name) if len(rows) > limit else None)
+        page, following = page_of(rows, limit, lambda row: row["name"])
+        return SchedulePage([_schedule(row) for row in page], following)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
         """Pause or resume a schedule."""
