@@ -253,6 +253,7 @@ class Process:
             stale_seconds=worker.stale_after_seconds,
             max_attempts=worker.max_attempts,
             worker_id=executor.worker_id,
+            usual_max_running=self.settings.quotas.max_running,
         )
         kept = self.settings.retention
         retention = Retention(

@@ -1,7 +1,8 @@
 """Limit tenants, order queued runs, and let runs share a concurrency key.
 
 ``caseworker_claim`` takes the queued run that is next. It is a function because each of its
-statements must see what others have committed while it waited for a lock.
+statements must see what others have committed while it waited for a lock. It waits for one tenant
+at most, and holds no run meanwhile: whoever accepts a run holds its tenant, and may wait for a run.
 
 Writes to ``runs`` wait while its indexes are built; they hold queued runs, and holders of keys.
 
@@ -65,6 +66,7 @@ CREATE FUNCTION caseworker_claim(
 DECLARE
     next record;
     busy text[] := '{}';
+    keeps_one boolean := false;
     now_at timestamptz := clock_timestamp();
 BEGIN
     FOR attempt IN 1..50 LOOP
@@ -106,11 +108,13 @@ BEGIN
             RETURN;
         END IF;
         busy := busy || (next.tenant_id || E'\\n' || next.run_id);
-        PERFORM FROM runs WHERE tenant_id = next.tenant_id AND run_id = next.run_id
-            AND status = 'queued' FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
         IF next.most IS NOT NULL OR next.concurrency_key IS NOT NULL THEN
-            PERFORM pg_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
+            IF keeps_one THEN
+                CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
+            ELSE
+                PERFORM pg_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
+                keeps_one := true;
+            END IF;
             CONTINUE WHEN next.most <= (SELECT count(*) FROM runs
                 WHERE tenant_id = next.tenant_id AND status = 'running' AND request IS NOT NULL);
             CONTINUE WHEN next.started_at IS NULL AND next.concurrency_limit <= (
@@ -118,6 +122,9 @@ BEGIN
                     AND concurrency_key = next.concurrency_key
                     AND started_at IS NOT NULL AND finished_at IS NULL);
         END IF;
+        PERFORM FROM runs WHERE tenant_id = next.tenant_id AND run_id = next.run_id
+            AND status = 'queued' FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
         RETURN QUERY UPDATE runs SET status = 'running', worker_id = worker, fence = fence + 1,
             attempts = attempts + 1, claimed_at = now_at, started_at = coalesce(started_at, now_at)
         WHERE tenant_id = next.tenant_id AND run_id = next.run_id AND status = 'queued'

@@ -79,6 +79,12 @@ class Oracle:
         (row,) = await self.rows(query, *parameters)
         return next(iter(row.values()))
 
+    async def until_waiting(self, kind: str) -> None:
+        """Return once a session waits for a lock of a kind, as ``pg_locks`` names it."""
+        query = """SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
+            WHERE datname = current_database() AND NOT granted AND locktype = %s)"""
+        await eventually(lambda: self.value(query, kind))
+
 
 @asynccontextmanager
 async def open_oracle(url: str) -> AsyncIterator[Oracle]:

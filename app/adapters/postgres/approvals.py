@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import Row, decode_cursor, encode_cursor
+from app.adapters.postgres.rows import Row, decode_cursor, page_of, storable
 from app.adapters.postgres.run_statements import OWNED
 from app.adapters.postgres.tables import approvals, of_run, runs
 from app.engine.approvals import Asked, Decision, Question, Verdict
@@ -139,7 +139,10 @@ class PostgresApprovals:
             asked = await _read(connection, key, deciding.approval_id)
             if asked is None or not asked.open:
                 return asked
-            await connection.execute(update(approvals).where(place).values(_values_of(deciding)))
+            undecided = place & approvals.c.decision.is_(None)  # a look may just have timed it out
+            await connection.execute(
+                update(approvals).where(undecided).values(_values_of(deciding))
+            )
             waited = await connection.exec_driver_sql(WAKE_DECIDED, (key.tenant, key.run_id))
             if waited.one_or_none() is not None:
                 await self._dispatch.defer(connection, {key: None})
@@ -154,7 +157,7 @@ class PostgresApprovals:
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
         """Return a question."""
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, key.tenant) as connection:
             return await _read(connection, key, approval_id)
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
@@ -163,7 +166,7 @@ class PostgresApprovals:
         query = _SHOWN.where(of_run(approvals, key)).order_by(
             approvals.c.requested_at, approvals.c.approval_id
         )
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, key.tenant) as connection:
             if await connection.scalar(there) is None:
                 return None
             return [_of_row(row) for row in (await connection.execute(query)).mappings()]
@@ -175,14 +178,14 @@ class PostgresApprovals:
         if cursor is not None:
             query = query.where(tuple_(*order) > decode_cursor(cursor, _place_in))
         query = query.order_by(*order).limit(limit + 1)
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        found = [_of_row(row) for row in rows[:limit]]
-        if len(rows) <= limit:
-            return ApprovalPage(found, None)
-        last = found[-1]
-        place = [last.requested_at.isoformat(), last.key.run_id, last.approval_id]
-        return ApprovalPage(found, encode_cursor(place))
+        page, following = page_of(
+            rows,
+            limit,
+            lambda row: [row["requested_at"].isoformat(), row["run_id"], row["approval_id"]],
+        )
+        return ApprovalPage([_of_row(row) for row in page], following)
 
 
 async def suspend_in(
@@ -226,7 +229,7 @@ def _row_of(key: RunKey, asked: Asked) -> dict[str, Any]:
         "node_id": asked.node_id,
         "call_key": asked.call_key,
         "subject": question.subject,
-        "message": question.message,
+        "message": storable(question.message),
         "arguments": question.arguments,
         "schema": question.schema,
         "expires_at": _NOW + func.make_interval(0, 0, 0, 0, 0, 0, question.timeout_seconds),

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import decode_cursor, dump, encode_cursor
+from app.adapters.postgres.rows import decode_cursor, dump, page_of
 from app.adapters.postgres.tables import definitions
 from app.kernel.validation import Problem
 from app.nodes.nesting import DefinitionKind
@@ -159,8 +159,7 @@ class PostgresDefinitions:
     ) -> DefinitionPage:
         async with transaction(self._engines.work, tenant) as connection:
             heads = [_head(row) for row in await connection.execute(query.limit(limit + 1))]
-        page = heads[:limit]
-        return DefinitionPage(page, encode_cursor(place(page[-1])) if len(heads) > limit else None)
+        return DefinitionPage(*page_of(heads, limit, place))
 
 
 async def _add(connection: AsyncConnection, new: NewDefinition) -> Registered:

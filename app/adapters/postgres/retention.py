@@ -13,12 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, Pool, transaction
 from app.adapters.postgres.tables import messages, metadata, of_run, runs
-from app.runs.errors import RunNotEndedError, RunNotFoundError
+from app.runs.errors import RunNotEndedError, RunNotFoundError, StoreUnavailableError
 from app.runs.retention import Days, Record
 from app.runs.run import TERMINAL, RunKey
 
 RUNS_AT_ONCE = 100
-"""How many runs one transaction of a sweep deals with."""
+"""How many runs one transaction of a sweep deals with, unless that took too long."""
 
 BATCH_SECONDS = 30
 """How long one statement of a sweep may take."""
@@ -164,9 +164,11 @@ class PostgresRetention:
 
     def __init__(self, engines: Engines) -> None:
         self._pool = engines.work
+        self._at_once = RUNS_AT_ONCE
 
     async def begin_sweep(self, interval_seconds: float) -> bool:
         """Claim the sweep that is due for this process."""
+        self._at_once = RUNS_AT_ONCE
         async with transaction(self._pool) as connection:
             begun = await connection.exec_driver_sql(BEGIN_SWEEP, (interval_seconds,))
             return begun.one_or_none() is not None
@@ -185,18 +187,28 @@ class PostgresRetention:
         return found
 
     async def drop(self, tenant: str, record: Record, *, days: int) -> bool:
-        """Clear away a batch of what ended longer ago."""
-        asked = {"tenant": tenant, "record": record.value, "days": days, "limit": RUNS_AT_ONCE}
+        """Clear away a batch of what ended longer ago; smaller ones once one has failed."""
+        limit = self._at_once
+        try:
+            return await self._drop(tenant, record, days, limit)
+        except StoreUnavailableError:
+            if limit == 1:
+                raise
+            self._at_once = max(1, limit // 10)
+            return True
+
+    async def _drop(self, tenant: str, record: Record, days: int, limit: int) -> bool:
+        asked = {"tenant": tenant, "record": record.value, "days": days, "limit": limit}
         async with transaction(self._pool) as connection:
             await connection.execute(text(f"SET LOCAL statement_timeout = '{BATCH_SECONDS}s'"))
             match record:
                 case Record.RUNS:
                     old = (await connection.exec_driver_sql(OLD_RUNS, asked)).scalars().all()
                     await _delete_runs(connection, tenant, old)
-                    return len(old) == RUNS_AT_ONCE
+                    return len(old) == limit
                 case Record.THREADS:
                     gone = await connection.exec_driver_sql(DROP_THREADS, asked)
-                    return gone.rowcount == RUNS_AT_ONCE
+                    return gone.rowcount == limit
                 case _:
                     return await _drop_parts(connection, record, asked)
 

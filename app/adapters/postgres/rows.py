@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ from app.trace.frozen_json import FrozenJson
 Row = Mapping[str, Any] | RowMapping
 
 Place = TypeVar("Place")
+Shown = TypeVar("Shown")
 
 _REQUEST = (
     *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
@@ -77,19 +78,20 @@ def dump(value: Any) -> str:
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     if ("\\u0000" in text or "\\ud" in text) and _MAYBE_UNSTORABLE.search(text):
-        return json.dumps(_storable(value), separators=(",", ":"), allow_nan=False)
+        return json.dumps(storable(value), separators=(",", ":"), allow_nan=False)
     return text
 
 
-def _storable(value: Any) -> Any:
+def storable(value: Any) -> Any:
+    """Return a JSON value with U+FFFD for what the database refuses in texts."""
     match value:
         case str():
             whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             return whole.replace("\x00", "\ufffd")
         case dict():
-            return {_storable(key): _storable(inner) for key, inner in value.items()}
+            return {storable(key): storable(inner) for key, inner in value.items()}
         case list() | tuple():
-            return [_storable(inner) for inner in value]
+            return [storable(inner) for inner in value]
         case _:
             return value
 
@@ -97,6 +99,26 @@ def _storable(value: Any) -> Any:
 def encode_cursor(place: Any) -> str:
     """Return where a page ended, which is JSON, as text that callers hand back."""
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def page_of(
+    rows: Sequence[Shown], limit: int, place: Callable[[Shown], Any]
+) -> tuple[Sequence[Shown], str | None]:
+    """Return a page of rows, of which one more was asked for, and the cursor of the next page."""
+    page = rows[:limit]
+    return page, encode_cursor(place(page[-1])) if len(rows) > limit else None
+
+
+def instant_and_id(place: Any) -> tuple[datetime, str]:
+    """Return a place that is an instant and an id, as a cursor holds it.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    at, name = place
+    if not isinstance(name, str) or not name.isascii() or "\x00" in name:
+        raise ValueError(name)
+    return datetime.fromisoformat(at), name
 
 
 def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:

@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.adapters.postgres.accept_and_cancel import StoreLimits, accept_in, cancel_in
 from app.adapters.postgres.dispatch import QueueDispatch, ServiceJob
 from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.quotas import LOCK
 from app.adapters.postgres.rows import (
     Row,
     decode_cursor,
-    encode_cursor,
+    page_of,
     request_from_json,
     request_to_json,
 )
@@ -109,8 +110,8 @@ class PostgresSchedules:
         query = query.order_by(schedules.c.name).limit(limit + 1)
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        page = [_schedule(row) for row in rows[:limit]]
-        return SchedulePage(page, encode_cursor(page[-1].name) if len(rows) > limit else None)
+        page, following = page_of(rows, limit, lambda row: row["name"])
+        return SchedulePage([_schedule(row) for row in page], following)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
         """Pause or resume a schedule."""
@@ -137,17 +138,11 @@ class PostgresSchedules:
     async def fire(self, tenant: str, name: str) -> None:
         """Accept the runs that are due, move the schedule on, and order its next wake-up.
 
-        All of that is one transaction. If a run is refused, because too many wait, nothing of it
-        happens, and the schedule is woken again soon.
+        All of that is one transaction. If a run is refused, because too many wait, its instant and
+        those behind it stay due, and the rescue wakes the schedule again soon.
         """
-        try:
-            async with transaction(self.engines.work) as connection:
-                await self._fire(connection, tenant, name)
-        except (QueueFullError, QuotaExceededError, InvalidRunError, RunConflictError) as error:
-            failed = _WHY_NOT[type(error)]
-            noted = update(schedules).where(_is(tenant, name)).values(last_error=failed)
-            async with transaction(self.engines.work) as connection:
-                await connection.execute(noted)
+        async with transaction(self.engines.work) as connection:
+            await self._fire(connection, tenant, name)
 
     async def _fire(self, connection: AsyncConnection, tenant: str, name: str) -> None:
         is_due = schedules.c.next_at <= func.clock_timestamp()
@@ -160,27 +155,32 @@ class PostgresSchedules:
         assert schedule.next_at is not None  # noqa: S101 - it is due
         now = await _now(connection)
         plan = due(schedule.timing, next_at=schedule.next_at, now=now)
+        schedule = replace(schedule, next_at=plan.next_at, last_error=None)
         for instant in plan.instants:
-            schedule = await self._begin(connection, schedule, instant)
+            try:
+                async with connection.begin_nested():
+                    schedule = await self._begin(connection, schedule, instant)
+            except tuple(_WHY_NOT) as error:
+                schedule = replace(schedule, next_at=instant, last_error=_WHY_NOT[type(error)])
+                break
         changed = update(schedules).where(_is(tenant, name)).returning(schedules)
-        changed = changed.values(
-            next_at=plan.next_at,
-            last_at=plan.instants[-1] if plan.instants else schedule.last_at,
-            last_run_id=schedule.last_run_id,
-            skipped=schedule.skipped,
-            last_error=None,
-        )
-        await self._wake(connection, (await connection.execute(changed)).mappings().one())
+        moved = ("next_at", "last_at", "last_run_id", "skipped", "last_error")
+        changed = changed.values({each: getattr(schedule, each) for each in moved})
+        row = (await connection.execute(changed)).mappings().one()
+        if schedule.last_error is None:
+            await self._wake(connection, row)
 
     async def _begin(
         self, connection: AsyncConnection, schedule: Schedule, instant: datetime
     ) -> Schedule:
         """Accept the run of an instant, unless the one before is in its way."""
+        schedule = replace(schedule, last_at=instant)
         if schedule.overlap is not Overlap.ALLOW and schedule.last_run_id is not None:
             last = RunKey(schedule.tenant, schedule.last_run_id)
             if await _at_work(connection, last):
                 if schedule.overlap is Overlap.SKIP:
                     return replace(schedule, skipped=schedule.skipped + 1)
+                await connection.exec_driver_sql(LOCK, (schedule.tenant,))  # as accepting does
                 by = f"schedule {schedule.name}"
                 request = CancelRequest(requested_by=by, reason="The next run is due.")
                 await cancel_in(connection, last, request, self.limits)

@@ -1,7 +1,6 @@
 """The store of threads and their messages; see :mod:`app.chats.thread`."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, delete, func, insert, select, text, tuple_, update
@@ -9,7 +8,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import Row, decode_cursor, encode_cursor
+from app.adapters.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from app.adapters.postgres.tables import messages, runs, threads
 from app.chats.thread import (
     ChatMessage,
@@ -103,18 +102,14 @@ class PostgresThreads:
         place = tuple_(threads.c.created_at, threads.c.thread_id)
         query = select(*columns).where(threads.c.tenant_id == tenant)
         if cursor is not None:
-            query = query.where(place < tuple_(*decode_cursor(cursor, _place_in)))
+            query = query.where(place < tuple_(*decode_cursor(cursor, instant_and_id)))
         query = query.order_by(threads.c.created_at.desc(), threads.c.thread_id.desc())
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
-        page = [_thread(row) for row in rows[:limit]]
-        last = rows[limit - 1] if len(rows) > limit else None
-        following = (
-            None
-            if last is None
-            else encode_cursor([last["created_at"].isoformat(), last["thread_id"]])
+        page, following = page_of(
+            rows, limit, lambda row: [row["created_at"].isoformat(), row["thread_id"]]
         )
-        return ThreadPage(threads=page, next_cursor=following)
+        return ThreadPage(threads=[_thread(row) for row in page], next_cursor=following)
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
         """Delete a thread with its messages."""
@@ -182,7 +177,7 @@ class PostgresThreads:
     ) -> Sequence[str]:
         """Return those of some answers whose last step is an agent that has called tools."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
-        async with transaction(self._engines.work) as connection:
+        async with transaction(self._engines.work, tenant) as connection:
             return (await connection.scalars(_THAT_CALLED, asked)).all()
 
 
@@ -251,13 +246,6 @@ def _answer(parts: Sequence[Sequence[Any]] | None) -> str | None:
     given = (output if output is not None else so_far for output, so_far in parts or ())
     said = [one if isinstance(one, str) else compact(one) for one in given if one not in (None, "")]
     return "\n\n".join(said) or None
-
-
-def _place_in(place: Any) -> tuple[datetime, str]:
-    at, thread_id = place
-    if not isinstance(thread_id, str) or not thread_id.isascii() or "\x00" in thread_id:
-        raise ValueError(thread_id)
-    return datetime.fromisoformat(at), thread_id
 
 
 def _plain(value: Any) -> Any:

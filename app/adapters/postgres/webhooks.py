@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.dispatch import QueueDispatch, ServiceJob
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import Row, decode_cursor, encode_cursor
+from app.adapters.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from app.adapters.postgres.tables import webhook_deliveries
 from app.webhooks.delivery import (
     Answer,
@@ -163,15 +163,14 @@ class PostgresWebhooks:
             query = query.where(table.run_id == run_id)
         if cursor is not None:
             place = tuple_(table.created_at, table.delivery_id)
-            query = query.where(place < tuple_(*decode_cursor(cursor, _place_in)))
+            query = query.where(place < tuple_(*decode_cursor(cursor, instant_and_id)))
         query = query.order_by(table.created_at.desc(), table.delivery_id.desc())
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query.limit(limit + 1))).mappings().all()
-        page = [_delivery(row) for row in rows[:limit]]
-        if len(rows) <= limit:
-            return DeliveryPage(page, None)
-        last = page[-1]
-        return DeliveryPage(page, encode_cursor([last.created_at.isoformat(), last.delivery_id]))
+        page, following = page_of(
+            rows, limit, lambda row: [row["created_at"].isoformat(), row["delivery_id"]]
+        )
+        return DeliveryPage([_delivery(row) for row in page], following)
 
     async def get(self, tenant: str, delivery_id: str) -> Delivery:
         """Return a delivery."""
@@ -236,10 +235,3 @@ class PostgresWebhooks:
 def _delivery(row: Row) -> Delivery:
     values: dict[str, Any] = {name: row[name] for name in _COLUMNS}
     return Delivery(tenant=row["tenant_id"], status=DeliveryStatus(row["status"]), **values)
-
-
-def _place_in(place: Any) -> tuple[datetime, str]:
-    at, delivery_id = place
-    if not isinstance(delivery_id, str) or not delivery_id.isascii() or "\x00" in delivery_id:
-        raise ValueError(delivery_id)
-    return datetime.fromisoformat(at), delivery_id

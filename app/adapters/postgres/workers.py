@@ -97,21 +97,27 @@ DELETE FROM workers w WHERE worker_id = ANY(%s) AND NOT EXISTS (
 """The row stays as long as there are runs: it says for how long they were worked on."""
 
 FORGOTTEN = """
-SELECT tenant_id, run_id, queued_at FROM (
+SELECT run.tenant_id, run_id, queued_at FROM (
     SELECT tenant_id, run_id, queued_at FROM runs
     WHERE status = 'queued'
         AND queued_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
         AND concurrency_key IS NULL
     ORDER BY queued_at LIMIT %(oldest)s
-) run LEFT JOIN LATERAL (
+) run LEFT JOIN quotas ON quotas.tenant_id = run.tenant_id
+LEFT JOIN LATERAL (
     SELECT id FROM procrastinate_jobs
     WHERE queueing_lock = run.tenant_id || '/' || run.run_id AND status = 'todo' LIMIT 1
 ) job ON true
-WHERE job.id IS NULL LIMIT %(limit)s
+WHERE job.id IS NULL AND CASE WHEN quotas.tenant_id IS NULL
+    THEN %(usual_max_running)s::integer ELSE max_running END IS NULL
+LIMIT %(limit)s
 """
-"""Return queued runs that have no job. Jobs are taken in the order of their age, so such a run
-comes to be among the oldest at the latest when it is its turn; looking at those alone costs the
-same however many wait."""
+"""Return queued runs that have no job, and wait for no other run of their tenant.
+
+Jobs are taken in the order of their age, so such a run comes to be among the oldest at the latest
+when it is its turn; looking at those alone costs the same however many wait. The runs of a tenant
+that may have only so many at once are looked for by every process with each beat.
+"""
 
 DELETE_STALLED_JOBS = """
 DELETE FROM procrastinate_jobs WHERE id IN (
@@ -229,6 +235,8 @@ class StaleRunRecovery:
     """How often a run may be lost in a row; one that fails when it is taken need not wait."""
     worker_id: str | None = None
     """Of the process that looks; None if it does not beat itself."""
+    usual_max_running: int | None = None
+    """How many runs tenants without a quota may have at once."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
 
@@ -305,7 +313,15 @@ class StaleRunRecovery:
         )
 
     async def _take_forgotten(self, connection: AsyncConnection) -> Mapping[RunKey, datetime]:
-        return await take_forgotten(connection, stale_seconds=self.stale_seconds)
+        """Return queued runs whose job was lost, and since when they could have been begun."""
+        await connection.exec_driver_sql(DELETE_STALLED_JOBS, (QUEUE, self.stale_seconds))
+        looking = {
+            "stale_seconds": self.stale_seconds,
+            "usual_max_running": self.usual_max_running,
+            "oldest": OLDEST,
+            "limit": BATCH,
+        }
+        return _places((await connection.exec_driver_sql(FORGOTTEN, looking)).all())
 
 
 async def take_lost(
@@ -336,15 +352,6 @@ async def take_lost(
     if dead:
         await connection.exec_driver_sql(DELETE_DEAD_WORKERS, (dead,))
     return _places(lost)
-
-
-async def take_forgotten(
-    connection: AsyncConnection, *, stale_seconds: float
-) -> Mapping[RunKey, datetime]:
-    """Return queued runs whose job was lost, and since when they could have been begun."""
-    await connection.exec_driver_sql(DELETE_STALLED_JOBS, (QUEUE, stale_seconds))
-    looking = {"stale_seconds": stale_seconds, "oldest": OLDEST, "limit": BATCH}
-    return _places((await connection.exec_driver_sql(FORGOTTEN, looking)).all())
 
 
 async def take_due(connection: AsyncConnection) -> Mapping[RunKey, datetime]:

@@ -15,15 +15,18 @@ from typing import Any
 import procrastinate
 import structlog
 from procrastinate.connector import BaseConnector
-from procrastinate.jobs import DeleteJobCondition, Job
-from procrastinate.manager import get_channel_for_queues
-from psycopg_pool import AsyncConnectionPool
+from procrastinate.jobs import Job
 
-from app.adapters.postgres.connections import Connection, Patience, connect_options
+from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.engines import Pool, transaction
-from app.adapters.postgres.listener import listen
 from app.adapters.postgres.workers import DELETE_STALLED_JOBS
-from app.adapters.queue.worker import CapacityAwareJobManager, QueueTimes
+from app.adapters.queue.worker import (
+    CapacityAwareJobManager,
+    QueueTimes,
+    connections,
+    take_jobs,
+    wake_when_told,
+)
 from app.runs.errors import StoreUnavailableError
 
 log = structlog.get_logger(__name__)
@@ -98,43 +101,14 @@ class BackgroundWorker:
         for name, queue in self.queues.items():
             for task_name, task in queue.tasks.items():
                 app.task(name=task_name, queue=name)(jobs.counted(name, task))
-        async with self._connections() as pool:
+        names, at_once = list(self.queues), sum(queue.at_once for queue in self.queues.values())
+        async with connections(self.url, self.patience, at_most=CONNECTIONS) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                listening = tasks.create_task(self._listen(jobs))
-                await self._work(app)
+                told = wake_when_told(jobs, self.url, names, self.patience)
+                listening = tasks.create_task(told)
+                await take_jobs(app, names, at_once=at_once, times=self.times)
                 listening.cancel()
-
-    async def _work(self, app: procrastinate.App) -> None:
-        await app.run_worker_async(
-            queues=list(self.queues),
-            concurrency=sum(queue.at_once for queue in self.queues.values()),
-            fetch_job_polling_interval=self.times.poll,
-            abort_job_polling_interval=self.times.poll,
-            update_heartbeat_interval=self.times.heartbeat,
-            stalled_worker_timeout=self.times.stale,
-            shutdown_graceful_timeout=1.0,
-            delete_jobs=DeleteJobCondition.ALWAYS,
-            install_signal_handlers=False,
-        )
-
-    async def _listen(self, jobs: SharedJobManager) -> None:
-        async def heard(_: object) -> None:
-            await jobs.wake()
-
-        channels = get_channel_for_queues(list(self.queues))
-        await listen(self.url, channels, patience=self.patience, heard=heard, listening=jobs.wake)
-
-    def _connections(self) -> "AsyncConnectionPool[Connection]":
-        return AsyncConnectionPool(
-            connection_class=Connection,
-            kwargs=connect_options(self.url, self.patience),
-            min_size=1,
-            max_size=CONNECTIONS,
-            timeout=self.patience.connect_seconds,
-            check=AsyncConnectionPool.check_connection,
-            open=False,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ between its return and the worker's forgetting nothing else runs.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -139,34 +139,15 @@ class QueueWorker:
         jobs = CapacityAwareJobManager(app.connector, has_room=lambda: self.executor.free_slots > 0)
         app.job_manager = jobs
         app.task(name=EXECUTE, queue=QUEUE)(self._execute)
-        async with self._connections() as pool:
+        async with connections(self.url, self.patience, at_most=CONCURRENCY) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                beside = (self._listen(jobs), self._wake_when_free(jobs), self._take_what_waited())
+                told = wake_when_told(jobs, self.url, [QUEUE], self.patience)
+                beside = (told, self._wake_when_free(jobs), self._take_what_waited())
                 helpers = [tasks.create_task(each) for each in beside]
-                await self._work(app)
+                await take_jobs(app, [QUEUE], at_once=CONCURRENCY, times=self.times)
                 for helper in helpers:
                     helper.cancel()
-
-    async def _work(self, app: procrastinate.App) -> None:
-        await app.run_worker_async(
-            queues=[QUEUE],
-            concurrency=CONCURRENCY,
-            fetch_job_polling_interval=self.times.poll,
-            abort_job_polling_interval=self.times.poll,
-            update_heartbeat_interval=self.times.heartbeat,
-            stalled_worker_timeout=self.times.stale,
-            shutdown_graceful_timeout=1.0,
-            delete_jobs=DeleteJobCondition.ALWAYS,
-            install_signal_handlers=False,
-        )
-
-    async def _listen(self, jobs: CapacityAwareJobManager) -> None:
-        async def heard(_: object) -> None:
-            await jobs.wake()
-
-        channels = get_channel_for_queues([QUEUE])
-        await listen(self.url, channels, patience=self.patience, heard=heard, listening=jobs.wake)
 
     async def _wake_when_free(self, jobs: CapacityAwareJobManager) -> None:
         while True:
@@ -203,13 +184,44 @@ class QueueWorker:
             self.executor.start(run, permitted_at=permitted_at)
         return run is not None
 
-    def _connections(self) -> "AsyncConnectionPool[Connection]":
-        return AsyncConnectionPool(
-            connection_class=Connection,
-            kwargs=connect_options(self.url, self.patience),
-            min_size=1,
-            max_size=CONCURRENCY,
-            timeout=self.patience.connect_seconds,
-            check=AsyncConnectionPool.check_connection,
-            open=False,
-        )
+
+async def take_jobs(
+    app: procrastinate.App, queues: Sequence[str], *, at_once: int, times: QueueTimes
+) -> None:
+    """Take jobs of some queues until the database goes away."""
+    await app.run_worker_async(
+        queues=queues,
+        concurrency=at_once,
+        fetch_job_polling_interval=times.poll,
+        abort_job_polling_interval=times.poll,
+        update_heartbeat_interval=times.heartbeat,
+        stalled_worker_timeout=times.stale,
+        shutdown_graceful_timeout=1.0,
+        delete_jobs=DeleteJobCondition.ALWAYS,
+        install_signal_handlers=False,
+    )
+
+
+async def wake_when_told(
+    jobs: CapacityAwareJobManager, url: str, queues: Iterable[str], patience: Patience
+) -> None:
+    """Wake a worker whenever a job is announced."""
+
+    async def heard(_: object) -> None:
+        await jobs.wake()
+
+    channels = get_channel_for_queues(queues)
+    await listen(url, channels, patience=patience, heard=heard, listening=jobs.wake)
+
+
+def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnectionPool[Connection]":
+    """Return a pool for a worker, not opened yet."""
+    return AsyncConnectionPool(
+        connection_class=Connection,
+        kwargs=connect_options(url, patience),
+        min_size=1,
+        max_size=at_most,
+        timeout=patience.connect_seconds,
+        check=AsyncConnectionPool.check_connection,
+        open=False,
+    )

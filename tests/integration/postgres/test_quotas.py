@@ -8,8 +8,11 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 import pytest
+from sqlalchemy import text
 
-from app.adapters.postgres.quotas import PostgresQuotas
+from app.adapters.postgres.accept_and_cancel import halt_overdue
+from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.quotas import LOCK, PostgresQuotas
 from app.adapters.postgres.workers import StaleRunRecovery
 from app.control.budget import Budget
 from app.runs.errors import InvalidRunError
@@ -187,6 +190,95 @@ async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(
         await pair[0].runs.accept(run("r1"), worker_id="w1")
 
 
+async def test_who_waits_for_a_tenant_holds_no_run(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Whoever accepts locks the tenant first, and may then meet that very run."""
+    await give(pair[0], max_running=1)
+    await pair[0].runs.accept(run("r1"), worker_id=None)
+    async with asyncio.TaskGroup() as group, transaction(pair[0].engines.work) as accepting:
+        await accepting.exec_driver_sql(LOCK, ("default",))
+        claiming = group.create_task(pair[1].runs.claim(None, "w1"))
+        await oracle.until_waiting("advisory")
+        await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))
+    assert claiming.result() is not None
+
+
+async def test_who_keeps_one_tenant_waits_for_no_other(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Two who keep one each would wait for one another: the run is taken the next time."""
+    for tenant in ("a", "b"):
+        await PostgresQuotas(pair[0].engines, USUAL).put(tenant, Quota(max_running=1))
+        await pair[0].runs.accept(new_run("r1", tenant=tenant), worker_id=None)
+    full = """INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
+            worker_id)
+        SELECT tenant_id, 'r2', kind, request, '', '{}', 'running', 'w2' FROM runs"""
+    async with transaction(pair[0].engines.work) as other:
+        await other.exec_driver_sql(LOCK, ("b",))
+        async with transaction(pair[0].engines.work) as accepting:
+            await accepting.exec_driver_sql(LOCK, ("a",))
+            claiming = asyncio.create_task(pair[1].runs.claim(None, "w1"))
+            await oracle.until_waiting("advisory")
+            await accepting.exec_driver_sql(f"{full} WHERE tenant_id = 'a'")
+        assert await claiming is None
+    claimed = await pair[1].runs.claim(None, "w1")
+    assert claimed is not None
+    assert claimed.key.tenant == "b"
+
+
+async def test_overdue_runs_are_ended_in_the_order_of_their_tenants(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """So two who do that never wait for the days of one another's tenants."""
+    soon = datetime.now(UTC) + timedelta(milliseconds=50)
+    for tenant, deadline in (("b", soon), ("a", soon + timedelta(milliseconds=1))):
+        quota = Quota(max_cost_usd_per_day=Decimal(5))
+        await PostgresQuotas(pair[0].engines, USUAL).put(tenant, quota)
+        new = replace(run("late", cost="1", deadline=deadline), key=RunKey(tenant, "late"))
+        await pair[0].runs.accept(new, worker_id=None)
+    await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")
+    async with asyncio.TaskGroup() as group, transaction(pair[0].engines.work) as charging:
+        mine = text("SELECT FROM quota_days WHERE tenant_id = 'a' FOR UPDATE")
+        await charging.execute(mine)
+        group.create_task(halted(pair[1]))
+        await oracle.until_waiting("transactionid")
+        others = text("SELECT FROM quota_days WHERE tenant_id = 'b' FOR UPDATE NOWAIT")
+        await charging.execute(others)
+
+    assert await oracle.value("SELECT sum(reserved_usd) FROM quota_days") == 0
+
+
+async def halted(stores: Stores) -> None:
+    async with transaction(stores.engines.work) as connection:
+        assert len(await halt_overdue(connection, 10)) == 2
+
+
+async def test_runs_that_wait_for_others_of_their_tenant_are_given_no_jobs(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Their jobs are gone, as they should be; nobody makes thousands of them again and again."""
+    await give(pair[0], max_running=0)
+    await pair[0].runs.accept(run("waits"), worker_id="w1")
+    await pair[0].runs.accept(new_run("lost", tenant="other"), worker_id=None)
+    await oracle.rows("DELETE FROM procrastinate_jobs")
+    await oracle.rows("UPDATE runs SET queued_at = queued_at - interval '1 minute'")
+
+    assert await recovery_of(pair[0]).recover() == [RunKey("other", "lost")]
+    await oracle.rows("DELETE FROM procrastinate_jobs")
+    assert await replace(recovery_of(pair[0]), usual_max_running=0).recover() == []
+
+
+def recovery_of(stores: Stores) -> StaleRunRecovery:
+    return StaleRunRecovery(
+        pool=stores.engines.work,
+        dispatch=stores.dispatch,
+        interval_seconds=1,
+        stale_seconds=10,
+        max_attempts=3,
+    )
+
+
 async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_url: str) -> None:
     """Zero lets nothing through."""
     limits = store_limits(quota=Quota(max_running=0))
@@ -207,14 +299,7 @@ async def test_a_queued_run_is_halted_at_its_deadline(
     await pair[0].runs.accept(run("late", deadline=soon), worker_id="w1")
     await pair[0].runs.accept(run("patient"), worker_id="w1")
     await asyncio.sleep(0.06)
-    recovery = StaleRunRecovery(
-        pool=pair[0].engines.work,
-        dispatch=pair[0].dispatch,
-        interval_seconds=1,
-        stale_seconds=10,
-        max_attempts=3,
-    )
-    await recovery.recover()
+    await recovery_of(pair[0]).recover()
 
     ended = await pair[1].runs.get(RunKey("default", "late"))
     assert ended is not None

@@ -107,6 +107,33 @@ async def test_what_is_older_than_its_days_goes_and_the_rest_stays(
     assert after[record.value] == (2 if record is Record.RUNS else before[record.value] // 6)
 
 
+SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF (SELECT count(*) > 3 FROM gone) THEN
+        RAISE EXCEPTION 'too slow' USING ERRCODE = 'query_canceled';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER slow AFTER DELETE ON events REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION slow()
+"""
+
+
+@pytest.mark.parametrize("record", [Record.RUNS, Record.EVENTS])
+async def test_a_batch_that_takes_too_long_is_taken_in_pieces(
+    stores: Stores, oracle: Oracle, record: Record
+) -> None:
+    """It would fail in every sweep, and keep all that is swept after it."""
+    for number in range(5):
+        await ended(stores, oracle, f"old-{number}")
+    await oracle.rows(AGE, 31, "old-%")
+    await oracle.rows(SLOW)
+
+    await sweep(stores, **{record.value: 30})
+
+    assert await oracle.value("SELECT count(*) FROM events") == 0
+
+
 async def test_what_stays_of_a_run_is_swept_once(stores: Stores, oracle: Oracle) -> None:
     """How far a sweep has come is remembered; runs that are due later are found by later ones."""
     await ended(stores, oracle, "old-1")

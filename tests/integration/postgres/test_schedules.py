@@ -3,11 +3,17 @@
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.quotas import LOCK, PostgresQuotas
 from app.adapters.postgres.schedules import PostgresSchedules
+from app.control.budget import Budget
+from app.runs.quotas import Quota
 from app.runs.run import RunKey, RunStatus, Webhook
 from app.schedules.schedule import (
     NewSchedule,
@@ -197,6 +203,55 @@ async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> N
     await free.fire("default", "hourly")
     assert len(await run_ids(oracle)) == 2
     assert (await free.get("default", "hourly")).last_error is None
+
+
+async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
+    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
+) -> None:
+    """A tenant that may not have all of them at once has them one after the other, once each."""
+    await PostgresQuotas(stores.engines, Quota()).put("default", Quota(max_queued=2))
+    await schedules.put(schedule())
+    await missed(oracle, 5)
+    for fired in (2, 4, 5):
+        await oracle.rows("DELETE FROM procrastinate_jobs")
+        await schedules.fire("default", "hourly")
+        after = await schedules.get("default", "hourly")
+        ids = await run_ids(oracle)
+        assert len(ids) == fired
+        assert after.last_run_id == ids[-1]
+        assert after.last_error == (None if fired == 5 else "A quota of the tenant is used up.")
+        woken = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'schedules'"
+        assert await oracle.value(woken) == (fired == 5)
+        for each in ids:
+            await stores.runs.cancel(RunKey("default", each), CANCEL_REQUEST)
+
+    times = "SELECT count(DISTINCT metadata ->> 'scheduled_at') FROM runs"
+    assert await oracle.value(times) == 5
+
+
+async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
+    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
+) -> None:
+    """It holds nothing that somebody needs who accepts a run of the tenant meanwhile."""
+    quota = Quota(max_cost_usd_per_day=Decimal(10))
+    await PostgresQuotas(stores.engines, Quota()).put("default", quota)
+    request = replace(RUN.request, budget=Budget(max_cost_usd=Decimal(1)))
+    timing = replace(HOURLY, catch_up=CatchUp.ONE)
+    run = replace(RUN, request=request)
+    await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING, timing=timing, run=run))
+    await missed(oracle, 1)
+    await schedules.fire("default", "hourly")
+    await oracle.rows("UPDATE schedules SET next_at = next_at - interval '1 hour'")
+    await oracle.rows("UPDATE schedules SET cron = '*/5 * * * *'")
+    async with asyncio.TaskGroup() as tasks, transaction(stores.engines.work) as accepting:
+        await accepting.exec_driver_sql(LOCK, ("default",))
+        tasks.create_task(schedules.fire("default", "hourly"))
+        await oracle.until_waiting("advisory")
+        await accepting.execute(text("SELECT FROM quota_days FOR UPDATE NOWAIT"))
+        await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))
+
+    statuses = "SELECT array_agg(status ORDER BY created_at) FROM runs"
+    assert await oracle.value(statuses) == ["cancelled", "queued"]
 
 
 async def test_a_paused_schedule_fires_nothing(

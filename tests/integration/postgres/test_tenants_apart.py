@@ -10,6 +10,7 @@ from sqlalchemy import make_url, text
 from app.adapters.postgres.engines import AS_TENANT, transaction
 from app.adapters.postgres.migrating import downgrade, upgrade
 from app.adapters.postgres.tables import metadata, runs
+from app.adapters.postgres.threads import PostgresThreads
 from tests.support.database import TestServer
 from tests.support.stores import Stores, new_run, open_stores
 
@@ -159,6 +160,28 @@ async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(store
     assert seen == {"a"}
     assert there == {"a", "b"}
     assert user != "caseworker_tenant"  # the switch ends with its transaction
+
+
+async def test_answers_that_called_tools_are_looked_up_behind_the_wall(
+    stores: Stores, database_url: str
+) -> None:
+    """Row-level security that shows no message hides them too."""
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute("SET session_replication_role = replica")
+        owner.execute(
+            """INSERT INTO messages (tenant_id, thread_id, message_id, role, request_hash, run_id,
+                ends, created_at) VALUES ('a', 't', 'm', 'assistant', '', 'r', '["x"]', now())"""
+        )
+        owner.execute(
+            """INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
+                result, finished_at) VALUES ('a', 'r', 'graph', '{"chat": {"thread_id": "t"}}', '',
+                '{}', 'completed',
+                '{"outputs": {"x": {"result": {"messages": [{"role": "tool"}]}}}}', now())"""
+        )
+        threads = PostgresThreads(stores.engines)
+        assert await threads.that_called("a", "t", ["m"], limit=5) == ["m"]
+        owner.execute("ALTER POLICY own_tenant ON messages USING (false)")
+        assert await threads.that_called("a", "t", ["m"], limit=5) == []
 
 
 @pytest.fixture

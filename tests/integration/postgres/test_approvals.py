@@ -1,0 +1,72 @@
+"""The approvals of runs on the database: what races with a decision, and what a row can hold."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from app.adapters.postgres.approvals import PostgresApprovals
+from app.adapters.postgres.engines import transaction
+from app.engine.approvals import Asked, Question, Verdict
+from app.runs.approvals import Deciding, RunApprovals
+from app.runs.errors import ApprovalDecidedError
+from app.runs.run import RunKey
+from tests.support.stores import Oracle, Stores, new_run
+
+KEY = RunKey("default", "case-1")
+
+
+@pytest.fixture
+async def approvals(stores: Stores) -> PostgresApprovals:
+    """A run at work has asked a question."""
+    approvals = PostgresApprovals(stores.engines, stores.dispatch)
+    await ask(stores, approvals, "Pay?")
+    return approvals
+
+
+async def ask(stores: Stores, approvals: PostgresApprovals, message: str) -> Any:
+    run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
+    question = Question(
+        subject="pay", message=message, arguments={}, schema=None, timeout_seconds=60.0
+    )
+    asked = Asked(approval_id=message[:3], node_id="n000002", call_key="step", question=question)
+    return await approvals.ask(run, asked)
+
+
+async def test_a_decision_that_comes_with_the_end_of_the_time_is_refused(
+    stores: Stores, approvals: PostgresApprovals, oracle: Oracle
+) -> None:
+    """The run has looked, and found that nobody has decided, while somebody was deciding."""
+    deciding = Deciding(approval_id="Pay", verdict=Verdict.APPROVED, by="anna")
+    async with transaction(stores.engines.work) as looking:
+        late = "UPDATE approvals SET decision = 'timed_out', decided_at = now()"
+        await looking.execute(text(late))
+        decision = asyncio.create_task(RunApprovals(approvals).decide(KEY, deciding))
+        await oracle.until_waiting("transactionid")
+    with pytest.raises(ApprovalDecidedError):
+        await decision
+
+    found = await approvals.decisions(KEY, ["Pay"])
+    assert found["Pay"].verdict is Verdict.TIMED_OUT
+
+
+async def test_a_question_may_hold_what_the_database_refuses(
+    stores: Stores, approvals: PostgresApprovals
+) -> None:
+    """A tool or a model has written it: NUL and halves of characters become U+FFFD."""
+    asked = await ask(stores, approvals, "odd\x00\ud800!")
+
+    assert asked.question.message == "odd\ufffd\ufffd!"
+
+
+async def test_what_people_read_passes_by_the_wall_between_tenants(
+    approvals: PostgresApprovals, oracle: Oracle
+) -> None:
+    """Row-level security that shows nothing of the table hides every question from them."""
+    assert await approvals.get(KEY, "Pay") is not None
+    await oracle.rows("ALTER POLICY own_tenant ON approvals USING (false)")
+
+    assert await approvals.get(KEY, "Pay") is None
+    assert await approvals.of_run(KEY) == []
+    assert (await approvals.waiting("default", limit=5, cursor=None)).approvals == []
