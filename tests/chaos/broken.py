@@ -5,7 +5,8 @@ of the things that a promise rests on.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,34 +21,51 @@ from app.runs.service import RunService
 from app.runs.silence import SilenceWatch
 
 
-def break_on_purpose(variant: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A fault of the service, and the rows of the table of promises of which it breaks one."""
+
+    rows: frozenset[str]
+    apply: Callable[[], None]
+
+
+VARIANTS: dict[str, Variant] = {}
+
+
+def break_on_purpose(name: str) -> None:
     """Give this process a fault."""
-    VARIANTS[variant]()
+    VARIANTS[name].apply()
+
+
+def _breaks(*rows: str) -> Callable[[Callable[[], None]], None]:
+    def register(apply: Callable[[], None]) -> None:
+        VARIANTS[apply.__name__.strip("_")] = Variant(frozenset(rows), apply)
+
+    return register
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
     """Set what has to be there already: a name that has changed is an error."""
-    assert hasattr(owner, name), name
+    assert getattr(owner, name) != value, name
     setattr(owner, name, value)
 
 
-def _fence() -> None:
-    """Whoever had a run once goes on to write into it."""
-    for name in ("JOURNAL", "FINISH", "RUN_STATES"):
-        statement = getattr(postgres_journal, name)
-        for fenced, open_ in (
-            ("AND runs.fence = asked.fence", ""),
-            ("runs.run_id, runs.fence", "runs.run_id, asked.fence"),
-            ("AND runs.fence = e.fence", ""),
-            (
-                "RETURNING runs.tenant_id, runs.run_id, asked.fence",
-                "RETURNING e.tenant_id, e.run_id, e.fence",
-            ),
-        ):
-            statement = statement.replace(fenced, open_)
-        _put(postgres_journal, name, statement)
+@_breaks("1")
+def _acknowledge() -> None:
+    """A run is acknowledged before it is stored."""
+    insert = PostgresJournal.insert
+    under_way: set[asyncio.Task[Any]] = set()
+
+    async def at_once(
+        journal: PostgresJournal, new: ClaimedInsert, *, timeout_seconds: float
+    ) -> datetime:
+        under_way.add(asyncio.create_task(insert(journal, new, timeout_seconds=timeout_seconds)))
+        return datetime.now(UTC)
+
+    _put(PostgresJournal, "insert", at_once)
 
 
+@_breaks("2")
 def _barrier() -> None:
     """Every call may begin, whatever was asked for meanwhile."""
 
@@ -57,15 +75,32 @@ def _barrier() -> None:
     _put(RunJournal, "_judge", judge)
 
 
-def _replay() -> None:
-    """What an earlier worker has done is done again."""
+@_breaks("5", "7", "9", "23")
+def _fence() -> None:
+    """Whoever had a run once goes on to write into it."""
+    found = "runs.tenant_id, runs.run_id, runs.fence", "runs.tenant_id, runs.run_id, asked.fence"
+    asked = "AND runs.fence = asked.fence", ""
+    ended = (
+        "AND runs.fence = e.fence\n    RETURNING runs.tenant_id, runs.run_id, runs.fence",
+        ("\n    RETURNING e.tenant_id, e.run_id, e.fence"),
+    )
+    for name, changes in (
+        ("JOURNAL", (found, asked)),
+        ("FINISH", (ended, found, asked)),
+        ("RUN_STATES", (found, asked)),
+    ):
+        statement = _changed(getattr(postgres_journal, name), changes)
+        _put(postgres_journal, name, statement)
 
-    def recorded(journal: RunJournal, call_key: str) -> None:
-        return None
 
-    _put(RunJournal, "recorded", recorded)
+def _changed(statement: str, changes: Sequence[tuple[str, str]]) -> str:
+    for old, new in changes:
+        assert statement.count(old) == 1, f"{old!r} in {statement}"
+        statement = statement.replace(old, new)
+    return statement
 
 
+@_breaks("8")
 def _key() -> None:
     """Idempotency keys mean nothing."""
 
@@ -75,21 +110,40 @@ def _key() -> None:
     _put(run_routes, "idempotency_key", no_key)
 
 
-def _acknowledge() -> None:
-    """A run is acknowledged before it is stored."""
-    insert = PostgresJournal.insert
-    under_way: set[asyncio.Task[Any]] = set()
+@_breaks("9")
+def _once() -> None:
+    """A tool that must not be repeated is repeated when its outcome is unknown."""
+    recorded = RunJournal.recorded
 
-    async def at_once(
-        journal: PostgresJournal, new: ClaimedInsert, *, timeout_seconds: float
-    ) -> datetime:
-        task = asyncio.create_task(insert(journal, new, timeout_seconds=timeout_seconds))
-        under_way.add(task)
-        return datetime.now(UTC)
+    def forgetful(journal: RunJournal, call_key: str) -> Recorded | None:
+        found = recorded(journal, call_key)
+        unknown = found is not None and found.outcome is CallOutcome.UNKNOWN
+        return None if unknown and "/tool/" in call_key else found
 
-    _put(PostgresJournal, "insert", at_once)
+    _put(RunJournal, "recorded", forgetful)
 
 
+@_breaks("10")
+def _recovery() -> None:
+    """Nobody takes the runs of the dead."""
+
+    async def take_nothing(*arguments: object, **options: object) -> dict[Any, Any]:
+        return {}
+
+    _put(postgres_workers, "take_lost", take_nothing)
+
+
+@_breaks("9")
+def _replay() -> None:
+    """What an earlier worker has done is done again."""
+
+    def recorded(journal: RunJournal, call_key: str) -> None:
+        return None
+
+    _put(RunJournal, "recorded", recorded)
+
+
+@_breaks("21")
 def _silence() -> None:
     """An outage of the database is taken for the silence of the others."""
 
@@ -103,15 +157,13 @@ def _silence() -> None:
     _put(SilenceWatch, "_is_unheard", is_unheard)
 
 
-def _recovery() -> None:
-    """Nobody takes the runs of the dead."""
-
-    async def take_nothing(*arguments: object, **options: object) -> dict[Any, Any]:
-        return {}
-
-    _put(postgres_workers, "take_lost", take_nothing)
+@_breaks("7", "23")
+def _spent() -> None:
+    """What a run has spent under an earlier worker is forgotten."""
+    _put(execution, "spent_before", lambda earlier: {})
 
 
+@_breaks("12")
 def _stream() -> None:
     """Who follows again after a cut misses an event."""
     events = RunService.events
@@ -120,34 +172,3 @@ def _stream() -> None:
         return await events(service, key, after=after + (after > 0), limit=limit)
 
     _put(RunService, "events", one_too_far)
-
-
-def _spent() -> None:
-    """What a run has spent under an earlier worker is forgotten."""
-    _put(execution, "spent_before", lambda earlier: {})
-
-
-def _once() -> None:
-    """A tool that must not be repeated is repeated when its outcome is unknown."""
-    recorded = RunJournal.recorded
-
-    def forgetful(journal: RunJournal, call_key: str) -> Recorded | None:
-        found = recorded(journal, call_key)
-        unknown = found is not None and found.outcome is CallOutcome.UNKNOWN
-        return None if unknown and "/tool/" in call_key else found
-
-    _put(RunJournal, "recorded", forgetful)
-
-
-VARIANTS: dict[str, Callable[[], None]] = {
-    "acknowledge": _acknowledge,
-    "barrier": _barrier,
-    "fence": _fence,
-    "key": _key,
-    "once": _once,
-    "recovery": _recovery,
-    "replay": _replay,
-    "silence": _silence,
-    "spent": _spent,
-    "stream": _stream,
-}

@@ -16,10 +16,11 @@ from tests.support.event_log import stored_events
 from tests.support.fake_provider.arrivals import Arrival
 
 _RUNS = """
-SELECT run_id, status, attempts, usage, stop, idempotency_key FROM runs WHERE request IS NOT NULL
+SELECT run_id, status, fence, coalesce(usage, '{}'), stop, idempotency_key, snapshot
+FROM runs LEFT JOIN snapshots USING (tenant_id, run_id) WHERE request IS NOT NULL
 """
 _CALLS = """
-SELECT run_id, call_key, node FROM calls
+SELECT run_id, call_key, node FROM journal
 WHERE call_key IS NOT NULL AND node->>'kind' IN ('llm', 'tool') ORDER BY run_id, seq
 """
 _TURN = re.compile(r"(?:a|agent)/turn/(\d+)")
@@ -30,18 +31,20 @@ Place = tuple[str, str]
 """The name of what was asked for, and the place in it; of an agent with the turn, ``a 0``."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class StoredRun:
     """A run as the database has it."""
 
     run_id: str
     status: str
-    attempts: int
+    fence: int
+    """How many owners it has had."""
     usage: Json
     stop: Json | None
     key: str | None
+    snapshot: Json | None
     calls: list[Json] = field(default_factory=list)
-    """Its CallNodes of models and tools, each with its ``call_key`` in the metadata."""
+    """Its CallNodes of models and tools, each with its ``call_key``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +55,6 @@ class Evidence:
     customers: Customers
     watch: Watch
     runs: Mapping[str, StoredRun]
-    snapshots: Mapping[str, Json]
     events: Mapping[RunKey, tuple[str, list[EventRecord]]]
     arrivals: Sequence[Arrival]
     every: Mapping[str, list[Arrival]]
@@ -65,10 +67,6 @@ class Evidence:
         """What customers were promised."""
         return [posted for posted in self.customers.posted if posted.run_ids]
 
-    def of(self, posted: Posted) -> StoredRun | None:
-        """Return the run of something that was acknowledged."""
-        return self.runs.get(posted.run_id)
-
     def asked(self, posted: Posted) -> list[Arrival]:
         """Return what models were asked, without what tools were told."""
         return [one for one in self.every[posted.name] if one.model != TOOL_MODEL]
@@ -76,16 +74,7 @@ class Evidence:
     @classmethod
     async def gathered(cls, world: World, customers: Customers, watch: Watch) -> "Evidence":
         """Read everything."""
-        runs = {}
-        for run_id, status, attempts, usage, stop, key in await world.database.run(_RUNS):
-            runs[run_id] = StoredRun(
-                run_id=run_id,
-                status=status,
-                attempts=attempts,
-                usage=usage or {},
-                stop=stop,
-                key=key,
-            )
+        runs = {row[0]: StoredRun(*row) for row in await world.database.run(_RUNS)}
         for run_id, call_key, node in await world.database.run(_CALLS):
             runs[run_id].calls.append(node | {"call_key": call_key})
         arrivals = await world.provider.arrivals()
@@ -94,13 +83,11 @@ class Evidence:
             name, _, place = (arrival.marker or "? ?").partition(" ")
             at[name, place].append(arrival)
             every[name].append(arrival)
-        snapshots = await world.database.run("SELECT run_id, snapshot FROM snapshots")
         return cls(
             world=world,
             customers=customers,
             watch=watch,
             runs=runs,
-            snapshots={str(run_id): snapshot for run_id, snapshot in snapshots},
             events=stored_events(world.database.url),
             arrivals=arrivals,
             every=every,

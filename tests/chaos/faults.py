@@ -1,6 +1,8 @@
 """What goes wrong in the chaos: faults of processes and of the database, in an order a seed draws.
 
-Each kind is a function that does it, sees that it did happen, and ends it again.
+Each kind is a function that does it, ends it again, and returns whether it did happen. What breaks
+a promise is rarely the fault alone, but its moment: so processes are killed and frozen while they
+have a run whose calls are recorded, or a call that must not be made again.
 """
 
 import asyncio
@@ -9,93 +11,140 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from tests.chaos.world import STALE_SECONDS, Slot, World, drawn
+from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ChildFailedError
 
 Fault = Callable[[World, random.Random], Awaitable[bool]]
-"""Does it, ends it, and returns whether it was one."""
 
 HOT_WRITES = (b'"claimed"', b'"fence"', b"COMMIT")
 """What only these hold: an acceptance, a write of an owner, the end of a transaction."""
 READY = b"Z\x00\x00\x00\x05I"
 """How the server says that all of it is done."""
+DEAF_SECONDS = 3.0
+MOMENT_SECONDS = 4.0
+"""For how long the moment of a fault is waited for."""
 TERM_SECONDS = 15.0
 """How long a process may take to end that was told to, database or not."""
 
+_OWNERS = """
+SELECT worker_id FROM runs WHERE status = 'running' AND cancel_requested_at IS NULL AND EXISTS (
+    SELECT FROM journal j WHERE j.tenant_id = runs.tenant_id AND j.run_id = runs.run_id AND {})
+ORDER BY claimed_at DESC
+"""
+ANY_MOMENT = ""
+BETWEEN_CALLS = _OWNERS.format("j.status = 'success' AND node->>'kind' = 'llm'")
+IN_A_CALL = _OWNERS.format("j.status IN ('created', 'running') AND node->>'name' = 'once'")
+"""Who has such a run, and is about to lose it."""
 
-async def _on_process(
-    world: World, chance: random.Random, kind: str, do: Callable[[Slot], Awaitable[None]]
-) -> bool:
-    """Do something to a process that executes or serves, and replace it if it is gone then."""
-    slot = chance.choice(await world.running())
-    assert slot.process is not None
-    slot.busy, pid, began = True, slot.process.child.pid, time.monotonic()
-    try:
-        await do(slot)
-    finally:
-        slot.busy = False
-    world.chronicle.add(kind, began, pid=pid)
-    if slot.process.child.exit_code is not None:
-        slot.close()
-        world.replacing.create_task(slot.start())
+
+def _of_process(
+    kind: str,
+    moment: str,
+    do: Callable[[World, Slot, random.Random], Awaitable[bool]],
+) -> Fault:
+    """Return a fault of a process that is chosen by its moment, and replaced if it is gone then."""
+
+    async def fault(world: World, chance: random.Random) -> bool:
+        slot = await _target(world, chance, moment)
+        slot.busy, child, began = True, slot.child, time.monotonic()
+        try:
+            return await do(world, slot, chance)
+        finally:
+            slot.busy = False
+            world.chronicle.add(kind, began, pid=child.pid)
+            if child.exit_code is not None:
+                slot.close()
+                world.replacing.create_task(slot.start())
+
+    return fault
+
+
+async def _target(world: World, chance: random.Random, moment: str) -> Slot:
+    until = time.monotonic() + MOMENT_SECONDS
+    while moment and time.monotonic() < until:
+        for (worker_id,) in await world.database.asked(moment):
+            for slot in await world.running():
+                if slot.child.pid == int(worker_id.rsplit("-", 2)[1]):
+                    return slot
+        await asyncio.sleep(0.02)
+    return chance.choice(await world.running())
+
+
+async def _kill(world: World, slot: Slot, chance: random.Random) -> bool:
+    """``kill -9``."""
+    slot.child.kill()
     return True
 
 
-async def killed(world: World, chance: random.Random) -> bool:
-    """``kill -9``."""
-
-    async def kill(slot: Slot) -> None:
-        assert slot.process is not None
-        slot.process.child.kill()
-
-    return await _on_process(world, chance, "killed", kill)
-
-
-async def terminated(world: World, chance: random.Random) -> bool:
+async def _terminate(world: World, slot: Slot, chance: random.Random) -> bool:
     """SIGTERM; it must end in time, with an orderly code, whatever the database does."""
-
-    async def terminate(slot: Slot) -> None:
-        assert slot.process is not None
-        await _told_to_end(world, slot)
-
-    return await _on_process(world, chance, "terminated", terminate)
-
-
-async def _told_to_end(world: World, slot: Slot) -> None:
-    assert slot.process is not None
     try:
-        code = await slot.process.child.terminate(timeout_seconds=TERM_SECONDS)
-        problem = "" if code == 0 else f"it ended with {code}"
+        code = await slot.child.terminate(timeout_seconds=TERM_SECONDS)
+        problem = None if code == 0 else f"it ended with {code}"
     except ChildFailedError:
         problem = f"it had not ended after {TERM_SECONDS} s"
-        slot.process.child.kill()
-    if problem:
-        world.problems.append(f"{slot.name} was told to end: {problem}")
+        slot.child.kill()
+    world.look("ends", problem and f"{slot.name} was told to end: {problem}")
+    return True
 
 
-def _frozen(kind: str, seconds: float) -> Fault:
-    async def freeze(world: World, chance: random.Random) -> bool:
-        async def stand_still(slot: Slot) -> None:
-            assert slot.process is not None
-            slot.process.child.freeze()
-            await asyncio.sleep(seconds)
-            slot.process.child.thaw()
-
-        return await _on_process(world, chance, kind, stand_still)
-
-    return freeze
+async def _freeze(world: World, slot: Slot, chance: random.Random) -> bool:
+    """SIGSTOP for so short a time that nobody may take its runs."""
+    slot.child.freeze()
+    await asyncio.sleep(0.4 * STALE_SECONDS)
+    slot.child.thaw()
+    return True
 
 
-async def partitioned(world: World, chance: random.Random) -> bool:
+async def _freeze_until_taken_over(world: World, slot: Slot, chance: random.Random) -> bool:
+    """SIGSTOP until somebody else executes one of its runs: it thaws, and thinks it is its own."""
+    own = f"worker_id LIKE '%-{slot.child.pid}-%'"
+    owned = await world.database.asked(f"SELECT run_id FROM runs WHERE {own}")  # noqa: S608
+    names = ",".join(f"'{run_id}'" for (run_id,) in owned) or "''"
+    slot.child.freeze()
+    until, taken = time.monotonic() + 3 * STALE_SECONDS, False
+    while not taken and time.monotonic() < until:
+        elsewhere = f"run_id IN ({names}) AND status = 'running' AND NOT {own}"
+        taken = bool(await world.database.asked(f"SELECT 1 FROM runs WHERE {elsewhere}"))  # noqa: S608
+        await asyncio.sleep(0.02)
+    slot.child.thaw()
+    return taken
+
+
+async def _part(world: World, slot: Slot, chance: random.Random) -> bool:
     """One process alone loses the database, and cannot know that the others have not."""
+    slot.database.refuse()
+    slot.database.cut()
+    await asyncio.sleep(chance.uniform(0.2, 1.5 * STALE_SECONDS))
+    slot.database.refuse(False)
+    await asyncio.sleep(0.3)
+    return True
 
-    async def part(slot: Slot) -> None:
-        slot.database.refuse()
-        slot.database.cut()
-        await asyncio.sleep(chance.uniform(0.2, 1.5 * STALE_SECONDS))
-        slot.database.refuse(False)
-        await asyncio.sleep(0.3)
 
-    return await _on_process(world, chance, "partitioned", part)
+def _for_a_while(
+    begin: Callable[[FaultProxy], object], end: Callable[[FaultProxy], object], *seconds: float
+) -> Fault:
+    """Return a fault of all connections to the database that lasts from so long to so long."""
+
+    async def fault(world: World, chance: random.Random) -> bool:
+        before = _harm(world)
+        world.on_all(begin)
+        await asyncio.sleep(chance.uniform(*seconds))
+        harm = _harm(world) - before + sum(slot.database.open_connections for slot in world.slots)
+        world.on_all(end)
+        return harm > 0
+
+    return fault
+
+
+def _harm(world: World) -> int:
+    counts = [slot.database.counts for slot in world.slots]
+    return sum(one.refused + one.cut + one.answers_dropped for one in counts)
+
+
+def _refuse(proxy: FaultProxy) -> None:
+    proxy.refuse()
+    proxy.cut()
 
 
 async def cut(world: World, chance: random.Random) -> bool:
@@ -103,96 +152,68 @@ async def cut(world: World, chance: random.Random) -> bool:
     return sum(slot.database.cut() for slot in world.slots) > 0
 
 
-async def refused(world: World, chance: random.Random) -> bool:
-    """Nobody can connect to the database for a while."""
-    world.on_all(lambda proxy: proxy.refuse())
-    world.on_all(lambda proxy: proxy.cut())
-    await asyncio.sleep(chance.uniform(0.5, 1.5 * STALE_SECONDS))
-    world.on_all(lambda proxy: proxy.refuse(False))
-    return sum(slot.database.counts.refused for slot in world.slots) > 0
-
-
-async def silent(world: World, chance: random.Random) -> bool:
-    """Connections stay open, and nothing comes through."""
-    world.on_all(lambda proxy: proxy.silence())
-    await asyncio.sleep(chance.uniform(0.5, 1.5 * STALE_SECONDS))
-    world.on_all(lambda proxy: proxy.resume())
-    return sum(slot.database.open_connections for slot in world.slots) > 0
-
-
-async def slow(world: World, chance: random.Random) -> bool:
-    """Everything between the service and its database takes up to some hundred milliseconds."""
-    seconds = chance.choice((0.02, 0.1, 0.2))
-    world.on_all(lambda proxy: proxy.delay(seconds))
-    await asyncio.sleep(2)
-    world.on_all(lambda proxy: proxy.delay(0))
-    return True
-
-
 async def commits_unanswered(world: World, chance: random.Random) -> bool:
     """The server has done what it was asked, and the connection is gone before it says so."""
-    before = _dropped(world)
+    return await _answers_lost(world, HOT_WRITES, READY, seconds=1.5)
+
+
+async def nothing_heard(world: World, chance: random.Random) -> bool:
+    """Whoever would listen to notifications loses the connection; everything else works."""
+    world.on_all(lambda proxy: proxy.cut())
+    return await _answers_lost(world, (b"LISTEN",) * 50, b"LISTEN", seconds=DEAF_SECONDS)
+
+
+async def _answers_lost(
+    world: World, requests: tuple[bytes, ...], answer: bytes, *, seconds: float
+) -> bool:
+    before = [slot.database.counts.answers_dropped for slot in world.slots]
     for slot in world.slots:
-        for request in HOT_WRITES:
-            slot.database.lose_answer(request, READY)
-    await asyncio.sleep(1.5)
+        for request in requests:
+            slot.database.lose_answer(request, answer)
+    await asyncio.sleep(seconds)
     world.on_all(lambda proxy: proxy.lose_none())
-    return _dropped(world) > before
+    return before != [slot.database.counts.answers_dropped for slot in world.slots]
 
 
-def _dropped(world: World) -> int:
-    return sum(slot.database.counts.answers_dropped for slot in world.slots)
+async def postmaster_killed(world: World, chance: random.Random) -> bool:
+    """``kill -9`` of the server, which then recovers from its log."""
+    return await world.database.kill()
 
 
-async def restarted(world: World, chance: random.Random) -> bool:
-    """``pg_ctl -m immediate``: the server crashes, and recovers from its log."""
-    before = world.database.server_pid
-    await world.database.restart("immediate")
-    return world.database.server_pid not in (None, before)
+async def backends_terminated(world: World, chance: random.Random) -> bool:
+    """The server ends its sessions, as an operator may have it do."""
+    return await world.database.terminate_backends()
 
 
 async def read_only(world: World, chance: random.Random) -> bool:
-    """The database answers, and takes no writes."""
+    """The database answers, and takes no writes; long enough for all to look dead to all."""
     happened = await world.database.read_only(True)
-    await asyncio.sleep(chance.uniform(0.5, 2 * STALE_SECONDS))
+    await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
     await world.database.read_only(False)
     return happened
 
 
-async def disk_full(world: World, chance: random.Random) -> bool:
-    """No file of the database can grow; the server may end of it."""
-    happened = await world.database.fill_disk()
-    await asyncio.sleep(chance.uniform(0.5, 2 * STALE_SECONDS))
-    await world.database.empty_disk()
-    return happened
-
-
-async def no_connection_left(world: World, chance: random.Random) -> bool:
-    """Somebody else holds every connection that the server has."""
-    world.on_all(lambda proxy: proxy.cut())
-    async with world.database.exhausted() as refused:
-        await asyncio.sleep(chance.uniform(0.5, STALE_SECONDS))
-    return refused
-
-
 OF_PROCESSES: Mapping[str, Fault] = {
-    "killed": killed,
-    "killed again": killed,
-    "terminated": terminated,
-    "frozen for a moment": _frozen("frozen for a moment", 0.4 * STALE_SECONDS),
-    "frozen for long": _frozen("frozen for long", 2 * STALE_SECONDS),
-    "partitioned": partitioned,
+    kind: _of_process(kind, moment, do)
+    for kind, moment, do in (
+        ("killed between calls", BETWEEN_CALLS, _kill),
+        ("killed in a call", IN_A_CALL, _kill),
+        ("terminated", ANY_MOMENT, _terminate),
+        ("frozen for a moment", ANY_MOMENT, _freeze),
+        ("frozen until taken over", BETWEEN_CALLS, _freeze_until_taken_over),
+        ("partitioned", BETWEEN_CALLS, _part),
+    )
 }
 OF_DATABASE: Mapping[str, Fault] = {
     "cut": cut,
-    "refused": refused,
-    "silent": silent,
-    "slow": slow,
+    "refused": _for_a_while(_refuse, lambda proxy: proxy.refuse(False), 0.5, 1.3 * STALE_SECONDS),
+    "silent": _for_a_while(FaultProxy.silence, FaultProxy.resume, 0.5, 1.3 * STALE_SECONDS),
+    "slow": _for_a_while(lambda proxy: proxy.delay(0.15), lambda proxy: proxy.delay(0), 1, 2),
     "commits unanswered": commits_unanswered,
-    "restarted": restarted,
+    "nothing heard": nothing_heard,
+    "postmaster killed": postmaster_killed,
+    "backends terminated": backends_terminated,
     "read only": read_only,
-    "disk full": disk_full,
-    "no connection left": no_connection_left,
 }
 
 
@@ -213,10 +234,9 @@ async def _in_turn(world: World, faults: Mapping[str, Fault], sort: str, until: 
         for kind in deck:
             if time.monotonic() >= until and kind in done:
                 continue
-            await asyncio.sleep(chance.uniform(0.1, 1.0))
+            await asyncio.sleep(chance.uniform(0.1, 0.6))
             began = time.monotonic()
-            happened = await faults[kind](world, chance)
-            world.chronicle.happened[kind] += happened
+            world.chronicle.happened[kind] += await faults[kind](world, chance)
             if sort == "database":
                 world.chronicle.add(kind, began)
             done.add(kind)
@@ -225,9 +245,8 @@ async def _in_turn(world: World, faults: Mapping[str, Fault], sort: str, until: 
 async def healed(world: World) -> None:
     """End every fault; the database is there again."""
     for slot in world.slots:
-        for proxy in (slot.database, slot.requests, slot.streams):
+        for proxy in slot.proxies:
             proxy.heal()
-    await world.database.empty_disk()
     await world.provider.release()
 
 
@@ -236,6 +255,6 @@ async def ended_in_order(world: World) -> None:
     async with asyncio.TaskGroup() as group:
         for slot in world.slots:
             if slot.gave_up:
-                world.problems.append(f"{slot.name} had ended by itself")
+                world.look("ends", f"{slot.name} had ended by itself")
             else:
-                group.create_task(_told_to_end(world, slot))
+                group.create_task(_terminate(world, slot, random.Random()))

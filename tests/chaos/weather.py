@@ -21,6 +21,8 @@ PLACE = re.compile(r"(r-\d{5})[^<\n]*<([\w/-]+)>")
 _TOOLS = re.compile(r"tools=([\w,]+);")
 TOOL_MODEL = "tool"
 """In place of a model: how the tools of :mod:`tests.chaos.tools` tell that they were called."""
+SLOWLY = "slowly"
+"""What a prompt holds whose run shall last: some hundred milliseconds a call."""
 HANGS_EACH = 60
 """One of so many answers does not come."""
 
@@ -54,9 +56,11 @@ class Weather(Playbook):
         turn = behind.count("\n") if tools else 0
         if model == TOOL_MODEL:
             lost = self._random.random() < 0.05
-            delay = self._random.uniform(0, 0.1)
+            delay = self._random.choice((0.02, 0.1, 0.6))
             return Step(delay_seconds=delay, cut="before" if lost else None), f"{name} {place}"
         step = Step(text=name, tokens_in=self._random.randint(1, 400))
+        if SLOWLY in found[-1].group():
+            step = replace(step, delay_seconds=self._random.uniform(0.2, 0.5))
         if place == "case":
             step = Step(plan={"actions": [{"tool": "respond", "args": {"answer": "42"}}]})
         names = tools[1].split(",") if tools else []
@@ -84,7 +88,7 @@ class Weather(Playbook):
                 return replace(step, after_events=2, then=chance.choice(("cut", "fail", "end")))
             case "dropped":
                 return replace(step, cut="before")
-        return replace(step, delay_seconds=chance.uniform(0, 0.15))
+        return replace(step, delay_seconds=step.delay_seconds or chance.uniform(0, 0.15))
 
 
 async def _serve(seed: int) -> None:

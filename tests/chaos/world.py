@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -15,7 +15,8 @@ from tests.chaos.database import ChaosDatabase
 from tests.support.database import proxied, upstream_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fault_proxy import FaultProxy
-from tests.support.processes import ChildFailedError
+from tests.support.preloaded import preloaded
+from tests.support.processes import ChildFailedError, ChildProcess
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.usage_oracle import settings_of_prices
 
@@ -23,9 +24,10 @@ HEARTBEAT_SECONDS = 0.5
 STALE_SECONDS = 3.0
 MODEL_SECONDS = 2.0
 """How long an attempt at a model may take; a provider that hangs is given up then."""
-PROGRAMS = (("serve",), ("serve",), ("serve", "--no-worker"), ("worker",))
+PROGRAMS = (("serve",), ("serve", "--no-worker"), ("worker",), ("worker",))
 CUT_WITHIN_BYTES = 4000
 """After how many bytes at most a stream of events is cut."""
+_NOWHERE = ("127.0.0.1", 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,12 @@ class Interval:
     pid: int
     began: float
     ended: float
-    """On ``time.monotonic()``; infinite while it lasts."""
+    """On ``time.monotonic()``."""
+
+    @property
+    def froze(self) -> bool:
+        """Whether a process stood still, and may send then what it had been allowed before."""
+        return self.kind.startswith("frozen")
 
 
 @dataclass(slots=True)
@@ -73,68 +80,66 @@ class Slot:
     """A place for one process; whoever comes after it is reached by the same addresses."""
 
     def __init__(self, program: Sequence[str], number: int, world: "World") -> None:
-        self._program = program
-        self._world = world
+        self._program, self._world = program, world
         self.name = f"{'-'.join(program)}-{number}"
         self.serves = program[0] == "serve"
-        self.executes = "--no-worker" not in program
-        self.process: ServiceProcess | None = None
+        self._process: ServiceProcess | None = None
         self.pids: list[int] = []
         self.up = asyncio.Event()
         self.busy = False
         """Whether a fault is being done to it."""
-        self.logs: list[str] = []
 
     async def open(self, stack: AsyncExitStack) -> None:
         """Open its proxies."""
-        seed = self._world.seed
-        self.database = await stack.enter_async_context(
-            FaultProxy(upstream_of(self._world.database.url), seed=seed)
-        )
-        nowhere = ("127.0.0.1", 9)
-        self.requests = await stack.enter_async_context(FaultProxy(nowhere, seed=seed))
-        self.streams = await stack.enter_async_context(FaultProxy(nowhere, seed=seed))
+        upstreams = upstream_of(self._world.database.url), _NOWHERE, _NOWHERE
+        self.database, self.requests, self.streams = self.proxies = [
+            await stack.enter_async_context(FaultProxy(upstream, seed=self._world.seed))
+            for upstream in upstreams
+        ]
         self.streams.cut_each_within(CUT_WITHIN_BYTES)
+
+    @property
+    def child(self) -> ChildProcess:
+        """Its process."""
+        assert self._process is not None, "there is none"
+        return self._process.child
 
     async def start(self) -> None:
         """Start a process here, again and again until one is ready: its database may be away."""
         command, *options = self._program
         url = proxied(self._world.database.url, self.database)
         began = time.monotonic()
-        while True:
-            self.process = ServiceProcess(
+        while not self.up.is_set():
+            self._process = ServiceProcess(
                 url, *options, command=command, settings=self._world.settings, name=self.name
             )
             try:
-                await self.process.start()
-                break
+                await self._process.start()
+                self.up.set()
             except ChildFailedError:
                 self.close()
                 await asyncio.sleep(0.3)
-        self.pids.append(self.process.child.pid)
-        self._world.chronicle.add(f"started {self.name}", began, pid=self.pids[-1])
+        self.pids.append(self.child.pid)
+        self._world.chronicle.add(f"started {self.name}", began, pid=self.child.pid)
         if self.serves:
-            host, port = self.process.url.removeprefix("http://").split(":")
+            assert self._process is not None
+            host, port = self._process.url.removeprefix("http://").split(":")
             for proxy in (self.requests, self.streams):
                 proxy.lead_to((host, int(port)))
-        self.up.set()
 
     def close(self) -> None:
         """Keep what the process has logged, and end it."""
         self.up.clear()
-        if self.process is not None:
-            log = self.process.child.stderr
-            self.logs.append(log)
-            number = len(self.logs)
-            (self._world.folder / f"{self.name}.{number}.log").write_text(log)
-            self.process.child.close()
-            self.process = None
+        if self._process is not None:
+            log = self._world.folder / f"{self.name}.{self.child.pid}.log"
+            log.write_text(self.child.stderr)
+            self.child.close()
+            self._process = None
 
     @property
     def gave_up(self) -> bool:
         """Whether its process has ended although nobody ended it."""
-        alive = self.process is None or self.process.child.exit_code is None
-        return self.up.is_set() and not self.busy and not alive
+        return self.up.is_set() and not self.busy and self.child.exit_code is not None
 
 
 class World:
@@ -148,15 +153,19 @@ class World:
         self.slots: list[Slot] = []
         self.replacing = asyncio.TaskGroup()
         """Starts processes in the place of others while the storm lasts."""
-        self.problems: list[str] = []
-        """What broke while it was looked at."""
+        self.looked: Counter[str] = Counter()
+        """How often each thing was looked at while it happened."""
+        self.problems: defaultdict[str, list[str]] = defaultdict(list)
+        """What broke while it was looked at, by the same names."""
         self._broken = broken
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         try:
-            await self._stack.enter_async_context(self.database)
-            await self._stack.enter_async_context(self.provider)
+            async with asyncio.TaskGroup() as group:  # each of them imports for seconds
+                group.create_task(asyncio.to_thread(preloaded))
+                group.create_task(self._stack.enter_async_context(self.provider))
+                group.create_task(self._stack.enter_async_context(self.database))
             self.settings = chaos_settings(self.provider, self._broken)
             self.slots = [Slot(program, number, self) for number, program in enumerate(PROGRAMS)]
             for slot in self.slots:
@@ -174,6 +183,12 @@ class World:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    def look(self, what: str, problem: str | None = None) -> None:
+        """Count that something was looked at, and note what was wrong with it."""
+        self.looked[what] += 1
+        if problem is not None:
+            self.problems[what].append(problem)
 
     @property
     def replicas(self) -> list[Slot]:
