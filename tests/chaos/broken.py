@@ -5,8 +5,7 @@ of the things that a promise rests on.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,26 +19,13 @@ from app.runs.journal import RunJournal
 from app.runs.service import RunService
 from app.runs.silence import SilenceWatch
 
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A fault of the service, and the rows of the table of promises of which it breaks one."""
-
-    rows: frozenset[str]
-    apply: Callable[[], None]
-
-
-VARIANTS: dict[str, Variant] = {}
-
-
-def break_on_purpose(name: str) -> None:
-    """Give this process a fault."""
-    VARIANTS[name].apply()
+VARIANTS: dict[str, tuple[set[str], Callable[[], None]]] = {}
+"""For each the rows of the promises of which it breaks one, and what gives it to a process."""
 
 
 def _breaks(*rows: str) -> Callable[[Callable[[], None]], None]:
     def register(apply: Callable[[], None]) -> None:
-        VARIANTS[apply.__name__.strip("_")] = Variant(frozenset(rows), apply)
+        VARIANTS[apply.__name__.strip("_")] = set(rows), apply
 
     return register
 
@@ -68,11 +54,7 @@ def _acknowledge() -> None:
 @_breaks("2")
 def _barrier() -> None:
     """Every call may begin, whatever was asked for meanwhile."""
-
-    def judge(journal: RunJournal, permission: object) -> None:
-        return None
-
-    _put(RunJournal, "_judge", judge)
+    _put(RunJournal, "_judge", lambda journal, permission: None)
 
 
 @_breaks("5", "7", "9", "23")
@@ -84,30 +66,18 @@ def _fence() -> None:
         "AND runs.fence = e.fence\n    RETURNING runs.tenant_id, runs.run_id, runs.fence",
         ("\n    RETURNING e.tenant_id, e.run_id, e.fence"),
     )
-    for name, changes in (
-        ("JOURNAL", (found, asked)),
-        ("FINISH", (ended, found, asked)),
-        ("RUN_STATES", (found, asked)),
-    ):
-        statement = _changed(getattr(postgres_journal, name), changes)
+    for name in ("JOURNAL", "FINISH", "RUN_STATES"):
+        statement = getattr(postgres_journal, name)
+        for old, new in (ended, found, asked) if name == "FINISH" else (found, asked):
+            assert statement.count(old) == 1, f"{old!r} in {name}"
+            statement = statement.replace(old, new)
         _put(postgres_journal, name, statement)
-
-
-def _changed(statement: str, changes: Sequence[tuple[str, str]]) -> str:
-    for old, new in changes:
-        assert statement.count(old) == 1, f"{old!r} in {statement}"
-        statement = statement.replace(old, new)
-    return statement
 
 
 @_breaks("8")
 def _key() -> None:
     """Idempotency keys mean nothing."""
-
-    def no_key(headers: object) -> None:
-        return None
-
-    _put(run_routes, "idempotency_key", no_key)
+    _put(run_routes, "idempotency_key", lambda headers: None)
 
 
 @_breaks("9")
@@ -136,25 +106,14 @@ def _recovery() -> None:
 @_breaks("9")
 def _replay() -> None:
     """What an earlier worker has done is done again."""
-
-    def recorded(journal: RunJournal, call_key: str) -> None:
-        return None
-
-    _put(RunJournal, "recorded", recorded)
+    _put(RunJournal, "recorded", lambda journal, call_key: None)
 
 
 @_breaks("21")
 def _silence() -> None:
     """An outage of the database is taken for the silence of the others."""
-
-    def interrupted(watch: SilenceWatch) -> None:
-        return None
-
-    def is_unheard(watch: SilenceWatch, beats: object, now: float) -> bool:
-        return False
-
-    _put(SilenceWatch, "interrupted", interrupted)
-    _put(SilenceWatch, "_is_unheard", is_unheard)
+    _put(SilenceWatch, "interrupted", lambda watch: None)
+    _put(SilenceWatch, "_is_unheard", lambda watch, beats, now: False)
 
 
 @_breaks("7", "23")

@@ -100,7 +100,7 @@ class Customers:
         if posted.kind == "map" and status not in ("", "completed"):
             self._halted.append(posted)
         if when > 0.97 and status:
-            await self._cancel_late(posted, status, chance)
+            await self._cancel(posted, posted.run_id, chance, ended=status)
 
     async def _post(self, posted: Posted, chance: random.Random) -> None:
         """Post until it is acknowledged, sometimes once more, and see that all replicas know it."""
@@ -123,20 +123,18 @@ class Customers:
         said = f"acknowledged, and then read as {read.status_code}"
         self._look("acknowledged", posted, None if there else said)
 
-    async def _cancel(self, posted: Posted, run_id: str, chance: random.Random) -> None:
+    async def _cancel(
+        self, posted: Posted, run_id: str, chance: random.Random, *, ended: str = ""
+    ) -> None:
+        """Cancel a run that may be there; one that has ``ended`` stays as it was."""
         answer = await self._ask("DELETE", f"/runs/{run_id}", chance)
-        if answer.status_code == 202 and not answer.json()["already_finished"]:
+        receipt = answer.json() if answer.status_code in (200, 202) else {}
+        if answer.status_code == 202 and not receipt["already_finished"]:
             posted.cancelled_at = time.monotonic()
-        refused = answer.status_code not in (200, 202)
-        said = f"its cancel was answered {answer.status_code}: {answer.text}"
-        self._look("cancels", posted, said if refused else None)
-
-    async def _cancel_late(self, posted: Posted, status: str, chance: random.Random) -> None:
-        answer = await self._ask("DELETE", f"/runs/{posted.run_id}", chance)
-        told = answer.json() if answer.status_code == 200 else {}
-        well = (told.get("status"), told.get("already_finished")) == (status, True)
-        said = f"{status}, and a cancel says {answer.text}"
-        self._look("cancels", posted, None if well else said)
+        well = bool(receipt) and (not ended or receipt["already_finished"])
+        if not well or (ended and receipt["status"] != ended):
+            self._look("cancels", posted, f"it {ended or 'is there'}; a cancel says {answer.text}")
+        self.world.look("cancels")
 
     async def _read(self, posted: Posted, chance: random.Random) -> str:
         """Read until the run has ended, and once more on any replica; return its status."""
@@ -181,7 +179,7 @@ class Customers:
                             if type_ in RUN_ENDS:
                                 return
             self.counts["streams cut"] += 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
 
     async def _ask(
         self,
@@ -198,11 +196,11 @@ class Customers:
                 answer = await self._http.request(method, url, json=body, headers=headers)
             except (httpx.HTTPError, OSError):
                 self.counts["answers lost"] += 1
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
                 continue
             if answer.status_code in _BUSY:
                 self.counts["refused for now"] += 1
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.2)
                 continue
             said = f"{method} {path} -> {answer.status_code}"
             self.world.look("answers", said if answer.status_code >= 500 else None)

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.runs.run import EventRecord, RunKey
 from tests.chaos.customers import Customers
@@ -16,12 +16,11 @@ from tests.support.event_log import stored_events
 from tests.support.fake_provider.arrivals import Arrival
 
 _RUNS = """
-SELECT run_id, status, fence, coalesce(usage, '{}'), stop, idempotency_key, snapshot
+SELECT run_id, status, fence, coalesce(usage, '{}'), stop, idempotency_key, snapshot, ARRAY(
+    SELECT node || jsonb_build_object('call_key', call_key) FROM journal j
+    WHERE j.tenant_id = runs.tenant_id AND j.run_id = runs.run_id AND call_key IS NOT NULL
+        AND node->>'kind' IN ('llm', 'tool') ORDER BY seq)
 FROM runs LEFT JOIN snapshots USING (tenant_id, run_id) WHERE request IS NOT NULL
-"""
-_CALLS = """
-SELECT run_id, call_key, node FROM journal
-WHERE call_key IS NOT NULL AND node->>'kind' IN ('llm', 'tool') ORDER BY run_id, seq
 """
 _TURN = re.compile(r"(?:a|agent)/turn/(\d+)")
 _PLACE = re.compile(r"case|join|s\d|m/\d+")
@@ -31,8 +30,7 @@ Place = tuple[str, str]
 """The name of what was asked for, and the place in it; of an agent with the turn, ``a 0``."""
 
 
-@dataclass(slots=True)
-class StoredRun:
+class StoredRun(NamedTuple):
     """A run as the database has it."""
 
     run_id: str
@@ -43,11 +41,11 @@ class StoredRun:
     stop: Json | None
     key: str | None
     snapshot: Json | None
-    calls: list[Json] = field(default_factory=list)
+    calls: list[Json]
     """Its CallNodes of models and tools, each with its ``call_key``."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Evidence:
     """All of it, read once after the storm."""
 
@@ -57,9 +55,9 @@ class Evidence:
     runs: Mapping[str, StoredRun]
     events: Mapping[RunKey, tuple[str, list[EventRecord]]]
     arrivals: Sequence[Arrival]
-    every: Mapping[str, list[Arrival]]
+    every: defaultdict[str, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
     """What came, by the name of what was asked for."""
-    at: Mapping[Place, list[Arrival]]
+    at: defaultdict[Place, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
     """What came from each place."""
 
     @property
@@ -75,24 +73,14 @@ class Evidence:
     async def gathered(cls, world: World, customers: Customers, watch: Watch) -> "Evidence":
         """Read everything."""
         runs = {row[0]: StoredRun(*row) for row in await world.database.run(_RUNS)}
-        for run_id, call_key, node in await world.database.run(_CALLS):
-            runs[run_id].calls.append(node | {"call_key": call_key})
         arrivals = await world.provider.arrivals()
-        every, at = defaultdict[str, list[Arrival]](list), defaultdict[Place, list[Arrival]](list)
+        events = stored_events(world.database.url)
+        evidence = cls(world, customers, watch, runs, events, arrivals)
         for arrival in arrivals:
             name, _, place = (arrival.marker or "? ?").partition(" ")
-            at[name, place].append(arrival)
-            every[name].append(arrival)
-        return cls(
-            world=world,
-            customers=customers,
-            watch=watch,
-            runs=runs,
-            events=stored_events(world.database.url),
-            arrivals=arrivals,
-            every=every,
-            at=at,
-        )
+            evidence.every[name].append(arrival)
+            evidence.at[name, place].append(arrival)
+        return evidence
 
 
 def step_of(call_key: str) -> str:

@@ -59,6 +59,19 @@ def _of_process(
     return fault
 
 
+def _of_database(kind: str, do: Fault) -> Fault:
+    """Return a fault that all processes feel."""
+
+    async def fault(world: World, chance: random.Random) -> bool:
+        async with world.at_rest:
+            began = time.monotonic()
+            happened = await do(world, chance)
+            world.chronicle.add(kind, began)
+            return happened
+
+    return fault
+
+
 async def _target(world: World, chance: random.Random, moment: str) -> Slot:
     until = time.monotonic() + MOMENT_SECONDS
     while moment and time.monotonic() < until:
@@ -98,11 +111,16 @@ async def _freeze(world: World, slot: Slot, chance: random.Random) -> bool:
 
 async def _freeze_until_taken_over(world: World, slot: Slot, chance: random.Random) -> bool:
     """SIGSTOP until somebody else executes one of its runs: it thaws, and thinks it is its own."""
+    async with world.at_rest:  # an outage of the database would give it the long time
+        return await _frozen_until_taken_over(world, slot)
+
+
+async def _frozen_until_taken_over(world: World, slot: Slot) -> bool:
     own = f"worker_id LIKE '%-{slot.child.pid}-%'"
     owned = await world.database.asked(f"SELECT run_id FROM runs WHERE {own}")  # noqa: S608
     names = ",".join(f"'{run_id}'" for (run_id,) in owned) or "''"
     slot.child.freeze()
-    until, taken = time.monotonic() + 3 * STALE_SECONDS, False
+    until, taken = time.monotonic() + 4 * STALE_SECONDS, False
     while not taken and time.monotonic() < until:
         elsewhere = f"run_id IN ({names}) AND status = 'running' AND NOT {own}"
         taken = bool(await world.database.asked(f"SELECT 1 FROM runs WHERE {elsewhere}"))  # noqa: S608
@@ -122,14 +140,14 @@ async def _part(world: World, slot: Slot, chance: random.Random) -> bool:
 
 
 def _for_a_while(
-    begin: Callable[[FaultProxy], object], end: Callable[[FaultProxy], object], *seconds: float
+    begin: Callable[[FaultProxy], object], end: Callable[[FaultProxy], object]
 ) -> Fault:
-    """Return a fault of all connections to the database that lasts from so long to so long."""
+    """Return a fault of all connections to the database that lasts for some time."""
 
     async def fault(world: World, chance: random.Random) -> bool:
         before = _harm(world)
         world.on_all(begin)
-        await asyncio.sleep(chance.uniform(*seconds))
+        await asyncio.sleep(chance.uniform(0.5, 1.3 * STALE_SECONDS))
         harm = _harm(world) - before + sum(slot.database.open_connections for slot in world.slots)
         world.on_all(end)
         return harm > 0
@@ -147,17 +165,17 @@ def _refuse(proxy: FaultProxy) -> None:
     proxy.cut()
 
 
-async def cut(world: World, chance: random.Random) -> bool:
+async def _cut(world: World, chance: random.Random) -> bool:
     """Every connection to the database drops."""
     return sum(slot.database.cut() for slot in world.slots) > 0
 
 
-async def commits_unanswered(world: World, chance: random.Random) -> bool:
+async def _leave_commits_unanswered(world: World, chance: random.Random) -> bool:
     """The server has done what it was asked, and the connection is gone before it says so."""
     return await _answers_lost(world, HOT_WRITES, READY, seconds=1.5)
 
 
-async def nothing_heard(world: World, chance: random.Random) -> bool:
+async def _deafen(world: World, chance: random.Random) -> bool:
     """Whoever would listen to notifications loses the connection; everything else works."""
     world.on_all(lambda proxy: proxy.cut())
     return await _answers_lost(world, (b"LISTEN",) * 50, b"LISTEN", seconds=DEAF_SECONDS)
@@ -175,17 +193,17 @@ async def _answers_lost(
     return before != [slot.database.counts.answers_dropped for slot in world.slots]
 
 
-async def postmaster_killed(world: World, chance: random.Random) -> bool:
+async def _kill_postmaster(world: World, chance: random.Random) -> bool:
     """``kill -9`` of the server, which then recovers from its log."""
     return await world.database.kill()
 
 
-async def backends_terminated(world: World, chance: random.Random) -> bool:
+async def _terminate_backends(world: World, chance: random.Random) -> bool:
     """The server ends its sessions, as an operator may have it do."""
     return await world.database.terminate_backends()
 
 
-async def read_only(world: World, chance: random.Random) -> bool:
+async def _read_only(world: World, chance: random.Random) -> bool:
     """The database answers, and takes no writes; long enough for all to look dead to all."""
     happened = await world.database.read_only(True)
     await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
@@ -205,22 +223,28 @@ OF_PROCESSES: Mapping[str, Fault] = {
     )
 }
 OF_DATABASE: Mapping[str, Fault] = {
-    "cut": cut,
-    "refused": _for_a_while(_refuse, lambda proxy: proxy.refuse(False), 0.5, 1.3 * STALE_SECONDS),
-    "silent": _for_a_while(FaultProxy.silence, FaultProxy.resume, 0.5, 1.3 * STALE_SECONDS),
-    "slow": _for_a_while(lambda proxy: proxy.delay(0.15), lambda proxy: proxy.delay(0), 1, 2),
-    "commits unanswered": commits_unanswered,
-    "nothing heard": nothing_heard,
-    "postmaster killed": postmaster_killed,
-    "backends terminated": backends_terminated,
-    "read only": read_only,
+    kind: _of_database(kind, do)
+    for kind, do in (
+        ("cut", _cut),
+        ("refused", _for_a_while(_refuse, lambda proxy: proxy.refuse(False))),
+        ("silent", _for_a_while(FaultProxy.silence, FaultProxy.resume)),
+        ("slow", _for_a_while(lambda proxy: proxy.delay(0.15), lambda proxy: proxy.delay(0))),
+        ("commits unanswered", _leave_commits_unanswered),
+        ("nothing heard", _deafen),
+        ("postmaster killed", _kill_postmaster),
+        ("backends terminated", _terminate_backends),
+        ("read only", _read_only),
+    )
 }
 
 
 async def storm(world: World, seconds: float) -> None:
     """Do faults of both sorts side by side until the time is up, each kind at least once."""
-    until = time.monotonic() + seconds
     async with world.replacing, asyncio.TaskGroup() as group:
+        for slot in world.slots:
+            world.replacing.create_task(slot.start())
+        await world.running()
+        until = time.monotonic() + seconds
         group.create_task(_in_turn(world, OF_PROCESSES, "processes", until))
         group.create_task(_in_turn(world, OF_DATABASE, "database", until))
 
@@ -229,16 +253,11 @@ async def _in_turn(world: World, faults: Mapping[str, Fault], sort: str, until: 
     chance = drawn(world.seed, sort)
     done: set[str] = set()
     while time.monotonic() < until or done != set(faults):
-        deck = sorted(faults)
-        chance.shuffle(deck)
-        for kind in deck:
+        for kind in chance.sample(sorted(faults), len(faults)):
             if time.monotonic() >= until and kind in done:
                 continue
-            await asyncio.sleep(chance.uniform(0.1, 0.6))
-            began = time.monotonic()
+            await asyncio.sleep(chance.uniform(0.3, 1.5))
             world.chronicle.happened[kind] += await faults[kind](world, chance)
-            if sort == "database":
-                world.chronicle.add(kind, began)
             done.add(kind)
 
 

@@ -16,9 +16,6 @@ SELECT run_id, attempts, worker_id FROM runs WHERE status IN ('queued', 'running
 """
 
 
-_ENDS = ("killed", "terminated")
-
-
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A run that was begun again, and whose it had been."""
@@ -82,7 +79,6 @@ class Watch:
 
     def _was_lost(self, one: Interval, noticed_at: float) -> bool:
         """Tell whether a process had ended by then, and could not give its runs back."""
-        if one.began > noticed_at or not one.kind.startswith(_ENDS):
-            return False
         about = self._world.chronicle.between(one.began - STALE_SECONDS, one.ended)
-        return one.kind != "terminated" or any(not each.pid for each in about)
+        held = one.kind == "terminated" and any(not each.pid for each in about)
+        return one.began <= noticed_at and (held or one.kind.startswith("killed"))

@@ -1,6 +1,7 @@
 """The world of the chaos: processes of the service, a database, a provider, proxies in between."""
 
 import asyncio
+import json
 import os
 import random
 import time
@@ -18,7 +19,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.preloaded import preloaded
 from tests.support.processes import ChildFailedError, ChildProcess
 from tests.support.service import ServiceProcess, model_settings
-from tests.support.usage_oracle import settings_of_prices
+from tests.support.usage_oracle import PRICES, settings_of_prices
 
 HEARTBEAT_SECONDS = 0.5
 STALE_SECONDS = 3.0
@@ -58,14 +59,6 @@ class Chronicle:
     def add(self, kind: str, began: float, *, pid: int = 0) -> None:
         """Note what has ended just now."""
         self.intervals.append(Interval(kind, pid, began, time.monotonic()))
-
-    def __str__(self) -> str:
-        """Return what happened, in order, with seconds since the first."""
-        first = min((one.began for one in self.intervals), default=0.0)
-        return "\n".join(
-            f"{one.began - first:8.2f} to {one.ended - first:8.2f}: {one.kind} {one.pid or ''}"
-            for one in sorted(self.intervals, key=lambda one: one.began)
-        )
 
     def between(self, began: float, ended: float) -> list[Interval]:
         """Return what happened in, or reached into, a time."""
@@ -152,7 +145,9 @@ class World:
         self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
         self.slots: list[Slot] = []
         self.replacing = asyncio.TaskGroup()
-        """Starts processes in the place of others while the storm lasts."""
+        """Starts the first processes, and others in their place while the storm lasts."""
+        self.at_rest = asyncio.Lock()
+        """Held while the database has a fault, and by what needs one without."""
         self.looked: Counter[str] = Counter()
         """How often each thing was looked at while it happened."""
         self.problems: defaultdict[str, list[str]] = defaultdict(list)
@@ -171,9 +166,6 @@ class World:
             for slot in self.slots:
                 self._stack.callback(slot.close)
                 await slot.open(self._stack)
-            async with asyncio.TaskGroup() as group:
-                for slot in self.slots:
-                    group.create_task(slot.start())
             watching = asyncio.create_task(self._watch_lags())
             self._stack.callback(watching.cancel)
         except BaseException:
@@ -218,16 +210,18 @@ class World:
 
 def chaos_settings(provider: FakeProvider, broken: str | None) -> dict[str, str]:
     """Everything is noticed sooner than by default; models have a price and a fallback."""
-    fallback = (
-        f'[{{"provider": "openai", "base_url": "{provider.openai_url}", "model": "fake-fallback",'
-        ' "price_per_million_in_usd": 1, "price_per_million_out_usd": 2,'
-        f' "price_per_million_cached_usd": 0.1, "timeout_seconds": {MODEL_SECONDS}}}]'
-    )
+    fallback = {
+        "provider": "openai",
+        "base_url": provider.openai_url,
+        "model": "fake-fallback",
+        "timeout_seconds": MODEL_SECONDS,
+        **{f"price_per_million_{kind}_usd": float(price) for kind, price in PRICES.items()},
+    }
     return {
         **model_settings(provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
         **settings_of_prices("MODELS_BIG"),
-        "MODELS_SMALL_FALLBACKS": fallback,
+        "MODELS_SMALL_FALLBACKS": json.dumps([fallback]),
         "MODELS_SMALL_TIMEOUT_SECONDS": str(MODEL_SECONDS),
         "MODELS_BIG_TIMEOUT_SECONDS": str(MODEL_SECONDS),
         "RETRY_BASE_SECONDS": "0.02",
@@ -235,8 +229,8 @@ def chaos_settings(provider: FakeProvider, broken: str | None) -> dict[str, str]
         "WORKER_STALE_AFTER_SECONDS": str(STALE_SECONDS),
         "TOOLS_PLUGINS": "tests.chaos.tools:Again,tests.chaos.tools:Once",
         "CHAOS_PROVIDER": provider.url,
+        "CHAOS_BROKEN": broken or "",
         "PYTHONPATH": os.getcwd(),
-        **({"CHAOS_BROKEN": broken} if broken else {}),
     }
 
 
