@@ -23,6 +23,8 @@ READY = b"Z\x00\x00\x00\x05I"
 DEAF_SECONDS = 3.0
 MOMENT_SECONDS = 4.0
 """For how long the moment of a fault is waited for."""
+LONGEST = 2
+"""How many times as long a storm may last, for something rare to happen."""
 TERM_SECONDS = 15.0
 """How long a process may take to end that was told to, database or not."""
 
@@ -45,10 +47,10 @@ def _of_process(
     """Return a fault of a process that is chosen by its moment, and replaced if it is gone then."""
 
     async def fault(world: World, chance: random.Random) -> bool:
-        slot = await _target(world, chance, moment)
+        slot, found = await _target(world, chance, moment)
         slot.busy, child, began = True, slot.child, time.monotonic()
         try:
-            return await do(world, slot, chance)
+            return await do(world, slot, chance) and found
         finally:
             slot.busy = False
             world.chronicle.add(kind, began, pid=child.pid)
@@ -72,15 +74,17 @@ def _of_database(kind: str, do: Fault) -> Fault:
     return fault
 
 
-async def _target(world: World, chance: random.Random, moment: str) -> Slot:
+async def _target(world: World, chance: random.Random, moment: str) -> tuple[Slot, bool]:
+    """Return a process, and whether this is its moment; others are there to take its runs."""
+    running = await world.running(len(world.slots) - 1)
     until = time.monotonic() + MOMENT_SECONDS
     while moment and time.monotonic() < until:
         for (worker_id,) in await world.database.asked(moment):
-            for slot in await world.running():
-                if slot.child.pid == int(worker_id.rsplit("-", 2)[1]):
-                    return slot
+            for slot in running:
+                if slot.up.is_set() and slot.child.pid == int(worker_id.rsplit("-", 2)[1]):
+                    return slot, True
         await asyncio.sleep(0.02)
-    return chance.choice(await world.running())
+    return chance.choice(running), not moment
 
 
 async def _kill(world: World, slot: Slot, chance: random.Random) -> bool:
@@ -178,7 +182,7 @@ async def _leave_commits_unanswered(world: World, chance: random.Random) -> bool
 async def _deafen(world: World, chance: random.Random) -> bool:
     """Whoever would listen to notifications loses the connection; everything else works."""
     world.on_all(lambda proxy: proxy.cut())
-    return await _answers_lost(world, (b"LISTEN",) * 50, b"LISTEN", seconds=DEAF_SECONDS)
+    return await _answers_lost(world, (b"LISTEN",) * 8, b"LISTEN", seconds=DEAF_SECONDS)
 
 
 async def _answers_lost(
@@ -239,26 +243,26 @@ OF_DATABASE: Mapping[str, Fault] = {
 
 
 async def storm(world: World, seconds: float) -> None:
-    """Do faults of both sorts side by side until the time is up, each kind at least once."""
+    """Do faults of both sorts side by side until the time is up and each kind has happened."""
     async with world.replacing, asyncio.TaskGroup() as group:
         for slot in world.slots:
             world.replacing.create_task(slot.start())
-        await world.running()
-        until = time.monotonic() + seconds
-        group.create_task(_in_turn(world, OF_PROCESSES, "processes", until))
-        group.create_task(_in_turn(world, OF_DATABASE, "database", until))
+        await world.running(len(world.slots))
+        began = time.monotonic()
+        for sort, faults in (("processes", OF_PROCESSES), ("database", OF_DATABASE)):
+            group.create_task(_in_turn(world, faults, drawn(world.seed, sort), began, seconds))
 
 
-async def _in_turn(world: World, faults: Mapping[str, Fault], sort: str, until: float) -> None:
-    chance = drawn(world.seed, sort)
-    done: set[str] = set()
-    while time.monotonic() < until or done != set(faults):
+async def _in_turn(
+    world: World, faults: Mapping[str, Fault], chance: random.Random, began: float, seconds: float
+) -> None:
+    happened, passed = world.chronicle.happened, 0.0
+    while passed < seconds or (passed < LONGEST * seconds and not all(map(happened.get, faults))):
         for kind in chance.sample(sorted(faults), len(faults)):
-            if time.monotonic() >= until and kind in done:
-                continue
-            await asyncio.sleep(chance.uniform(0.3, 1.5))
-            world.chronicle.happened[kind] += await faults[kind](world, chance)
-            done.add(kind)
+            if passed < seconds or not happened[kind]:
+                await asyncio.sleep(chance.uniform(0.3, 1.2))
+                happened[kind] += await faults[kind](world, chance)
+                passed = time.monotonic() - began
 
 
 async def healed(world: World) -> None:

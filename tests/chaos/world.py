@@ -16,8 +16,7 @@ from tests.chaos.database import ChaosDatabase
 from tests.support.database import proxied, upstream_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fault_proxy import FaultProxy
-from tests.support.preloaded import preloaded
-from tests.support.processes import ChildFailedError, ChildProcess
+from tests.support.processes import ChildFailedError, ChildProcess, run_caseworker
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.usage_oracle import PRICES, settings_of_prices
 
@@ -158,7 +157,7 @@ class World:
     async def __aenter__(self) -> Self:
         try:
             async with asyncio.TaskGroup() as group:  # each of them imports for seconds
-                group.create_task(asyncio.to_thread(preloaded))
+                group.create_task(asyncio.to_thread(run_caseworker, "--help", env={}))
                 group.create_task(self._stack.enter_async_context(self.provider))
                 group.create_task(self._stack.enter_async_context(self.database))
             self.settings = chaos_settings(self.provider, self._broken)
@@ -187,11 +186,11 @@ class World:
         """The places of processes that serve."""
         return [slot for slot in self.slots if slot.serves]
 
-    async def running(self) -> list[Slot]:
-        """Return the places of processes that are ready, once there is one."""
-        async with asyncio.timeout(120):
-            while not (found := [slot for slot in self.slots if slot.up.is_set()]):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+    async def running(self, at_least: int) -> list[Slot]:
+        """Return the places of processes that are ready, once there are so many."""
+        async with asyncio.timeout(240):
+            while len(found := [slot for slot in self.slots if slot.up.is_set()]) < at_least:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         return found
 
     def on_all(self, change: Callable[[FaultProxy], object]) -> None:
