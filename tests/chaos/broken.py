@@ -6,6 +6,7 @@ of the things that a promise rests on.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,8 @@ import app.adapters.postgres.workers as postgres_workers
 import app.api.routes.runs as run_routes
 import app.runs.execution as execution
 from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
+from app.engine.call import CallSpec
+from app.engine.calls import Calls
 from app.engine.ports import CallOutcome, Recorded
 from app.runs.journal import RunJournal
 from app.runs.service import RunService
@@ -105,8 +108,15 @@ def _recovery() -> None:
 
 @_breaks("9")
 def _replay() -> None:
-    """What an earlier worker has done is done again."""
-    _put(RunJournal, "recorded", lambda journal, call_key: None)
+    """What an earlier worker was answered is asked again."""
+    earlier_try_of = Calls._earlier_try_of
+
+    def unknown(calls: Calls, call: CallSpec) -> Recorded | None:
+        found = earlier_try_of(calls, call)
+        recorded = found is not None and not found.taken_over
+        return replace(found, outcome=CallOutcome.UNKNOWN) if found and recorded else found
+
+    _put(Calls, "_earlier_try_of", unknown)
 
 
 @_breaks("21")

@@ -34,6 +34,7 @@ SELECT worker_id FROM runs WHERE status = 'running' AND cancel_requested_at IS N
 ORDER BY claimed_at DESC
 """
 ANY_MOMENT = ""
+BETWEEN_TURNS = _OWNERS.format("j.outcome = 'result' AND call_key LIKE 'a%/turn/%'")
 BETWEEN_CALLS = _OWNERS.format("j.status = 'success' AND node->>'kind' = 'llm'")
 IN_A_CALL = _OWNERS.format("j.status IN ('created', 'running') AND node->>'name' = 'once'")
 """Who has such a run, and is about to lose it."""
@@ -218,7 +219,7 @@ async def _read_only(world: World, chance: random.Random) -> bool:
 OF_PROCESSES: Mapping[str, Fault] = {
     kind: _of_process(kind, moment, do)
     for kind, moment, do in (
-        ("killed between calls", BETWEEN_CALLS, _kill),
+        ("killed between turns", BETWEEN_TURNS, _kill),
         ("killed in a call", IN_A_CALL, _kill),
         ("terminated", ANY_MOMENT, _terminate),
         ("frozen for a moment", ANY_MOMENT, _freeze),

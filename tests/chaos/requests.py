@@ -12,7 +12,7 @@ from tests.support.graph_documents import edge
 Json = dict[str, Any]
 AGENT = {"name": "worker", "prompt": {"system": "Work."}, "tools": ["once", "again"]}
 LIMITS = {"max_llm_calls_small": 3, "max_api_calls": 4, "max_cost_usd": 0.0006, "max_tokens": 600}
-KINDS = {"case": 3, "parallel": 3, "map": 5, "agent": 5, "thread": 2, "long": 4}
+KINDS = {"case": 3, "parallel": 3, "map": 5, "agent": 7, "thread": 2, "long": 4}
 """How often each is asked for."""
 
 
@@ -122,9 +122,8 @@ def _map(item: str, items: int, lanes: int, **budget: float) -> Json:
 
 
 def _asks_for_tools(name: str, chance: random.Random) -> str:
-    return (
-        f"{name} <a> tools={','.join(chance.choices(('once', 'again'), k=chance.randint(1, 5)))};"
-    )
+    tools = chance.choices(("once", "again"), k=chance.randint(1, 6))
+    return f"{name}{chance.choice(('', ' slowly'))} <a> tools={','.join(tools)};"
 
 
 def _asks(step_id: str, prompt: str) -> Json:
