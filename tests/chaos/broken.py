@@ -15,10 +15,12 @@ import app.adapters.postgres.workers as postgres_workers
 import app.api.routes.runs as run_routes
 import app.runs.execution as execution
 from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
+from app.adapters.postgres.workers import PostgresWorkers
 from app.engine.call import CallSpec
 from app.engine.calls import Calls
 from app.engine.ports import CallOutcome, Recorded
 from app.runs.journal import RunJournal
+from app.runs.ports import Beat
 from app.runs.service import RunService
 from app.runs.silence import SilenceWatch
 
@@ -56,8 +58,14 @@ def _acknowledge() -> None:
 
 @_breaks("2")
 def _barrier() -> None:
-    """Every call may begin, whatever was asked for meanwhile."""
+    """Every call may begin, unless the notification of a cancel has come."""
+    beat = PostgresWorkers.beat
+
+    async def none_cancelled(workers: PostgresWorkers, worker_id: str) -> Beat:
+        return replace(await beat(workers, worker_id), cancelled={})
+
     _put(RunJournal, "_judge", lambda journal, permission: None)
+    _put(PostgresWorkers, "beat", none_cancelled)
 
 
 @_breaks("5", "7", "9", "23")

@@ -20,8 +20,9 @@ HOT_WRITES = (b'"claimed"', b'"fence"', b"COMMIT")
 """What only these hold: an acceptance, a write of an owner, the end of a transaction."""
 READY = b"Z\x00\x00\x00\x05I"
 """How the server says that all of it is done."""
-DEAF_SECONDS = 3.0
-MOMENT_SECONDS = 4.0
+LOST = "answers_dropped"
+AWAY_SECONDS = 1.3 * STALE_SECONDS
+MOMENT_SECONDS = 6.0
 """For how long the moment of a fault is waited for."""
 LONGEST = 2
 """How many times as long a storm may last, for something rare to happen."""
@@ -123,7 +124,9 @@ async def _freeze_until_taken_over(world: World, slot: Slot, chance: random.Rand
 async def _frozen_until_taken_over(world: World, slot: Slot) -> bool:
     own = f"worker_id LIKE '%-{slot.child.pid}-%'"
     owned = await world.database.asked(f"SELECT run_id FROM runs WHERE {own}")  # noqa: S608
-    names = ",".join(f"'{run_id}'" for (run_id,) in owned) or "''"
+    if not owned:
+        return False
+    names = ",".join(f"'{run_id}'" for (run_id,) in owned)
     slot.child.freeze()
     until, taken = time.monotonic() + 4 * STALE_SECONDS, False
     while not taken and time.monotonic() < until:
@@ -145,24 +148,29 @@ async def _part(world: World, slot: Slot, chance: random.Random) -> bool:
 
 
 def _for_a_while(
-    begin: Callable[[FaultProxy], object], end: Callable[[FaultProxy], object]
+    begin: Callable[[FaultProxy], object],
+    end: Callable[[FaultProxy], object],
+    *seconds: float,
+    counted: str = "",
 ) -> Fault:
-    """Return a fault of all connections to the database that lasts for some time."""
+    """Return a fault of all connections to the database that lasts from so long to so long.
+
+    It did happen if ``counted`` has grown, one of the proxies' counts, or if anybody felt it.
+    """
+
+    def harm(world: World) -> int:
+        proxies = [slot.database for slot in world.slots]
+        return sum(getattr(each.counts, counted, each.open_connections) for each in proxies)
 
     async def fault(world: World, chance: random.Random) -> bool:
-        before = _harm(world)
+        before = harm(world) if counted else 0
         world.on_all(begin)
-        await asyncio.sleep(chance.uniform(0.5, 1.3 * STALE_SECONDS))
-        harm = _harm(world) - before + sum(slot.database.open_connections for slot in world.slots)
+        await asyncio.sleep(chance.uniform(*seconds))
+        happened = harm(world) > before
         world.on_all(end)
-        return harm > 0
+        return happened
 
     return fault
-
-
-def _harm(world: World) -> int:
-    counts = [slot.database.counts for slot in world.slots]
-    return sum(one.refused + one.cut + one.answers_dropped for one in counts)
 
 
 def _refuse(proxy: FaultProxy) -> None:
@@ -170,46 +178,25 @@ def _refuse(proxy: FaultProxy) -> None:
     proxy.cut()
 
 
-async def _cut(world: World, chance: random.Random) -> bool:
-    """Every connection to the database drops."""
-    return sum(slot.database.cut() for slot in world.slots) > 0
-
-
-async def _leave_commits_unanswered(world: World, chance: random.Random) -> bool:
+def _leave_unanswered(proxy: FaultProxy) -> None:
     """The server has done what it was asked, and the connection is gone before it says so."""
-    return await _answers_lost(world, HOT_WRITES, READY, seconds=1.5)
+    for request in HOT_WRITES:
+        proxy.lose_answer(request, READY)
 
 
-async def _deafen(world: World, chance: random.Random) -> bool:
+def _deafen(proxy: FaultProxy) -> None:
     """Whoever would listen to notifications loses the connection; everything else works."""
-    world.on_all(lambda proxy: proxy.cut())
-    return await _answers_lost(world, (b"LISTEN",) * 8, b"LISTEN", seconds=DEAF_SECONDS)
-
-
-async def _answers_lost(
-    world: World, requests: tuple[bytes, ...], answer: bytes, *, seconds: float
-) -> bool:
-    before = [slot.database.counts.answers_dropped for slot in world.slots]
-    for slot in world.slots:
-        for request in requests:
-            slot.database.lose_answer(request, answer)
-    await asyncio.sleep(seconds)
-    world.on_all(lambda proxy: proxy.lose_none())
-    return before != [slot.database.counts.answers_dropped for slot in world.slots]
-
-
-async def _kill_postmaster(world: World, chance: random.Random) -> bool:
-    """``kill -9`` of the server, which then recovers from its log."""
-    return await world.database.kill()
-
-
-async def _terminate_backends(world: World, chance: random.Random) -> bool:
-    """The server ends its sessions, as an operator may have it do."""
-    return await world.database.terminate_backends()
+    proxy.cut()
+    for _ in range(8):
+        proxy.lose_answer(b"LISTEN", b"LISTEN")
 
 
 async def _read_only(world: World, chance: random.Random) -> bool:
-    """The database answers, and takes no writes; long enough for all to look dead to all."""
+    """The database answers, and takes no writes; long enough for all to look dead to all.
+
+    That is a fault in the line of those of processes, for all of them have to be there.
+    """
+    await world.running(len(world.slots))
     happened = await world.database.read_only(True)
     await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
     await world.database.read_only(False)
@@ -226,19 +213,21 @@ OF_PROCESSES: Mapping[str, Fault] = {
         ("frozen until taken over", BETWEEN_CALLS, _freeze_until_taken_over),
         ("partitioned", BETWEEN_CALLS, _part),
     )
-}
+} | {"read only": _of_database("read only", _read_only)}
 OF_DATABASE: Mapping[str, Fault] = {
     kind: _of_database(kind, do)
     for kind, do in (
-        ("cut", _cut),
-        ("refused", _for_a_while(_refuse, lambda proxy: proxy.refuse(False))),
-        ("silent", _for_a_while(FaultProxy.silence, FaultProxy.resume)),
-        ("slow", _for_a_while(lambda proxy: proxy.delay(0.15), lambda proxy: proxy.delay(0))),
-        ("commits unanswered", _leave_commits_unanswered),
-        ("nothing heard", _deafen),
-        ("postmaster killed", _kill_postmaster),
-        ("backends terminated", _terminate_backends),
-        ("read only", _read_only),
+        ("cut", _for_a_while(FaultProxy.cut, FaultProxy.lose_none, 0, 0.1, counted="cut")),
+        ("refused", _for_a_while(_refuse, FaultProxy.heal, 0.5, AWAY_SECONDS, counted="refused")),
+        ("silent", _for_a_while(FaultProxy.silence, FaultProxy.resume, 0.5, AWAY_SECONDS)),
+        ("slow", _for_a_while(lambda proxy: proxy.delay(0.15), lambda proxy: proxy.delay(0), 1, 2)),
+        (
+            "commits unanswered",
+            _for_a_while(_leave_unanswered, FaultProxy.lose_none, 1, 2, counted=LOST),
+        ),
+        ("nothing heard", _for_a_while(_deafen, FaultProxy.lose_none, 3, 3, counted=LOST)),
+        ("postmaster killed", lambda world, _: world.database.kill()),
+        ("backends terminated", lambda world, _: world.database.terminate_backends()),
     )
 }
 
