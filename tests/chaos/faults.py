@@ -197,9 +197,12 @@ async def _read_only(world: World, chance: random.Random) -> bool:
     That is a fault in the line of those of processes, for all of them have to be there.
     """
     await world.running(len(world.slots))
-    happened = await world.database.read_only(True)
-    await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
-    await world.database.read_only(False)
+    async with world.at_rest:
+        began = time.monotonic()
+        happened = await world.database.read_only(True)
+        await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
+        await world.database.read_only(False)
+        world.chronicle.add("read only", began)
     return happened
 
 
@@ -213,7 +216,7 @@ OF_PROCESSES: Mapping[str, Fault] = {
         ("frozen until taken over", BETWEEN_CALLS, _freeze_until_taken_over),
         ("partitioned", BETWEEN_CALLS, _part),
     )
-} | {"read only": _of_database("read only", _read_only)}
+} | {"read only": _read_only}
 OF_DATABASE: Mapping[str, Fault] = {
     kind: _of_database(kind, do)
     for kind, do in (

@@ -122,7 +122,7 @@ def _map(item: str, items: int, lanes: int, **budget: float) -> Json:
 
 
 def _asks_for_tools(name: str, chance: random.Random) -> str:
-    tools = chance.choices(("once", "again"), k=chance.randint(1, 6))
+    tools = chance.choices(("once", "again"), (2, 1), k=chance.randint(2, 6))
     return f"{name}{chance.choice(('', ' slowly'))} <a> tools={','.join(tools)};"
 
 

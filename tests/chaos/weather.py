@@ -62,7 +62,7 @@ class Weather(Playbook):
         turn = behind.count("\n") if tools else 0
         if model == TOOL_MODEL:
             lost = self._random.random() < 0.05
-            delay = self._random.choice((0.02, 0.1, 0.6))
+            delay = self._random.choice((0.1, 0.6, 0.8))
             return Step(delay_seconds=delay, cut="before" if lost else None), f"{name} {place}"
         step = Step(text=name, tokens_in=self._random.randint(1, 400))
         if SLOWLY in found[-1].group():
