@@ -7,7 +7,11 @@ broken that rests on what was taken away, and with 2 if it was not seen. With th
 |-------------|----------------------|
 | acknowledge | 1, 4, 8, 12, 18, 19  |
 | fence       | 7, 9, 23             |
+| key         | 2, 7, 8, 23          |
+| once        | 9                    |
+| recovery    | 7, 8, 10, 17, 19     |
 | replay      | 9                    |
+| spent       | 7, 23                |
 | stream      | 12                   |
 """
 
