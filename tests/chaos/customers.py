@@ -8,24 +8,33 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from typing import Any
+from contextlib import suppress
 
 import httpx
 
-from tests.chaos.requests import AGENT, Json, Posted, going_on_from, limited_map, some_request
-from tests.chaos.world import Slot, World, drawn
+from tests.chaos.requests import (
+    AGENT,
+    LIMITS,
+    Json,
+    Posted,
+    going_on_from,
+    limited_map,
+    some_request,
+)
+from tests.chaos.world import World, drawn
+from tests.support.fault_proxy import FaultProxy
 from tests.support.memory_rows import RUN_ENDS
 
 TERMINAL = ("completed", "failed", "halted", "cancelled")
 _BUSY = (429, 503)
-ONE_OF_EACH = 20
-"""Among so many runs, one is cancelled before it is posted, and one is stopped by its limit."""
+ONE_OF_EACH = 12
+"""Among so many runs, one is cancelled before it is posted, and one has a limit too low for it."""
+FOLLOW_SECONDS = 15.0
+"""How long after a run has ended its followers may still miss its last event."""
 
 
 class Customers:
-    """All of them, and what they know: ``async with Customers(world) as customers``."""
+    """All of them, and what they know."""
 
     def __init__(self, world: World, *, lanes: int) -> None:
         self.world = world
@@ -33,13 +42,13 @@ class Customers:
         self.counts: Counter[str] = Counter()
         self._lanes = lanes
         self._open = True
-        self._stack = AsyncExitStack()
-        self._http: dict[tuple[str, str], httpx.AsyncClient] = {}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._http = httpx.AsyncClient(timeout=5, trust_env=False, limits=limits)
         self._halted: list[Posted] = []
 
     async def work(self) -> None:
         """Ask for one thing after the other, until told to close; then wait for what is open."""
-        async with self._stack, asyncio.TaskGroup() as group:
+        async with self._http, asyncio.TaskGroup() as group:
             for number in range(self._lanes):
                 group.create_task(self._lane(drawn(self.world.seed, f"customer {number}")))
 
@@ -49,16 +58,16 @@ class Customers:
 
     async def _lane(self, chance: random.Random) -> None:
         while self._open:
-            number = len(self.posted)
+            number, when = len(self.posted), chance.random()
             name = f"r-{number:05}"
             if self._halted:
                 posted = going_on_from(self._halted.pop(), name)
             elif number % ONE_OF_EACH < 2:
-                posted = limited_map(name, chance)
+                posted = limited_map(name, sorted(LIMITS)[number // ONE_OF_EACH % len(LIMITS)])
+                when = 0.0 if number % ONE_OF_EACH else 0.5
             else:
                 posted = some_request(name, chance)
             self.posted.append(posted)
-            when = 0.0 if number % ONE_OF_EACH == 0 else chance.random()
             await self._journey(posted, chance, when=when)
 
     async def _journey(self, posted: Posted, chance: random.Random, *, when: float) -> None:
@@ -67,86 +76,85 @@ class Customers:
         if posted.kind == "thread":
             body = {"thread_id": posted.name, "agent": AGENT}
             await self._ask("POST", "/threads", chance, body)
-        if can_name_it and when < 0.06:
+        if can_name_it and when < 0.05:
             posted.cancelled_first = True
             await self._cancel(posted, posted.name, chance)
         async with asyncio.TaskGroup() as group:
             posting = group.create_task(self._post(posted, chance))
-            if can_name_it and 0.06 <= when < 0.12:
+            if can_name_it and 0.05 <= when < 0.1:
                 await asyncio.sleep(chance.uniform(0, 0.1))
                 await self._cancel(posted, posted.name, chance)
             await posting
             if not posted.run_ids:
                 return
-            if chance.random() < 0.4:
-                group.create_task(self._follow(posted, random.Random(posted.name)))
+            followed = chance.random() < 0.4
+            following = group.create_task(self._follow(posted, chance)) if followed else None
             reading = group.create_task(self._read(posted, chance))
-            if 0.12 <= when < 0.27:
+            if 0.1 <= when < (0.4 if posted.kind == "long" else 0.25):
                 await asyncio.sleep(chance.uniform(0.02, 1.5))
                 await self._cancel(posted, posted.run_id, chance)
             status = await reading
-        if posted.kind == "map" and posted.run_ids and status != "completed":
+            if following is not None:
+                await asyncio.wait((following,), timeout=FOLLOW_SECONDS)
+                following.cancel()
+        if posted.kind == "map" and status not in ("", "completed"):
             self._halted.append(posted)
-        if when > 0.97:
-            await self._cancel_late(posted, status, chance)
+        if when > 0.97 and status:
+            await self._cancel(posted, posted.run_id, chance, ended=status)
 
     async def _post(self, posted: Posted, chance: random.Random) -> None:
         """Post until it is acknowledged, sometimes once more, and see that all replicas know it."""
         headers = {} if posted.key is None else {"Idempotency-Key": posted.key}
-        repeats = 2 if chance.random() < 0.15 else 1
         can_be_repeated = posted.key is not None or "run_id" in posted.body
         assert can_be_repeated, "a lost answer would make two runs of it"
-        for _ in range(repeats):
+        for _ in range(2 if chance.random() < 0.15 else 1):
             if chance.random() < 0.1:
                 some = chance.choice(self.world.replicas)
                 some.requests.lose_answer(b"POST /", b"HTTP/1.1 20")
             answer = await self._ask("POST", posted.path, chance, posted.body, headers)
             if answer.status_code not in (200, 202):
-                self._problem(posted, f"it was answered {answer.status_code}: {answer.text[:300]}")
+                said = f"it was answered {answer.status_code}: {answer.text[:300]}"
+                self._look("answers", posted, said)
                 return
             document = answer.json()
-            run = document.get("run", document)
-            posted.run_ids.add(run["run_id"])
-            posted.acknowledged_at = posted.acknowledged_at or time.monotonic()
-        read = await self._ask("GET", f"/runs/{run['run_id']}", chance)
-        self.counts["read at once"] += 1
-        if read.status_code != 200:
-            self._problem(posted, f"acknowledged, and then read as {read.status_code}")
+            posted.run_ids.add(document.get("run", document)["run_id"])
+        read = await self._ask("GET", f"/runs/{posted.run_id}", chance)
+        there = read.status_code == 200
+        said = f"acknowledged, and then read as {read.status_code}"
+        self._look("acknowledged", posted, None if there else said)
 
-    async def _cancel(self, posted: Posted, run_id: str, chance: random.Random) -> None:
+    async def _cancel(
+        self, posted: Posted, run_id: str, chance: random.Random, *, ended: str = ""
+    ) -> None:
+        """Cancel a run that may be there; one that has ``ended`` stays as it was."""
         answer = await self._ask("DELETE", f"/runs/{run_id}", chance)
-        self.counts["cancels"] += 1
-        if answer.status_code == 202 and not answer.json()["already_finished"]:
+        receipt = answer.json() if answer.status_code in (200, 202) else {}
+        if answer.status_code == 202 and not receipt["already_finished"]:
             posted.cancelled_at = time.monotonic()
-        elif answer.status_code != 200:
-            self._problem(posted, f"its cancel was answered {answer.status_code}: {answer.text}")
-
-    async def _cancel_late(self, posted: Posted, status: str, chance: random.Random) -> None:
-        answer = await self._ask("DELETE", f"/runs/{posted.run_id}", chance)
-        receipt = answer.json()
-        self.counts["cancels"] += 1
-        if answer.status_code != 200 or (receipt["status"], receipt["already_finished"]) != (
-            status,
-            True,
-        ):
-            self._problem(posted, f"{status}, and a cancel says {answer.text}")
+        well = bool(receipt) and (not ended or receipt["already_finished"])
+        if not well or (ended and receipt["status"] != ended):
+            self._look("cancels", posted, f"it {ended or 'is there'}; a cancel says {answer.text}")
+        self.world.look("cancels")
 
     async def _read(self, posted: Posted, chance: random.Random) -> str:
         """Read until the run has ended, and once more on any replica; return its status."""
         attempts, ended = 0, ""
         while True:
             answer = await self._ask("GET", f"/runs/{posted.run_id}", chance)
-            self.counts["reads"] += 1
             if answer.status_code != 200:
-                self._problem(posted, f"it was there, and is read as {answer.status_code}")
+                said = f"it was there, and is read as {answer.status_code}"
+                self._look("reads", posted, said)
                 return ended
-            run = answer.json()
+            run, problem = answer.json(), None
             if ended and run["status"] != ended:
-                self._problem(posted, f"it was {ended}, and is {run['status']}")
+                problem = f"it was {ended}, and is {run['status']}"
+            elif (
+                run["attempts"] < attempts - 1
+            ):  # the last one does not count if it was handed over
+                problem = f"attempts fell from {attempts} to {run['attempts']}"
+            self._look("reads", posted, problem)
             if ended:
                 return ended
-            if run["attempts"] < attempts - 1:  # the last one is not counted if it was handed over
-                self._problem(posted, f"attempts fell from {attempts} to {run['attempts']}")
             attempts = run["attempts"]
             if run["status"] in TERMINAL:
                 ended = run["status"]
@@ -155,41 +163,23 @@ class Customers:
     async def _follow(self, posted: Posted, chance: random.Random) -> None:
         """Follow the events to the run's end, on another replica after every cut."""
         seen: list[int] = []
-        number = chance.randrange(len(self.world.replicas))
-        while True:
+        posted.followed = seen
+        replicas = self.world.replicas
+        number = chance.randrange(len(replicas))
+        while seen == list(range(1, len(seen) + 1)):
             number += 1
-            slot = self.world.replicas[number % len(self.world.replicas)]
-            try:
-                async for seq, type_ in self._events(slot, posted.run_id, seen):
-                    seen.append(seq)
-                    if type_ in RUN_ENDS:
-                        posted.followed = seen
-                        return
-            except (httpx.HTTPError, OSError):
-                self.counts["streams cut"] += 1
-            await asyncio.sleep(0.05)
-
-    async def _events(
-        self, slot: Slot, run_id: str, seen: list[int]
-    ) -> AsyncIterator[tuple[int, str]]:
-        """Yield number and type of the events of one connection that came whole."""
-        headers = {"Last-Event-ID": str(seen[-1])} if seen else {}
-        http = await self._client(slot, "streams")
-        async with http.stream("GET", f"/runs/{run_id}/events", headers=headers) as answer:
-            if answer.status_code != 200:
-                return
-            fields: dict[str, str] = {}
-            rest = ""
-            async for piece in answer.aiter_text():
-                *lines, rest = (rest + piece).split("\n")
-                for line in lines:
-                    if line:
-                        name, _, value = line.partition(":")
-                        fields[name] = value.strip()
-                    elif "data" in fields:
-                        event = json.loads(fields["data"])
-                        yield int(fields["id"]), event["type"]
-                        fields = {}
+            url = _url(replicas[number % len(replicas)].streams, f"/runs/{posted.run_id}/events")
+            headers, rest = {"Last-Event-ID": str(seen[-1])} if seen else {}, ""
+            with suppress(httpx.HTTPError, OSError):
+                async with self._http.stream("GET", url, headers=headers) as answer:
+                    async for piece in answer.aiter_text():
+                        *events, rest = (rest + piece).split("\n\n")
+                        for seq, type_ in filter(None, map(_event, events)):
+                            seen.append(seq)
+                            if type_ in RUN_ENDS:
+                                return
+            self.counts["streams cut"] += 1
+            await asyncio.sleep(0.2)
 
     async def _ask(
         self,
@@ -201,32 +191,31 @@ class Customers:
     ) -> httpx.Response:
         """Ask replicas until one answers with something else than that it cannot now."""
         while True:
-            http = await self._client(chance.choice(self.world.replicas), "requests")
+            url = _url(chance.choice(self.world.replicas).requests, path)
             try:
-                answer = await http.request(method, path, json=body, headers=headers)
+                answer = await self._http.request(method, url, json=body, headers=headers)
             except (httpx.HTTPError, OSError):
                 self.counts["answers lost"] += 1
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
                 continue
-            self.counts["answers"] += 1
             if answer.status_code in _BUSY:
                 self.counts["refused for now"] += 1
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.2)
                 continue
-            if answer.status_code >= 500:
-                self.world.problems.append(f"{method} {path} -> {answer.status_code}")
+            said = f"{method} {path} -> {answer.status_code}"
+            self.world.look("answers", said if answer.status_code >= 500 else None)
             return answer
 
-    async def _client(self, slot: Slot, kind: str) -> httpx.AsyncClient:
-        if (slot.name, kind) not in self._http:
-            host, port = getattr(slot, kind).address
-            limits: Any = httpx.Limits(max_connections=None, max_keepalive_connections=4)
-            self._http[slot.name, kind] = await self._stack.enter_async_context(
-                httpx.AsyncClient(
-                    base_url=f"http://{host}:{port}", timeout=8, trust_env=False, limits=limits
-                )
-            )
-        return self._http[slot.name, kind]
+    def _look(self, what: str, posted: Posted, problem: str | None) -> None:
+        self.world.look(what, problem and f"{posted.name} ({posted.kind}): {problem}")
 
-    def _problem(self, posted: Posted, what: str) -> None:
-        self.world.problems.append(f"{posted.name} ({posted.kind}): {what}")
+
+def _event(sent: str) -> tuple[int, str] | None:
+    """Return number and type of an event; None for a comment."""
+    fields = dict(line.split(": ", 1) for line in sent.split("\n") if line[0] != ":")
+    return (int(fields["id"]), json.loads(fields["data"])["type"]) if "data" in fields else None
+
+
+def _url(proxy: FaultProxy, path: str) -> str:
+    host, port = proxy.address
+    return f"http://{host}:{port}{path}"

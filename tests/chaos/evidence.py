@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.runs.run import EventRecord, RunKey
 from tests.chaos.customers import Customers
@@ -16,11 +16,11 @@ from tests.support.event_log import stored_events
 from tests.support.fake_provider.arrivals import Arrival
 
 _RUNS = """
-SELECT run_id, status, attempts, usage, stop, idempotency_key FROM runs WHERE request IS NOT NULL
-"""
-_CALLS = """
-SELECT run_id, call_key, node FROM calls
-WHERE call_key IS NOT NULL AND node->>'kind' IN ('llm', 'tool') ORDER BY run_id, seq
+SELECT run_id, status, fence, coalesce(usage, '{}'), stop, idempotency_key, snapshot, ARRAY(
+    SELECT node || jsonb_build_object('call_key', call_key) FROM journal j
+    WHERE j.tenant_id = runs.tenant_id AND j.run_id = runs.run_id AND call_key IS NOT NULL
+        AND node->>'kind' IN ('llm', 'tool') ORDER BY seq)
+FROM runs LEFT JOIN snapshots USING (tenant_id, run_id) WHERE request IS NOT NULL
 """
 _TURN = re.compile(r"(?:a|agent)/turn/(\d+)")
 _PLACE = re.compile(r"case|join|s\d|m/\d+")
@@ -30,21 +30,22 @@ Place = tuple[str, str]
 """The name of what was asked for, and the place in it; of an agent with the turn, ``a 0``."""
 
 
-@dataclass(slots=True, kw_only=True)
-class StoredRun:
+class StoredRun(NamedTuple):
     """A run as the database has it."""
 
     run_id: str
     status: str
-    attempts: int
+    fence: int
+    """How many owners it has had."""
     usage: Json
     stop: Json | None
     key: str | None
-    calls: list[Json] = field(default_factory=list)
-    """Its CallNodes of models and tools, each with its ``call_key`` in the metadata."""
+    snapshot: Json | None
+    calls: list[Json]
+    """Its CallNodes of models and tools, each with its ``call_key``."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Evidence:
     """All of it, read once after the storm."""
 
@@ -52,22 +53,17 @@ class Evidence:
     customers: Customers
     watch: Watch
     runs: Mapping[str, StoredRun]
-    snapshots: Mapping[str, Json]
     events: Mapping[RunKey, tuple[str, list[EventRecord]]]
     arrivals: Sequence[Arrival]
-    every: Mapping[str, list[Arrival]]
+    every: defaultdict[str, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
     """What came, by the name of what was asked for."""
-    at: Mapping[Place, list[Arrival]]
+    at: defaultdict[Place, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
     """What came from each place."""
 
     @property
     def acknowledged(self) -> list[Posted]:
         """What customers were promised."""
         return [posted for posted in self.customers.posted if posted.run_ids]
-
-    def of(self, posted: Posted) -> StoredRun | None:
-        """Return the run of something that was acknowledged."""
-        return self.runs.get(posted.run_id)
 
     def asked(self, posted: Posted) -> list[Arrival]:
         """Return what models were asked, without what tools were told."""
@@ -76,36 +72,15 @@ class Evidence:
     @classmethod
     async def gathered(cls, world: World, customers: Customers, watch: Watch) -> "Evidence":
         """Read everything."""
-        runs = {}
-        for run_id, status, attempts, usage, stop, key in await world.database.run(_RUNS):
-            runs[run_id] = StoredRun(
-                run_id=run_id,
-                status=status,
-                attempts=attempts,
-                usage=usage or {},
-                stop=stop,
-                key=key,
-            )
-        for run_id, call_key, node in await world.database.run(_CALLS):
-            runs[run_id].calls.append(node | {"call_key": call_key})
+        runs = {row[0]: StoredRun(*row) for row in await world.database.run(_RUNS)}
         arrivals = await world.provider.arrivals()
-        every, at = defaultdict[str, list[Arrival]](list), defaultdict[Place, list[Arrival]](list)
+        events = stored_events(world.database.url)
+        evidence = cls(world, customers, watch, runs, events, arrivals)
         for arrival in arrivals:
             name, _, place = (arrival.marker or "? ?").partition(" ")
-            at[name, place].append(arrival)
-            every[name].append(arrival)
-        snapshots = await world.database.run("SELECT run_id, snapshot FROM snapshots")
-        return cls(
-            world=world,
-            customers=customers,
-            watch=watch,
-            runs=runs,
-            snapshots={str(run_id): snapshot for run_id, snapshot in snapshots},
-            events=stored_events(world.database.url),
-            arrivals=arrivals,
-            every=every,
-            at=at,
-        )
+            evidence.every[name].append(arrival)
+            evidence.at[name, place].append(arrival)
+        return evidence
 
 
 def step_of(call_key: str) -> str:

@@ -1,6 +1,8 @@
 """What goes wrong in the chaos: faults of processes and of the database, in an order a seed draws.
 
-Each kind is a function that does it, sees that it did happen, and ends it again.
+Each kind is a function that does it, ends it again, and returns whether it did happen. What breaks
+a promise is rarely the fault alone, but its moment: so processes are killed and frozen while they
+have a run whose calls are recorded, or a call that must not be made again.
 """
 
 import asyncio
@@ -9,225 +11,258 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from tests.chaos.world import STALE_SECONDS, Slot, World, drawn
+from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ChildFailedError
 
 Fault = Callable[[World, random.Random], Awaitable[bool]]
-"""Does it, ends it, and returns whether it was one."""
 
 HOT_WRITES = (b'"claimed"', b'"fence"', b"COMMIT")
 """What only these hold: an acceptance, a write of an owner, the end of a transaction."""
 READY = b"Z\x00\x00\x00\x05I"
 """How the server says that all of it is done."""
+LOST = "answers_dropped"
+AWAY_SECONDS = 1.3 * STALE_SECONDS
+MOMENT_SECONDS = 6.0
+"""For how long the moment of a fault is waited for."""
+LONGEST = 2
+"""How many times as long a storm may last, for something rare to happen."""
 TERM_SECONDS = 15.0
 """How long a process may take to end that was told to, database or not."""
 
+_OWNERS = """
+SELECT worker_id FROM runs WHERE status = 'running' AND cancel_requested_at IS NULL AND EXISTS (
+    SELECT FROM journal j WHERE j.tenant_id = runs.tenant_id AND j.run_id = runs.run_id AND {})
+ORDER BY claimed_at DESC
+"""
+ANY_MOMENT = ""
+BETWEEN_TURNS = _OWNERS.format("j.outcome = 'result' AND call_key LIKE 'a%/turn/%'")
+BETWEEN_CALLS = _OWNERS.format("j.status = 'success' AND node->>'kind' = 'llm'")
+IN_A_CALL = _OWNERS.format("j.status IN ('created', 'running') AND node->>'name' = 'once'")
+"""Who has such a run, and is about to lose it."""
 
-async def _on_process(
-    world: World, chance: random.Random, kind: str, do: Callable[[Slot], Awaitable[None]]
-) -> bool:
-    """Do something to a process that executes or serves, and replace it if it is gone then."""
-    slot = chance.choice(await world.running())
-    assert slot.process is not None
-    slot.busy, pid, began = True, slot.process.child.pid, time.monotonic()
-    try:
-        await do(slot)
-    finally:
-        slot.busy = False
-    world.chronicle.add(kind, began, pid=pid)
-    if slot.process.child.exit_code is not None:
-        slot.close()
-        world.replacing.create_task(slot.start())
+
+def _of_process(
+    kind: str,
+    moment: str,
+    do: Callable[[World, Slot, random.Random], Awaitable[bool]],
+) -> Fault:
+    """Return a fault of a process that is chosen by its moment, and replaced if it is gone then."""
+
+    async def fault(world: World, chance: random.Random) -> bool:
+        slot, found = await _target(world, chance, moment)
+        slot.busy, child, began = True, slot.child, time.monotonic()
+        try:
+            return await do(world, slot, chance) and found
+        finally:
+            slot.busy = False
+            world.chronicle.add(kind, began, pid=child.pid)
+            if child.exit_code is not None:
+                slot.close()
+                world.replacing.create_task(slot.start())
+
+    return fault
+
+
+def _of_database(kind: str, do: Fault) -> Fault:
+    """Return a fault that all processes feel."""
+
+    async def fault(world: World, chance: random.Random) -> bool:
+        async with world.at_rest:
+            began = time.monotonic()
+            happened = await do(world, chance)
+            world.chronicle.add(kind, began)
+            return happened
+
+    return fault
+
+
+async def _target(world: World, chance: random.Random, moment: str) -> tuple[Slot, bool]:
+    """Return a process, and whether this is its moment; others are there to take its runs."""
+    running = await world.running(len(world.slots) - 1)
+    until = time.monotonic() + MOMENT_SECONDS
+    while moment and time.monotonic() < until:
+        for (worker_id,) in await world.database.asked(moment):
+            for slot in running:
+                if slot.up.is_set() and slot.child.pid == int(worker_id.rsplit("-", 2)[1]):
+                    return slot, True
+        await asyncio.sleep(0.02)
+    return chance.choice(running), not moment
+
+
+async def _kill(world: World, slot: Slot, chance: random.Random) -> bool:
+    """``kill -9``."""
+    slot.child.kill()
     return True
 
 
-async def killed(world: World, chance: random.Random) -> bool:
-    """``kill -9``."""
-
-    async def kill(slot: Slot) -> None:
-        assert slot.process is not None
-        slot.process.child.kill()
-
-    return await _on_process(world, chance, "killed", kill)
-
-
-async def terminated(world: World, chance: random.Random) -> bool:
+async def _terminate(world: World, slot: Slot, chance: random.Random) -> bool:
     """SIGTERM; it must end in time, with an orderly code, whatever the database does."""
-
-    async def terminate(slot: Slot) -> None:
-        assert slot.process is not None
-        await _told_to_end(world, slot)
-
-    return await _on_process(world, chance, "terminated", terminate)
-
-
-async def _told_to_end(world: World, slot: Slot) -> None:
-    assert slot.process is not None
     try:
-        code = await slot.process.child.terminate(timeout_seconds=TERM_SECONDS)
-        problem = "" if code == 0 else f"it ended with {code}"
+        code = await slot.child.terminate(timeout_seconds=TERM_SECONDS)
+        problem = None if code == 0 else f"it ended with {code}"
     except ChildFailedError:
         problem = f"it had not ended after {TERM_SECONDS} s"
-        slot.process.child.kill()
-    if problem:
-        world.problems.append(f"{slot.name} was told to end: {problem}")
-
-
-def _frozen(kind: str, seconds: float) -> Fault:
-    async def freeze(world: World, chance: random.Random) -> bool:
-        async def stand_still(slot: Slot) -> None:
-            assert slot.process is not None
-            slot.process.child.freeze()
-            await asyncio.sleep(seconds)
-            slot.process.child.thaw()
-
-        return await _on_process(world, chance, kind, stand_still)
-
-    return freeze
-
-
-async def partitioned(world: World, chance: random.Random) -> bool:
-    """One process alone loses the database, and cannot know that the others have not."""
-
-    async def part(slot: Slot) -> None:
-        slot.database.refuse()
-        slot.database.cut()
-        await asyncio.sleep(chance.uniform(0.2, 1.5 * STALE_SECONDS))
-        slot.database.refuse(False)
-        await asyncio.sleep(0.3)
-
-    return await _on_process(world, chance, "partitioned", part)
-
-
-async def cut(world: World, chance: random.Random) -> bool:
-    """Every connection to the database drops."""
-    return sum(slot.database.cut() for slot in world.slots) > 0
-
-
-async def refused(world: World, chance: random.Random) -> bool:
-    """Nobody can connect to the database for a while."""
-    world.on_all(lambda proxy: proxy.refuse())
-    world.on_all(lambda proxy: proxy.cut())
-    await asyncio.sleep(chance.uniform(0.5, 1.5 * STALE_SECONDS))
-    world.on_all(lambda proxy: proxy.refuse(False))
-    return sum(slot.database.counts.refused for slot in world.slots) > 0
-
-
-async def silent(world: World, chance: random.Random) -> bool:
-    """Connections stay open, and nothing comes through."""
-    world.on_all(lambda proxy: proxy.silence())
-    await asyncio.sleep(chance.uniform(0.5, 1.5 * STALE_SECONDS))
-    world.on_all(lambda proxy: proxy.resume())
-    return sum(slot.database.open_connections for slot in world.slots) > 0
-
-
-async def slow(world: World, chance: random.Random) -> bool:
-    """Everything between the service and its database takes up to some hundred milliseconds."""
-    seconds = chance.choice((0.02, 0.1, 0.2))
-    world.on_all(lambda proxy: proxy.delay(seconds))
-    await asyncio.sleep(2)
-    world.on_all(lambda proxy: proxy.delay(0))
+        slot.child.kill()
+    world.look("ends", problem and f"{slot.name} was told to end: {problem}")
     return True
 
 
-async def commits_unanswered(world: World, chance: random.Random) -> bool:
+async def _freeze(world: World, slot: Slot, chance: random.Random) -> bool:
+    """SIGSTOP for so short a time that nobody may take its runs."""
+    slot.child.freeze()
+    await asyncio.sleep(0.4 * STALE_SECONDS)
+    slot.child.thaw()
+    return True
+
+
+async def _freeze_until_taken_over(world: World, slot: Slot, chance: random.Random) -> bool:
+    """SIGSTOP until somebody else executes one of its runs: it thaws, and thinks it is its own."""
+    async with world.at_rest:  # an outage of the database would give it the long time
+        return await _frozen_until_taken_over(world, slot)
+
+
+async def _frozen_until_taken_over(world: World, slot: Slot) -> bool:
+    own = f"worker_id LIKE '%-{slot.child.pid}-%'"
+    owned = await world.database.asked(f"SELECT run_id FROM runs WHERE {own}")  # noqa: S608
+    if not owned:
+        return False
+    names = ",".join(f"'{run_id}'" for (run_id,) in owned)
+    slot.child.freeze()
+    until, taken = time.monotonic() + 4 * STALE_SECONDS, False
+    while not taken and time.monotonic() < until:
+        elsewhere = f"run_id IN ({names}) AND status = 'running' AND NOT {own}"
+        taken = bool(await world.database.asked(f"SELECT 1 FROM runs WHERE {elsewhere}"))  # noqa: S608
+        await asyncio.sleep(0.02)
+    slot.child.thaw()
+    return taken
+
+
+async def _part(world: World, slot: Slot, chance: random.Random) -> bool:
+    """One process alone loses the database, and cannot know that the others have not."""
+    slot.database.refuse()
+    slot.database.cut()
+    await asyncio.sleep(chance.uniform(0.2, 1.5 * STALE_SECONDS))
+    slot.database.refuse(False)
+    await asyncio.sleep(0.3)
+    return True
+
+
+def _for_a_while(
+    begin: Callable[[FaultProxy], object],
+    end: Callable[[FaultProxy], object],
+    *seconds: float,
+    counted: str = "",
+) -> Fault:
+    """Return a fault of all connections to the database that lasts from so long to so long.
+
+    It did happen if ``counted`` has grown, one of the proxies' counts, or if anybody felt it.
+    """
+
+    def harm(world: World) -> int:
+        proxies = [slot.database for slot in world.slots]
+        return sum(getattr(each.counts, counted, each.open_connections) for each in proxies)
+
+    async def fault(world: World, chance: random.Random) -> bool:
+        before = harm(world) if counted else 0
+        world.on_all(begin)
+        await asyncio.sleep(chance.uniform(*seconds))
+        happened = harm(world) > before
+        world.on_all(end)
+        return happened
+
+    return fault
+
+
+def _refuse(proxy: FaultProxy) -> None:
+    proxy.refuse()
+    proxy.cut()
+
+
+def _leave_unanswered(proxy: FaultProxy) -> None:
     """The server has done what it was asked, and the connection is gone before it says so."""
-    before = _dropped(world)
-    for slot in world.slots:
-        for request in HOT_WRITES:
-            slot.database.lose_answer(request, READY)
-    await asyncio.sleep(1.5)
-    world.on_all(lambda proxy: proxy.lose_none())
-    return _dropped(world) > before
+    for request in HOT_WRITES:
+        proxy.lose_answer(request, READY)
 
 
-def _dropped(world: World) -> int:
-    return sum(slot.database.counts.answers_dropped for slot in world.slots)
+def _deafen(proxy: FaultProxy) -> None:
+    """Whoever would listen to notifications loses the connection; everything else works."""
+    proxy.cut()
+    for _ in range(8):
+        proxy.lose_answer(b"LISTEN", b"LISTEN")
 
 
-async def restarted(world: World, chance: random.Random) -> bool:
-    """``pg_ctl -m immediate``: the server crashes, and recovers from its log."""
-    before = world.database.server_pid
-    await world.database.restart("immediate")
-    return world.database.server_pid not in (None, before)
+async def _read_only(world: World, chance: random.Random) -> bool:
+    """The database answers, and takes no writes; long enough for all to look dead to all.
 
-
-async def read_only(world: World, chance: random.Random) -> bool:
-    """The database answers, and takes no writes."""
-    happened = await world.database.read_only(True)
-    await asyncio.sleep(chance.uniform(0.5, 2 * STALE_SECONDS))
-    await world.database.read_only(False)
+    That is a fault in the line of those of processes, for all of them have to be there.
+    """
+    await world.running(len(world.slots))
+    async with world.at_rest:
+        began = time.monotonic()
+        happened = await world.database.read_only(True)
+        await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
+        await world.database.read_only(False)
+        world.chronicle.add("read only", began)
     return happened
-
-
-async def disk_full(world: World, chance: random.Random) -> bool:
-    """No file of the database can grow; the server may end of it."""
-    happened = await world.database.fill_disk()
-    await asyncio.sleep(chance.uniform(0.5, 2 * STALE_SECONDS))
-    await world.database.empty_disk()
-    return happened
-
-
-async def no_connection_left(world: World, chance: random.Random) -> bool:
-    """Somebody else holds every connection that the server has."""
-    world.on_all(lambda proxy: proxy.cut())
-    async with world.database.exhausted() as refused:
-        await asyncio.sleep(chance.uniform(0.5, STALE_SECONDS))
-    return refused
 
 
 OF_PROCESSES: Mapping[str, Fault] = {
-    "killed": killed,
-    "killed again": killed,
-    "terminated": terminated,
-    "frozen for a moment": _frozen("frozen for a moment", 0.4 * STALE_SECONDS),
-    "frozen for long": _frozen("frozen for long", 2 * STALE_SECONDS),
-    "partitioned": partitioned,
-}
+    kind: _of_process(kind, moment, do)
+    for kind, moment, do in (
+        ("killed between turns", BETWEEN_TURNS, _kill),
+        ("killed in a call", IN_A_CALL, _kill),
+        ("terminated", ANY_MOMENT, _terminate),
+        ("frozen for a moment", ANY_MOMENT, _freeze),
+        ("frozen until taken over", BETWEEN_CALLS, _freeze_until_taken_over),
+        ("partitioned", BETWEEN_CALLS, _part),
+    )
+} | {"read only": _read_only}
 OF_DATABASE: Mapping[str, Fault] = {
-    "cut": cut,
-    "refused": refused,
-    "silent": silent,
-    "slow": slow,
-    "commits unanswered": commits_unanswered,
-    "restarted": restarted,
-    "read only": read_only,
-    "disk full": disk_full,
-    "no connection left": no_connection_left,
+    kind: _of_database(kind, do)
+    for kind, do in (
+        ("cut", _for_a_while(FaultProxy.cut, FaultProxy.lose_none, 0, 0.1, counted="cut")),
+        ("refused", _for_a_while(_refuse, FaultProxy.heal, 0.5, AWAY_SECONDS, counted="refused")),
+        ("silent", _for_a_while(FaultProxy.silence, FaultProxy.resume, 0.5, AWAY_SECONDS)),
+        ("slow", _for_a_while(lambda proxy: proxy.delay(0.15), lambda proxy: proxy.delay(0), 1, 2)),
+        (
+            "commits unanswered",
+            _for_a_while(_leave_unanswered, FaultProxy.lose_none, 1, 2, counted=LOST),
+        ),
+        ("nothing heard", _for_a_while(_deafen, FaultProxy.lose_none, 3, 3, counted=LOST)),
+        ("postmaster killed", lambda world, _: world.database.kill()),
+        ("backends terminated", lambda world, _: world.database.terminate_backends()),
+    )
 }
 
 
 async def storm(world: World, seconds: float) -> None:
-    """Do faults of both sorts side by side until the time is up, each kind at least once."""
-    until = time.monotonic() + seconds
+    """Do faults of both sorts side by side until the time is up and each kind has happened."""
     async with world.replacing, asyncio.TaskGroup() as group:
-        group.create_task(_in_turn(world, OF_PROCESSES, "processes", until))
-        group.create_task(_in_turn(world, OF_DATABASE, "database", until))
+        for slot in world.slots:
+            world.replacing.create_task(slot.start())
+        await world.running(len(world.slots))
+        began = time.monotonic()
+        for sort, faults in (("processes", OF_PROCESSES), ("database", OF_DATABASE)):
+            group.create_task(_in_turn(world, faults, drawn(world.seed, sort), began, seconds))
 
 
-async def _in_turn(world: World, faults: Mapping[str, Fault], sort: str, until: float) -> None:
-    chance = drawn(world.seed, sort)
-    done: set[str] = set()
-    while time.monotonic() < until or done != set(faults):
-        deck = sorted(faults)
-        chance.shuffle(deck)
-        for kind in deck:
-            if time.monotonic() >= until and kind in done:
-                continue
-            await asyncio.sleep(chance.uniform(0.1, 1.0))
-            began = time.monotonic()
-            happened = await faults[kind](world, chance)
-            world.chronicle.happened[kind] += happened
-            if sort == "database":
-                world.chronicle.add(kind, began)
-            done.add(kind)
+async def _in_turn(
+    world: World, faults: Mapping[str, Fault], chance: random.Random, began: float, seconds: float
+) -> None:
+    happened, passed = world.chronicle.happened, 0.0
+    while passed < seconds or (passed < LONGEST * seconds and not all(map(happened.get, faults))):
+        for kind in chance.sample(sorted(faults), len(faults)):
+            if passed < seconds or not happened[kind]:
+                await asyncio.sleep(chance.uniform(0.3, 1.2))
+                happened[kind] += await faults[kind](world, chance)
+                passed = time.monotonic() - began
 
 
 async def healed(world: World) -> None:
     """End every fault; the database is there again."""
     for slot in world.slots:
-        for proxy in (slot.database, slot.requests, slot.streams):
+        for proxy in slot.proxies:
             proxy.heal()
-    await world.database.empty_disk()
     await world.provider.release()
 
 
@@ -236,6 +271,6 @@ async def ended_in_order(world: World) -> None:
     async with asyncio.TaskGroup() as group:
         for slot in world.slots:
             if slot.gave_up:
-                world.problems.append(f"{slot.name} had ended by itself")
+                world.look("ends", f"{slot.name} had ended by itself")
             else:
-                group.create_task(_told_to_end(world, slot))
+                group.create_task(_terminate(world, slot, random.Random()))

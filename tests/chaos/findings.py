@@ -4,16 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.chaos.customers import Customers
 from tests.chaos.evidence import Evidence
 from tests.chaos.faults import OF_DATABASE, OF_PROCESSES
 from tests.chaos.oracles import PROMISES
-from tests.chaos.watch import Watch
-from tests.chaos.world import World
 
 _SHOWN = 10
-MAY_BE_MISSING = ("21  only processes that were lost lose runs",)
-"""What a short storm may not have to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +19,55 @@ class Finding:
     checked: int
     problems: list[str]
 
+    @property
+    def rows(self) -> set[str]:
+        """The rows of the table of promises that it stands for."""
+        return set(self.promise.partition("  ")[0].split(", "))
 
-@dataclass(frozen=True, slots=True)
+
 class Findings:
-    """All of them, and what has happened, by sorts."""
+    """What every oracle said; ``seconds`` are those that the parts of the storm took."""
 
-    promises: list[Finding]
-    happened: Mapping[str, Mapping[str, int | float | str]]
+    def __init__(self, evidence: Evidence, seconds: Mapping[str, float]) -> None:
+        self.promises = []
+        for promise, check in PROMISES.items():
+            answers = list(check(evidence))
+            found = Finding(promise, len(answers), [one for one in answers if one])
+            self.promises.append(found)
+        world, arrivals = evidence.world, evidence.arrivals
+        outcomes = Counter(one.outcome for one in arrivals)
+        self._needed = {
+            "faults": {
+                kind: world.chronicle.happened[kind] for kind in (*OF_PROCESSES, *OF_DATABASE)
+            },
+            "provider": {
+                "calls": len(arrivals),
+                "refused": sum(one.refused for one in arrivals),
+                "cut": outcomes["cut"],
+                "given up": outcomes["client_gone"],
+            },
+        }
+        self._happened: Mapping[str, Mapping[str, int | float]] = self._needed | {
+            "runs": Counter(run.status for run in evidence.runs.values()),
+            "customers": evidence.customers.counts,
+            "service": {
+                "processes": sum(len(slot.pids) for slot in world.slots),
+                "runs begun again": len(evidence.watch.losses),
+                "worst lag here, ms": int(1000 * world.chronicle.lag(0, float("inf"))),
+            },
+            "seconds": {part: round(took, 1) for part, took in seconds.items()},
+        }
 
     @property
-    def violations(self) -> int:
-        """How many of the things that were checked broke a promise."""
-        return sum(len(one.problems) for one in self.promises)
+    def broken_rows(self) -> set[str]:
+        """The rows of the table of promises of which one was broken."""
+        return {row for one in self.promises if one.problems for row in one.rows}
 
     def missing(self) -> list[str]:
         """Return what has to happen for this to prove anything, and did not."""
-        faults = {**dict.fromkeys((*OF_PROCESSES, *OF_DATABASE), 0), **self.happened["faults"]}
-        never = [kind for kind, times in faults.items() if not times]
-        never += [kind for kind, times in self.happened["provider"].items() if not times]
-        unchecked = [one.promise for one in self.promises if not one.checked]
-        return never + [promise for promise in unchecked if promise not in MAY_BE_MISSING]
+        counts = self._needed["faults"] | self._needed["provider"]
+        never = [kind for kind, times in counts.items() if not times]
+        return never + [one.promise for one in self.promises if not one.checked]
 
     def table(self) -> str:
         """Return it for people."""
@@ -54,48 +78,10 @@ class Findings:
         yield f"|{'-' * 50}|{'-' * 8}:|{'-' * 7}:|"
         for one in self.promises:
             yield f"| {one.promise:48} | {one.checked:7} | {len(one.problems):6} |"
-        for sort, counts in self.happened.items():
+        for sort, counts in self._happened.items():
             yield f"{sort}: " + ", ".join(f"{kind} {times}" for kind, times in counts.items())
         for one in self.promises:
             if one.problems:
                 yield f"\n{one.promise}:"
                 yield from (f"  {problem[:600]}" for problem in one.problems[:_SHOWN])
                 yield f"  {len(one.problems)} in all"
-
-
-async def judged(
-    world: World, customers: Customers, watch: Watch, *, settled_seconds: float
-) -> Findings:
-    """Ask every oracle."""
-    evidence = await Evidence.gathered(world, customers, watch)
-    promises = []
-    for promise, check in PROMISES.items():
-        answers = list(check(evidence))
-        promises.append(Finding(promise, len(answers), [one for one in answers if one]))
-    outcomes = Counter(one.outcome for one in evidence.arrivals)
-    faults = {kind: world.chronicle.happened[kind] for kind in (*OF_PROCESSES, *OF_DATABASE)}
-    return Findings(
-        promises,
-        {
-            "faults": faults,
-            "provider": {
-                "calls": len(evidence.arrivals),
-                "refused": sum(one.refused for one in evidence.arrivals),
-                "cut": outcomes["cut"],
-                "given up": outcomes["client_gone"],
-            },
-            "customers": {
-                "runs": len(evidence.runs),
-                **Counter(run.status for run in evidence.runs.values()),
-                **customers.counts,
-            },
-            "service": {
-                "processes": sum(len(slot.pids) for slot in world.slots),
-                "runs begun again": len(watch.losses),
-                "seconds to settle": round(settled_seconds, 1),
-                "worst lag here, s": round(
-                    max((lag for _, lag in world.chronicle.lags), default=0), 2
-                ),
-            },
-        },
-    )

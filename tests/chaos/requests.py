@@ -11,7 +11,9 @@ from tests.support.graph_documents import edge
 
 Json = dict[str, Any]
 AGENT = {"name": "worker", "prompt": {"system": "Work."}, "tools": ["once", "again"]}
-LIMITS = {"max_llm_calls_small": 3, "max_api_calls": 4, "max_cost_usd": 0.02, "max_tokens": 9_000}
+LIMITS = {"max_llm_calls_small": 3, "max_api_calls": 4, "max_cost_usd": 0.0006, "max_tokens": 600}
+KINDS = {"case": 3, "parallel": 3, "map": 5, "agent": 7, "thread": 2, "long": 4}
+"""How often each is asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,13 +30,12 @@ class Posted:
     path: str = "/runs"
     run_ids: set[str] = field(default_factory=set)
     """Which runs the answers named: one, however often it was asked."""
-    acknowledged_at: float | None = None
     cancelled_at: float | None = None
     """When the receipt was there; None without one, or if the run had ended before."""
     cancelled_first: bool = False
     """Whether that was before the run was posted."""
     followed: list[int] | None = None
-    """The numbers of its events in the order in which a follower got them, once it got all."""
+    """The numbers of its events in the order in which a follower got them; None without one."""
 
     @property
     def run_id(self) -> str:
@@ -44,50 +45,53 @@ class Posted:
 
 def some_request(name: str, chance: random.Random) -> Posted:
     """Return something to ask for."""
-    kinds = {"case": 3, "parallel": 3, "map": 4, "agent": 4, "thread": 2}
-    kind = chance.choices(list(kinds), list(kinds.values()))[0]
+    kind, lanes = chance.choices(list(KINDS), list(KINDS.values()))[0], 1
     match kind:
         case "case":
             body: Json = {"input": f"What is 6 times 7? ({name} <case>)", "gold_answer": "42"}
-            posted = Posted(name=name, kind=kind, body=body)
         case "parallel":
-            posted = Posted(name=name, kind=kind, body=_parallel(name), lanes=3)
+            body, lanes = _parallel(name), 3
         case "map":
-            lanes = chance.randint(1, 4)
-            posted = Posted(name=name, kind=kind, body=_map(name, chance, lanes), lanes=lanes)
+            lanes, limits = (
+                chance.randint(1, 4),
+                chance.sample(sorted(LIMITS), chance.randint(0, 2)),
+            )
+            body = _map(name, chance.randint(2, 8), lanes, **{key: LIMITS[key] for key in limits})
+        case "long":
+            lanes = chance.randint(1, 2)
+            body = _map(f"{name} slowly", 14, lanes)
+        case "thread":
+            return Posted(
+                name=name,
+                kind=kind,
+                body={"content": _asks_for_tools(name, chance)},
+                key=f"key-{name}",
+                path=f"/threads/{name}/messages",
+            )
         case _:
-            posted = Posted(name=name, kind=kind, body=_agent(name, chance))
-    if kind == "thread":
-        content = posted.body["inputs"]["default"]
-        return Posted(
-            name=name,
-            kind=kind,
-            body={"content": content},
-            key=f"key-{name}",
-            path=f"/threads/{name}/messages",
-        )
+            step = {"id": "a", "type": "agent", "data": {"agent": AGENT, "inputs": {}}}
+            body = _graph([step], _asks_for_tools(name, chance))
+    posted = Posted(name=name, kind=kind, body=body, lanes=lanes)
     chosen = chance.choice(("id", "key", "both"))
     if chosen != "key":
-        posted.body["run_id"] = name
+        body["run_id"] = name
     if chosen != "id":
         posted.key = f"key-{name}"
     return posted
 
 
-def limited_map(name: str, chance: random.Random) -> Posted:
-    """Return a map with more items than it may ask a model for."""
-    body = {**_map(name, chance, 2), "run_id": name, "budget": {"max_llm_calls_small": 3}}
-    body["inputs"] = {"default": [name] * 6}
+def limited_map(name: str, limit: str) -> Posted:
+    """Return a map with more items than its limit leaves room for."""
+    body = {**_map(name, 8, 2, **{limit: LIMITS[limit]}), "run_id": name}
     return Posted(name=name, kind="map", body=body, lanes=2)
 
 
 def going_on_from(old: Posted, name: str) -> Posted:
     """Return the request to go on from a map that has ended, under another name."""
-    items = len(old.body["inputs"]["default"])
     body = {
         "run_id": name,
         "from": {"run_id": old.run_id},
-        "inputs": {"default": [name] * items},
+        "inputs": {"default": [name] * len(old.body["inputs"]["default"])},
         "budget": dict.fromkeys(LIMITS),
     }
     return Posted(name=name, kind="from", body=body, lanes=old.lanes)
@@ -108,32 +112,24 @@ def _parallel(name: str) -> Json:
     edges = [
         {**edge(source, "join", channel="flow"), "target_handle": source} for source in sources
     ]
-    graph = {"steps": steps, "edges": edges, "max_parallel": 3}
-    return {"kind": "graph", "graph": graph, "inputs": {"default": name}}
+    return _graph(steps, name, edges=edges, max_parallel=3)
 
 
-def _map(name: str, chance: random.Random, lanes: int) -> Json:
+def _map(item: str, items: int, lanes: int, **budget: float) -> Json:
     inner = {"type": "llm", "data": {"prompt": "${default} <m/${index}>"}}
-    data = {"step": inner, "max_parallel": lanes}
-    graph = {"steps": [{"id": "m", "type": "map", "data": data}], "edges": []}
-    chosen = chance.sample(sorted(LIMITS), chance.randint(0, 2))
-    return {
-        "kind": "graph",
-        "graph": graph,
-        "inputs": {"default": [name] * chance.randint(2, 8)},
-        "budget": {limit: LIMITS[limit] for limit in chosen},
-    }
+    step = {"id": "m", "type": "map", "data": {"step": inner, "max_parallel": lanes}}
+    return {**_graph([step], [item] * items), "budget": budget}
 
 
-def _agent(name: str, chance: random.Random) -> Json:
-    tools = ",".join(chance.choices(("once", "again"), k=chance.randint(1, 3)))
-    step = {"id": "a", "type": "agent", "data": {"agent": AGENT, "inputs": {}}}
-    return {
-        "kind": "graph",
-        "graph": {"steps": [step], "edges": []},
-        "inputs": {"default": f"{name} <a> tools={tools};"},
-    }
+def _asks_for_tools(name: str, chance: random.Random) -> str:
+    tools = chance.choices(("once", "again"), (2, 1), k=chance.randint(2, 6))
+    return f"{name}{chance.choice(('', ' slowly'))} <a> tools={','.join(tools)};"
 
 
 def _asks(step_id: str, prompt: str) -> Json:
     return {"id": step_id, "type": "llm", "data": {"prompt": prompt}}
+
+
+def _graph(steps: list[Json], default: object, **members: object) -> Json:
+    graph = {"steps": steps, "edges": [], **members}
+    return {"kind": "graph", "graph": graph, "inputs": {"default": default}}

@@ -14,7 +14,6 @@ _LOOK_SECONDS = 0.1
 _LOOK = """
 SELECT run_id, attempts, worker_id FROM runs WHERE status IN ('queued', 'running', 'waiting')
 """
-_FOR_A_WHILE = ("frozen for long", "frozen for a moment", "partitioned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,6 @@ class Watch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._owners: dict[str, tuple[int, int, float]] = {}
-        self.looks = 0
         self.losses: list[Loss] = []
 
     async def look_on(self) -> None:
@@ -51,7 +49,6 @@ class Watch:
 
     def _take_in(self, rows: list[tuple[str, int, str | None]]) -> None:
         now = time.monotonic()
-        self.looks += 1
         for run_id, attempts, worker_id in rows:
             before, pid, seen_at = self._owners.get(run_id, (0, 0, now))
             if attempts > before and pid:
@@ -70,7 +67,9 @@ class Watch:
             about = self._world.chronicle.between(since, loss.noticed_at)
             own = [one for one in self._world.chronicle.intervals if one.pid == loss.pid]
             gone = any(self._was_lost(one, loss.noticed_at) for one in own)
-            if gone or any(one in own and one.kind in _FOR_A_WHILE for one in about):
+            if gone or any(
+                one in own and (one.froze or one.kind == "partitioned") for one in about
+            ):
                 continue
             if self._world.chronicle.lag(since, loss.noticed_at) > HEARTBEAT_SECONDS:
                 continue  # the whole machine stood still
@@ -80,7 +79,6 @@ class Watch:
 
     def _was_lost(self, one: Interval, noticed_at: float) -> bool:
         """Tell whether a process had ended by then, and could not give its runs back."""
-        if one.began > noticed_at or one.kind not in ("killed", "terminated"):
-            return False
         about = self._world.chronicle.between(one.began - STALE_SECONDS, one.ended)
-        return one.kind == "killed" or any(not each.pid for each in about)
+        held = one.kind == "terminated" and any(not each.pid for each in about)
+        return one.began <= noticed_at and (held or one.kind.startswith("killed"))

@@ -12,7 +12,9 @@ import json
 import random
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tests.support.fake_provider.script import Playbook, Step
 from tests.support.fake_provider.server import Server
@@ -21,18 +23,24 @@ PLACE = re.compile(r"(r-\d{5})[^<\n]*<([\w/-]+)>")
 _TOOLS = re.compile(r"tools=([\w,]+);")
 TOOL_MODEL = "tool"
 """In place of a model: how the tools of :mod:`tests.chaos.tools` tell that they were called."""
+SLOWLY = "slowly"
+"""What a prompt holds whose run shall last: some hundred milliseconds a call."""
 HANGS_EACH = 60
 """One of so many answers does not come."""
 
-_STEPS = {
-    "well": 70,
-    "slow": 12,
-    "busy": 4,
-    "broken": 3,
-    "cut": 3,
-    "cut_stream": 3,
-    "dropped": 2,
-}
+_WEATHER: Sequence[tuple[int, Mapping[str, Any]]] = (
+    (70, {}),
+    (12, {"delay_seconds": 0.6}),
+    (4, {"status": 429, "headers": {"retry-after": "0"}}),
+    (2, {"status": 500}),
+    (2, {"status": 503}),
+    (3, {"cut": "middle"}),
+    (2, {"cut": "before"}),
+    (1, {"after_events": 2, "then": "cut"}),
+    (1, {"after_events": 2, "then": "fail"}),
+    (1, {"after_events": 2, "then": "end"}),
+)
+"""How often an answer is changed so."""
 
 
 class Weather(Playbook):
@@ -54,9 +62,11 @@ class Weather(Playbook):
         turn = behind.count("\n") if tools else 0
         if model == TOOL_MODEL:
             lost = self._random.random() < 0.05
-            delay = self._random.uniform(0, 0.1)
+            delay = self._random.choice((0.1, 0.6, 0.8))
             return Step(delay_seconds=delay, cut="before" if lost else None), f"{name} {place}"
         step = Step(text=name, tokens_in=self._random.randint(1, 400))
+        if SLOWLY in found[-1].group():
+            step = replace(step, delay_seconds=self._random.uniform(0.2, 0.5))
         if place == "case":
             step = Step(plan={"actions": [{"tool": "respond", "args": {"answer": "42"}}]})
         names = tools[1].split(",") if tools else []
@@ -67,24 +77,14 @@ class Weather(Playbook):
         return self._in_weather(step), f"{name} {place} {turn}"
 
     def _in_weather(self, step: Step) -> Step:
-        chance = self._random
         self._answers += 1
         if self._answers % HANGS_EACH == HANGS_EACH // 2:
             return replace(step, hang=True)
-        match chance.choices(list(_STEPS), list(_STEPS.values()))[0]:
-            case "slow":
-                return replace(step, delay_seconds=chance.uniform(0.1, 1.0))
-            case "busy":
-                return replace(step, status=429, headers={"retry-after": "0"})
-            case "broken":
-                return replace(step, status=chance.choice((500, 503)))
-            case "cut":
-                return replace(step, cut="middle")
-            case "cut_stream":
-                return replace(step, after_events=2, then=chance.choice(("cut", "fail", "end")))
-            case "dropped":
-                return replace(step, cut="before")
-        return replace(step, delay_seconds=chance.uniform(0, 0.15))
+        (changes,) = self._random.choices(
+            [changes for _, changes in _WEATHER], [weight for weight, _ in _WEATHER]
+        )
+        step = replace(step, delay_seconds=step.delay_seconds or self._random.uniform(0, 0.15))
+        return replace(step, **changes)
 
 
 async def _serve(seed: int) -> None:

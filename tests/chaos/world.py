@@ -1,10 +1,11 @@
 """The world of the chaos: processes of the service, a database, a provider, proxies in between."""
 
 import asyncio
+import json
 import os
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -15,17 +16,18 @@ from tests.chaos.database import ChaosDatabase
 from tests.support.database import proxied, upstream_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fault_proxy import FaultProxy
-from tests.support.processes import ChildFailedError
+from tests.support.processes import ChildFailedError, ChildProcess, run_caseworker
 from tests.support.service import ServiceProcess, model_settings
-from tests.support.usage_oracle import settings_of_prices
+from tests.support.usage_oracle import PRICES, settings_of_prices
 
 HEARTBEAT_SECONDS = 0.5
 STALE_SECONDS = 3.0
 MODEL_SECONDS = 2.0
 """How long an attempt at a model may take; a provider that hangs is given up then."""
-PROGRAMS = (("serve",), ("serve",), ("serve", "--no-worker"), ("worker",))
+PROGRAMS = (("serve",), ("serve", "--no-worker"), ("worker",), ("worker",))
 CUT_WITHIN_BYTES = 4000
 """After how many bytes at most a stream of events is cut."""
+_NOWHERE = ("127.0.0.1", 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,12 @@ class Interval:
     pid: int
     began: float
     ended: float
-    """On ``time.monotonic()``; infinite while it lasts."""
+    """On ``time.monotonic()``."""
+
+    @property
+    def froze(self) -> bool:
+        """Whether a process stood still, and may send then what it had been allowed before."""
+        return self.kind.startswith("frozen")
 
 
 @dataclass(slots=True)
@@ -52,14 +59,6 @@ class Chronicle:
         """Note what has ended just now."""
         self.intervals.append(Interval(kind, pid, began, time.monotonic()))
 
-    def __str__(self) -> str:
-        """Return what happened, in order, with seconds since the first."""
-        first = min((one.began for one in self.intervals), default=0.0)
-        return "\n".join(
-            f"{one.began - first:8.2f} to {one.ended - first:8.2f}: {one.kind} {one.pid or ''}"
-            for one in sorted(self.intervals, key=lambda one: one.began)
-        )
-
     def between(self, began: float, ended: float) -> list[Interval]:
         """Return what happened in, or reached into, a time."""
         return [one for one in self.intervals if one.began <= ended and one.ended >= began]
@@ -73,68 +72,66 @@ class Slot:
     """A place for one process; whoever comes after it is reached by the same addresses."""
 
     def __init__(self, program: Sequence[str], number: int, world: "World") -> None:
-        self._program = program
-        self._world = world
+        self._program, self._world = program, world
         self.name = f"{'-'.join(program)}-{number}"
         self.serves = program[0] == "serve"
-        self.executes = "--no-worker" not in program
-        self.process: ServiceProcess | None = None
+        self._process: ServiceProcess | None = None
         self.pids: list[int] = []
         self.up = asyncio.Event()
         self.busy = False
         """Whether a fault is being done to it."""
-        self.logs: list[str] = []
 
     async def open(self, stack: AsyncExitStack) -> None:
         """Open its proxies."""
-        seed = self._world.seed
-        self.database = await stack.enter_async_context(
-            FaultProxy(upstream_of(self._world.database.url), seed=seed)
-        )
-        nowhere = ("127.0.0.1", 9)
-        self.requests = await stack.enter_async_context(FaultProxy(nowhere, seed=seed))
-        self.streams = await stack.enter_async_context(FaultProxy(nowhere, seed=seed))
+        upstreams = upstream_of(self._world.database.url), _NOWHERE, _NOWHERE
+        self.database, self.requests, self.streams = self.proxies = [
+            await stack.enter_async_context(FaultProxy(upstream, seed=self._world.seed))
+            for upstream in upstreams
+        ]
         self.streams.cut_each_within(CUT_WITHIN_BYTES)
+
+    @property
+    def child(self) -> ChildProcess:
+        """Its process."""
+        assert self._process is not None, "there is none"
+        return self._process.child
 
     async def start(self) -> None:
         """Start a process here, again and again until one is ready: its database may be away."""
         command, *options = self._program
         url = proxied(self._world.database.url, self.database)
         began = time.monotonic()
-        while True:
-            self.process = ServiceProcess(
+        while not self.up.is_set():
+            self._process = ServiceProcess(
                 url, *options, command=command, settings=self._world.settings, name=self.name
             )
             try:
-                await self.process.start()
-                break
+                await self._process.start()
+                self.up.set()
             except ChildFailedError:
                 self.close()
                 await asyncio.sleep(0.3)
-        self.pids.append(self.process.child.pid)
-        self._world.chronicle.add(f"started {self.name}", began, pid=self.pids[-1])
+        self.pids.append(self.child.pid)
+        self._world.chronicle.add(f"started {self.name}", began, pid=self.child.pid)
         if self.serves:
-            host, port = self.process.url.removeprefix("http://").split(":")
+            assert self._process is not None
+            host, port = self._process.url.removeprefix("http://").split(":")
             for proxy in (self.requests, self.streams):
                 proxy.lead_to((host, int(port)))
-        self.up.set()
 
     def close(self) -> None:
         """Keep what the process has logged, and end it."""
         self.up.clear()
-        if self.process is not None:
-            log = self.process.child.stderr
-            self.logs.append(log)
-            number = len(self.logs)
-            (self._world.folder / f"{self.name}.{number}.log").write_text(log)
-            self.process.child.close()
-            self.process = None
+        if self._process is not None:
+            log = self._world.folder / f"{self.name}.{self.child.pid}.log"
+            log.write_text(self.child.stderr)
+            self.child.close()
+            self._process = None
 
     @property
     def gave_up(self) -> bool:
         """Whether its process has ended although nobody ended it."""
-        alive = self.process is None or self.process.child.exit_code is None
-        return self.up.is_set() and not self.busy and not alive
+        return self.up.is_set() and not self.busy and self.child.exit_code is not None
 
 
 class World:
@@ -147,24 +144,27 @@ class World:
         self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
         self.slots: list[Slot] = []
         self.replacing = asyncio.TaskGroup()
-        """Starts processes in the place of others while the storm lasts."""
-        self.problems: list[str] = []
-        """What broke while it was looked at."""
+        """Starts the first processes, and others in their place while the storm lasts."""
+        self.at_rest = asyncio.Lock()
+        """Held while the database has a fault, and by what needs one without."""
+        self.looked: Counter[str] = Counter()
+        """How often each thing was looked at while it happened."""
+        self.problems: defaultdict[str, list[str]] = defaultdict(list)
+        """What broke while it was looked at, by the same names."""
         self._broken = broken
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         try:
-            await self._stack.enter_async_context(self.database)
-            await self._stack.enter_async_context(self.provider)
+            async with asyncio.TaskGroup() as group:  # each of them imports for seconds
+                group.create_task(asyncio.to_thread(run_caseworker, "--help", env={}))
+                group.create_task(self._stack.enter_async_context(self.provider))
+                group.create_task(self._stack.enter_async_context(self.database))
             self.settings = chaos_settings(self.provider, self._broken)
             self.slots = [Slot(program, number, self) for number, program in enumerate(PROGRAMS)]
             for slot in self.slots:
                 self._stack.callback(slot.close)
                 await slot.open(self._stack)
-            async with asyncio.TaskGroup() as group:
-                for slot in self.slots:
-                    group.create_task(slot.start())
             watching = asyncio.create_task(self._watch_lags())
             self._stack.callback(watching.cancel)
         except BaseException:
@@ -175,16 +175,22 @@ class World:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    def look(self, what: str, problem: str | None = None) -> None:
+        """Count that something was looked at, and note what was wrong with it."""
+        self.looked[what] += 1
+        if problem is not None:
+            self.problems[what].append(problem)
+
     @property
     def replicas(self) -> list[Slot]:
         """The places of processes that serve."""
         return [slot for slot in self.slots if slot.serves]
 
-    async def running(self) -> list[Slot]:
-        """Return the places of processes that are ready, once there is one."""
-        async with asyncio.timeout(120):
-            while not (found := [slot for slot in self.slots if slot.up.is_set()]):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+    async def running(self, at_least: int) -> list[Slot]:
+        """Return the places of processes that are ready, once there are so many."""
+        async with asyncio.timeout(240):
+            while len(found := [slot for slot in self.slots if slot.up.is_set()]) < at_least:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         return found
 
     def on_all(self, change: Callable[[FaultProxy], object]) -> None:
@@ -203,16 +209,18 @@ class World:
 
 def chaos_settings(provider: FakeProvider, broken: str | None) -> dict[str, str]:
     """Everything is noticed sooner than by default; models have a price and a fallback."""
-    fallback = (
-        f'[{{"provider": "openai", "base_url": "{provider.openai_url}", "model": "fake-fallback",'
-        ' "price_per_million_in_usd": 1, "price_per_million_out_usd": 2,'
-        f' "price_per_million_cached_usd": 0.1, "timeout_seconds": {MODEL_SECONDS}}}]'
-    )
+    fallback = {
+        "provider": "openai",
+        "base_url": provider.openai_url,
+        "model": "fake-fallback",
+        "timeout_seconds": MODEL_SECONDS,
+        **{f"price_per_million_{kind}_usd": float(price) for kind, price in PRICES.items()},
+    }
     return {
         **model_settings(provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
         **settings_of_prices("MODELS_BIG"),
-        "MODELS_SMALL_FALLBACKS": fallback,
+        "MODELS_SMALL_FALLBACKS": json.dumps([fallback]),
         "MODELS_SMALL_TIMEOUT_SECONDS": str(MODEL_SECONDS),
         "MODELS_BIG_TIMEOUT_SECONDS": str(MODEL_SECONDS),
         "RETRY_BASE_SECONDS": "0.02",
@@ -220,8 +228,8 @@ def chaos_settings(provider: FakeProvider, broken: str | None) -> dict[str, str]
         "WORKER_STALE_AFTER_SECONDS": str(STALE_SECONDS),
         "TOOLS_PLUGINS": "tests.chaos.tools:Again,tests.chaos.tools:Once",
         "CHAOS_PROVIDER": provider.url,
+        "CHAOS_BROKEN": broken or "",
         "PYTHONPATH": os.getcwd(),
-        **({"CHAOS_BROKEN": broken} if broken else {}),
     }
 
 

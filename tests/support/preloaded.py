@@ -181,6 +181,8 @@ if __name__ == "__main__":
     import app.adapters.providers.pydantic_ai.openai
     import app.bootstrap.server  # noqa: F401
     from app.cli import main
+    from app.tools.dates.reader import DateReader
 
+    DateReader()  # fills caches that a fork keeps
     if _is_the_fork():
         main()
