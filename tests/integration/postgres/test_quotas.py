@@ -209,7 +209,7 @@ async def test_who_keeps_one_tenant_waits_for_no_other(
 ) -> None:
     """Two who keep one each would wait for one another: the run is taken the next time."""
     for tenant in ("a", "b"):
-        await PostgresQuotas(pair[0].engines, USUAL).put(tenant, Quota(max_running=1))
+        await PostgresQuotas(pair[0].engines.work, USUAL).put(tenant, Quota(max_running=1))
         await pair[0].runs.accept(new_run("r1", tenant=tenant), worker_id=None)
     full = """INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
             worker_id)
@@ -234,7 +234,7 @@ async def test_overdue_runs_are_ended_in_the_order_of_their_tenants(
     soon = datetime.now(UTC) + timedelta(milliseconds=50)
     for tenant, deadline in (("b", soon), ("a", soon + timedelta(milliseconds=1))):
         quota = Quota(max_cost_usd_per_day=Decimal(5))
-        await PostgresQuotas(pair[0].engines, USUAL).put(tenant, quota)
+        await PostgresQuotas(pair[0].engines.work, USUAL).put(tenant, quota)
         new = replace(run("late", cost="1", deadline=deadline), key=RunKey(tenant, "late"))
         await pair[0].runs.accept(new, worker_id=None)
     await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")

@@ -209,7 +209,7 @@ async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle
 ) -> None:
     """A tenant that may not have all of them at once has them one after the other, once each."""
-    await PostgresQuotas(stores.engines, Quota()).put("default", Quota(max_queued=2))
+    await PostgresQuotas(stores.engines.work, Quota()).put("default", Quota(max_queued=2))
     await schedules.put(schedule())
     await missed(oracle, 5)
     for fired in (2, 4, 5):
@@ -234,7 +234,7 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
 ) -> None:
     """It holds nothing that somebody needs who accepts a run of the tenant meanwhile."""
     quota = Quota(max_cost_usd_per_day=Decimal(10))
-    await PostgresQuotas(stores.engines, Quota()).put("default", quota)
+    await PostgresQuotas(stores.engines.work, Quota()).put("default", quota)
     request = replace(RUN.request, budget=Budget(max_cost_usd=Decimal(1)))
     timing = replace(HOURLY, catch_up=CatchUp.ONE)
     run = replace(RUN, request=request)
