@@ -1,7 +1,10 @@
 """Threads over HTTP where the store of runs refuses."""
 
+from typing import Any
+
 import pytest
 
+from app.chats.service import Chats
 from app.runs.errors import StoreUnavailableError, TooManyPendingCancelsError
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
@@ -29,3 +32,28 @@ async def test_a_cancel_that_is_refused_says_why(
 
     assert refused.status_code == status
     assert "retry-after" in refused.headers
+
+
+async def test_a_repeat_that_overtakes_its_request_is_answered_as_that_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The repeat found nothing, and before it looks at the thread, the first one is stored."""
+    key = {"Idempotency-Key": "k"}
+    earlier = Chats.earlier
+    async with client_of(memory_api(MemoryRuns())) as http:
+        await ThreadClient.begin(http, "talk", agent=AGENT)
+        stored: list[dict[str, Any]] = []
+
+        async def overtaken(service: Chats, *about: Any) -> Any:
+            found = await earlier(service, *about)
+            if not stored:
+                stored.append({})
+                stored[0] = (await http.post(path, json=body, headers=key)).json()
+            return found
+
+        path, body = "/threads/talk/messages", {"content": "1?"}
+        monkeypatch.setattr(Chats, "earlier", overtaken)
+        repeated = await http.post(path, json=body, headers=key)
+
+    assert repeated.is_success, repeated.text
+    assert repeated.json()["run"]["run_id"] == stored[0]["run"]["run_id"]

@@ -39,7 +39,8 @@ from app.api.thread_body import (
 )
 from app.api.thread_views import CancelledThread, MessageList, ThreadList, ThreadView, TurnView
 from app.chats.service import Answered, Turn
-from app.chats.thread import Thread, ThreadNotFoundError
+from app.chats.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
+from app.runs.errors import IdempotencyMismatchError
 from app.runs.run import NewRun, RunKey
 
 router = APIRouter(
@@ -287,14 +288,25 @@ class _Action:
         key = idempotency_key(request.headers)
         run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
         hashed = hash_of(self.name, self.message_id, body)
-        turn: Answered | Turn | None = None
-        if body.run_id is not None or key is not None:
-            turn = await chats.earlier(thread, run_key.run_id, hashed)
-        if isinstance(turn, Answered):
-            return thread, turn
+        if body.run_id is None and key is None:
+            return thread, await self._made(thread, None, run_key, hashed)
+        known = await chats.earlier(thread, run_key.run_id, hashed)
+        if isinstance(known, Answered):
+            return thread, known
+        try:
+            return thread, await self._made(thread, known, run_key, hashed)
+        except (AnswerNotEndedError, IdempotencyMismatchError):
+            known = await chats.earlier(thread, run_key.run_id, hashed)
+            if not isinstance(known, Answered):
+                raise
+            return thread, known  # the same request, sent before, was stored meanwhile
+
+    async def _made(
+        self, thread: Thread, turn: Turn | None, run_key: RunKey, hashed: str
+    ) -> Answered:
         turn = turn or await self.turn(thread)
         new, ends = await self._new_run(thread, turn, run_key, hashed)
-        return thread, await chats.answer(thread, turn, new, ends)
+        return await self.request.api.chats.answer(thread, turn, new, ends)
 
     async def _new_run(
         self, thread: Thread, turn: Turn, key: RunKey, hashed: str
