@@ -22,7 +22,8 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench exact races chaos takeovers outages crashes attacks clean
+.PHONY: help serve test check format example eval bench exact races chaos takeovers outages crashes attacks clean \
+	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,17 +48,33 @@ help:
 serve: $(SYNC_STAMP)
 	LOGGING_FORMAT=$${LOGGING_FORMAT:-console} $(BIN)/caseworker serve --demo
 
-test: check
+test: $(SYNC_STAMP)
+	@$(MAKE) --no-print-directory -j 2 $(CHECKS) compiled-tests
 	$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
+CHECKS := checked-types checked-types-of-all checked-style checked-layers
+
 check: $(SYNC_STAMP)
+	@$(MAKE) --no-print-directory -j 2 $(CHECKS)
+
+checked-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+checked-types:
 	$(BIN)/mypy
+
+checked-types-of-all:
 	$(BIN)/basedpyright --level error
+
+checked-layers:
 	$(BIN)/lint-imports
 	$(BIN)/deptry app
 	$(BIN)/deptry clients/python --config clients/python/pyproject.toml
+
+# Once, while types are checked, instead of in each process that tests.
+compiled-tests:
+	-$(BIN)/pytest --collect-only -qq > /dev/null
 
 format: $(SYNC_STAMP)
 	$(BIN)/ruff format .
