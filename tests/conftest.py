@@ -21,7 +21,7 @@ def postgres() -> Iterator[TestServer]:
     """The Postgres server of this test session; its folder is not one that pytest clears away."""
     with (
         tempfile.TemporaryDirectory(prefix="caseworker-pg-") as folder,
-        open_server(Path(folder) / "data") as server,
+        open_server(Path(folder) / "data", synced=False) as server,
     ):
         yield server
 

@@ -100,21 +100,33 @@ class TestServer:
         finally:
             self.drop(name)
 
+    def do_not_sync(self) -> None:
+        """Let the whole server never wait for the disk."""
+        for name in ("fsync", "full_page_writes"):
+            self._execute(sql.SQL("ALTER SYSTEM SET {} = off").format(sql.Identifier(name)))
+        self._execute(sql.SQL("SELECT pg_reload_conf()"))
+
     def close(self) -> None:
         """Drop the template."""
         self.drop(self._template)
 
-    def _execute(self, statement: sql.Composed) -> None:
+    def _execute(self, statement: sql.SQL | sql.Composed) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
             connection.execute(statement)
 
 
 @contextmanager
-def open_server(data_dir: Path) -> Iterator[TestServer]:
-    """Return the server that DATABASE_URL names, or an embedded one in ``data_dir``."""
+def open_server(data_dir: Path, *, synced: bool = True) -> Iterator[TestServer]:
+    """Return the server that DATABASE_URL names, or an embedded one in ``data_dir``.
+
+    If it is not ``synced``, an embedded one does not wait for the disk: what is killed loses
+    nothing all the same, only a machine that loses its power would.
+    """
     url = os.environ.get("DATABASE_URL")
     embedded = None if url else EmbeddedPostgres(data_dir)
     server = TestServer(url or (embedded.start() if embedded else ""))
+    if embedded and not synced:
+        server.do_not_sync()
     try:
         yield server
     finally:
