@@ -97,20 +97,22 @@ class Slot:
         return self._process.child
 
     async def start(self) -> None:
-        """Start a process here, again and again until one is ready: its database may be away."""
+        """Start a process here; if it ends because its database is away, another one in peace."""
         command, *options = self._program
         url = proxied(self._world.database.url, self.database)
-        began = time.monotonic()
-        while not self.up.is_set():
-            self._process = ServiceProcess(
-                url, *options, command=command, settings=self._world.settings, name=self.name
-            )
-            try:
-                await self._process.start()
-                self.up.set()
-            except ChildFailedError:
-                self.close()
-                await asyncio.sleep(0.3)
+        began, peace = time.monotonic(), AsyncExitStack()
+        async with peace:
+            while not self.up.is_set():
+                self._process = ServiceProcess(
+                    url, *options, command=command, settings=self._world.settings, name=self.name
+                )
+                try:
+                    await self._process.start()
+                    self.up.set()
+                except ChildFailedError:
+                    self.close()
+                    await peace.aclose()
+                    await peace.enter_async_context(self._world.at_rest)
         self.pids.append(self.child.pid)
         self._world.chronicle.add(f"started {self.name}", began, pid=self.child.pid)
         if self.serves:
@@ -147,6 +149,8 @@ class World:
         """Starts the first processes, and others in their place while the storm lasts."""
         self.at_rest = asyncio.Lock()
         """Held while the database has a fault, and by what needs one without."""
+        self.deaf = asyncio.Event()
+        """Set while no process hears a notification; whoever cancels then relies on barriers."""
         self.looked: Counter[str] = Counter()
         """How often each thing was looked at while it happened."""
         self.problems: defaultdict[str, list[str]] = defaultdict(list)
