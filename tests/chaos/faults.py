@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from tests.chaos.world import STALE_SECONDS, Slot, World, drawn
+from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, Slot, World, drawn
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ChildFailedError
 
@@ -212,9 +212,10 @@ async def _read_only(world: World, chance: random.Random) -> bool:
     async with world.at_rest:
         began = time.monotonic()
         happened = await world.database.read_only(True)
-        await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
+        await asyncio.sleep(chance.uniform(1.6, 2) * STALE_SECONDS)
         await world.database.read_only(False)
         world.chronicle.add("read only", began)
+        await asyncio.sleep(2 * HEARTBEAT_SECONDS)  # in which nothing else hides who was given up
     return happened
 
 
