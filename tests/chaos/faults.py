@@ -250,11 +250,8 @@ OF_DATABASE: Mapping[str, Fault] = {
 
 async def storm(world: World, seconds: float) -> None:
     """Do faults of both sorts side by side; none begins when the time is up."""
+    began = time.monotonic()
     async with world.replacing, asyncio.TaskGroup() as group:
-        for slot in world.slots:
-            world.replacing.create_task(slot.start())
-        await world.running(len(world.slots))
-        began = time.monotonic()
         for sort, faults in (("processes", OF_PROCESSES), ("database", OF_DATABASE)):
             group.create_task(_in_turn(world, faults, drawn(world.seed, sort), began, seconds))
 

@@ -27,6 +27,8 @@ MODEL_SECONDS = 2.0
 PROGRAMS = (("serve",), ("serve", "--no-worker"), ("worker",), ("worker",))
 CUT_WITHIN_BYTES = 4000
 """After how many bytes at most a stream of events is cut."""
+READY_SECONDS = 240.0
+"""How long processes may take to be ready, on however busy a machine."""
 _NOWHERE = ("127.0.0.1", 9)
 
 
@@ -146,7 +148,7 @@ class World:
         self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
         self.slots: list[Slot] = []
         self.replacing = asyncio.TaskGroup()
-        """Starts the first processes, and others in their place while the storm lasts."""
+        """Starts processes in the place of others while the storm lasts."""
         self.at_rest = asyncio.Lock()
         """Held while the database has a fault, and by what needs one without."""
         self.deaf = asyncio.Event()
@@ -169,6 +171,9 @@ class World:
             for slot in self.slots:
                 self._stack.callback(slot.close)
                 await slot.open(self._stack)
+            async with asyncio.timeout(READY_SECONDS), asyncio.TaskGroup() as group:
+                for slot in self.slots:
+                    group.create_task(slot.start())
             watching = asyncio.create_task(self._watch_lags())
             self._stack.callback(watching.cancel)
         except BaseException:
@@ -192,7 +197,7 @@ class World:
 
     async def running(self, at_least: int) -> list[Slot]:
         """Return the places of processes that are ready, once there are so many."""
-        async with asyncio.timeout(240):
+        async with asyncio.timeout(READY_SECONDS):
             while len(found := [slot for slot in self.slots if slot.up.is_set()]) < at_least:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return found
