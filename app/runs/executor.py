@@ -82,7 +82,7 @@ class RunExecutor:
         """Without ``artifacts`` no file is kept; without ``approvals`` nobody can be asked."""
         self.worker_id = worker_id
         self.broken: dict[RunKey, int] = {}
-        """The fences of runs that were begun and could not be ended; the heartbeat gives them back."""
+        """The fences of runs that were begun and not ended; the heartbeat gives them back."""
         self._store = store
         self._journals = journals
         self._graphs = RunGraphs(catalog)

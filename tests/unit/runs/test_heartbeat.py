@@ -81,7 +81,7 @@ def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
 
 
 def test_a_run_that_others_had_begun_and_that_never_began_here_has_lost_no_attempt_here() -> None:
-    """Its claim was committed and the answer lost: what is in its journal is not of this process."""
+    """Its claim was committed and the answer lost: what its journal holds is of others."""
 
     async def story() -> None:
         dead = Process(waits)
