@@ -1,7 +1,8 @@
 """Services broken on purpose, to show that the chaos sees it: ``--broken NAME``.
 
 ``python -m tests.chaos --seconds 60 --seed 1 --lanes 8 --broken fence`` ends with 1 if a promise is
-broken that rests on what was taken away, and with 2 if it was not seen. With that seed were seen:
+broken that rests on what was taken away, and with 2 if it was not seen. With that seed were seen,
+barrier and silence in 60 s, the others in 30 to 60 s:
 
 | variant     | rows that saw it     |
 |-------------|----------------------|
