@@ -1,5 +1,6 @@
 """The events of a run: what callers may ask for, and how pages and streams of them are sent."""
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -160,9 +161,12 @@ class EventStream(EventSourceResponse):
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send what there is until it ends."""
+        """Send what there is until it ends; the end of the process is one as well."""
         try:
             await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:
+            log.warning("events.cut_off", error="ProcessEnds")
+            await send({"type": "http.response.body", "body": b""})
         finally:
             self._streams.leave()
             await self._rest.aclose()

@@ -81,6 +81,8 @@ class RunExecutor:
     ) -> None:
         """Without ``artifacts`` no file is kept; without ``approvals`` nobody can be asked."""
         self.worker_id = worker_id
+        self.broken: dict[RunKey, int] = {}
+        """The fences of runs that were begun and not ended; the heartbeat gives them back."""
         self._store = store
         self._journals = journals
         self._graphs = RunGraphs(catalog)
@@ -156,8 +158,7 @@ class RunExecutor:
 
     def cancel(self, key: RunKey, request: CancelRequest) -> bool:
         """Cancel a run that is executed here; False if it is not."""
-        active = self._active.get(key)
-        if active is None:
+        if (active := self._active.get(key)) is None:
             return False
         active.delivered_at = active.delivered_at or _now()
         active.token.cancel(request.reason, requested_by=request.requested_by)
@@ -165,8 +166,7 @@ class RunExecutor:
 
     def lose(self, key: RunKey) -> None:
         """Stop a run that does not belong to this process any more."""
-        active = self._active.get(key)
-        if active is not None:
+        if (active := self._active.get(key)) is not None:
             active.token.trip(LostRunError())
 
     def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
@@ -226,7 +226,8 @@ class RunExecutor:
                 await after.ended.wait()
             await self._run(active, permitted_at)
         except Exception:
-            log.exception("run.broken")  # the heartbeat finds it owned here and executed nowhere
+            log.exception("run.broken")
+            self.broken[run.key] = run.fence
         finally:
             if self._active.get(run.key) is active:
                 del self._active[run.key]

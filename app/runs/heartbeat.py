@@ -98,11 +98,11 @@ async def _once(name: str, loop: Callable[[], Awaitable[None]]) -> None:
 class Heartbeat:
     """Records that this process lives, and re-reads which runs are its own or must be cancelled.
 
-    A notification that was lost delays a cancel by at most one beat. A run that belongs
-    to this process although it is executed nowhere (its acceptance was committed, but the answer of
-    the commit was lost) is given back to the queue. A run that is executed here although
-    another worker owns it is stopped: it goes on elsewhere. Both must have been seen for an
-    interval, because a beat may see a run while it is being begun or ended.
+    A notification that was lost delays a cancel by at most one beat. A run that belongs to this
+    process although it is executed nowhere (its claim was committed, but the answer of the commit
+    was lost) is given back to the queue, and has lost an attempt only if it broke here. A run that
+    is executed here although another worker owns it is stopped: it goes on elsewhere. Both must
+    have been seen for an interval, because a beat may see a run while it is being begun or ended.
     """
 
     workers: WorkerStore
@@ -162,6 +162,8 @@ class Heartbeat:
             self.executor.lose(key)
         for key in self._orphans.confirmed(beat.owned - self.executor.active):
             await self._give_back(key)
+        for key in self.executor.broken.keys() - beat.owned:
+            del self.executor.broken[key]
 
     async def leave(self) -> None:
         """Record that this process ends; without the database others will notice."""
@@ -177,7 +179,7 @@ class Heartbeat:
         if key in self.executor.active:
             return
         log.warning("run.orphaned", tenant=key.tenant, run_id=key.run_id)
-        begun = bool(await self.store.calls(key))
+        begun = self.executor.broken.get(key) == run.fence
         await self.store.release(run, active_seconds=run.active_seconds, calls=(), counted=begun)
 
 

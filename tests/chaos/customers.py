@@ -29,6 +29,8 @@ TERMINAL = ("completed", "failed", "halted", "cancelled")
 _BUSY = (429, 503)
 ONE_OF_EACH = 12
 """Among so many runs, one is cancelled before it is posted, and one has a limit too low for it."""
+WHEN_DEAF = 0.9
+"""Of what is not cancelled otherwise, so much is when its process hears nothing."""
 FOLLOW_SECONDS = 15.0
 """How long after a run has ended its followers may still miss its last event."""
 
@@ -93,6 +95,8 @@ class Customers:
             if 0.1 <= when < (0.4 if posted.kind == "long" else 0.25):
                 await asyncio.sleep(chance.uniform(0.02, 1.5))
                 await self._cancel(posted, posted.run_id, chance)
+            elif when < WHEN_DEAF:
+                group.create_task(self._cancel_unheard(posted, chance, reading))
             status = await reading
             if following is not None:
                 await asyncio.wait((following,), timeout=FOLLOW_SECONDS)
@@ -135,6 +139,17 @@ class Customers:
         if not well or (ended and receipt["status"] != ended):
             self._look("cancels", posted, f"it {ended or 'is there'}; a cancel says {answer.text}")
         self.world.look("cancels")
+
+    async def _cancel_unheard(
+        self, posted: Posted, chance: random.Random, reading: asyncio.Task[str]
+    ) -> None:
+        """Cancel a run when no process hears of it, if that comes before its end."""
+        deaf = asyncio.create_task(self.world.deaf.wait())
+        await asyncio.wait((deaf, reading), return_when=asyncio.FIRST_COMPLETED)
+        deaf.cancel()
+        if not reading.done():
+            await asyncio.sleep(chance.uniform(0.2, 1.5))
+            await self._cancel(posted, posted.run_id, chance)
 
     async def _read(self, posted: Posted, chance: random.Random) -> str:
         """Read until the run has ended, and once more on any replica; return its status."""

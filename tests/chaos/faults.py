@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from tests.chaos.world import STALE_SECONDS, Slot, World, drawn
+from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, Slot, World, drawn
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ChildFailedError
 
@@ -22,10 +22,8 @@ READY = b"Z\x00\x00\x00\x05I"
 """How the server says that all of it is done."""
 LOST = "answers_dropped"
 AWAY_SECONDS = 1.3 * STALE_SECONDS
-MOMENT_SECONDS = 6.0
+MOMENT_SECONDS = 4.0
 """For how long the moment of a fault is waited for."""
-LONGEST = 2
-"""How many times as long a storm may last, for something rare to happen."""
 TERM_SECONDS = 15.0
 """How long a process may take to end that was told to, database or not."""
 
@@ -49,10 +47,12 @@ def _of_process(
     """Return a fault of a process that is chosen by its moment, and replaced if it is gone then."""
 
     async def fault(world: World, chance: random.Random) -> bool:
-        slot, found = await _target(world, chance, moment)
+        slot = await _target(world, chance, moment)
+        if slot is None:
+            return False
         slot.busy, child, began = True, slot.child, time.monotonic()
         try:
-            return await do(world, slot, chance) and found
+            return await do(world, slot, chance)
         finally:
             slot.busy = False
             world.chronicle.add(kind, began, pid=child.pid)
@@ -76,17 +76,17 @@ def _of_database(kind: str, do: Fault) -> Fault:
     return fault
 
 
-async def _target(world: World, chance: random.Random, moment: str) -> tuple[Slot, bool]:
-    """Return a process, and whether this is its moment; others are there to take its runs."""
+async def _target(world: World, chance: random.Random, moment: str) -> Slot | None:
+    """Return a process at its moment, None if it does not come; others can take its runs."""
     running = await world.running(len(world.slots) - 1)
     until = time.monotonic() + MOMENT_SECONDS
     while moment and time.monotonic() < until:
         for (worker_id,) in await world.database.asked(moment):
             for slot in running:
                 if slot.up.is_set() and slot.child.pid == int(worker_id.rsplit("-", 2)[1]):
-                    return slot, True
+                    return slot
         await asyncio.sleep(0.02)
-    return chance.choice(running), not moment
+    return None if moment else chance.choice(running)
 
 
 async def _kill(world: World, slot: Slot, chance: random.Random) -> bool:
@@ -187,8 +187,20 @@ def _leave_unanswered(proxy: FaultProxy) -> None:
 def _deafen(proxy: FaultProxy) -> None:
     """Whoever would listen to notifications loses the connection; everything else works."""
     proxy.cut()
-    for _ in range(8):
+    for _ in range(30):
         proxy.lose_answer(b"LISTEN", b"LISTEN")
+
+
+async def _hear_nothing(world: World, chance: random.Random) -> bool:
+    """Meanwhile customers cancel what is at work."""
+    world.deaf.set()
+    try:
+        return await _NOTHING_HEARD(world, chance)
+    finally:
+        world.deaf.clear()
+
+
+_NOTHING_HEARD = _for_a_while(_deafen, FaultProxy.lose_none, 3, 3, counted=LOST)
 
 
 async def _read_only(world: World, chance: random.Random) -> bool:
@@ -200,9 +212,10 @@ async def _read_only(world: World, chance: random.Random) -> bool:
     async with world.at_rest:
         began = time.monotonic()
         happened = await world.database.read_only(True)
-        await asyncio.sleep(chance.uniform(1.2, 1.8) * STALE_SECONDS)
+        await asyncio.sleep(chance.uniform(1.6, 2) * STALE_SECONDS)
         await world.database.read_only(False)
         world.chronicle.add("read only", began)
+        await asyncio.sleep(2 * HEARTBEAT_SECONDS)  # in which nothing else hides who was given up
     return happened
 
 
@@ -228,7 +241,7 @@ OF_DATABASE: Mapping[str, Fault] = {
             "commits unanswered",
             _for_a_while(_leave_unanswered, FaultProxy.lose_none, 1, 2, counted=LOST),
         ),
-        ("nothing heard", _for_a_while(_deafen, FaultProxy.lose_none, 3, 3, counted=LOST)),
+        ("nothing heard", _hear_nothing),
         ("postmaster killed", lambda world, _: world.database.kill()),
         ("backends terminated", lambda world, _: world.database.terminate_backends()),
     )
@@ -236,12 +249,9 @@ OF_DATABASE: Mapping[str, Fault] = {
 
 
 async def storm(world: World, seconds: float) -> None:
-    """Do faults of both sorts side by side until the time is up and each kind has happened."""
+    """Do faults of both sorts side by side; none begins when the time is up."""
+    began = time.monotonic()
     async with world.replacing, asyncio.TaskGroup() as group:
-        for slot in world.slots:
-            world.replacing.create_task(slot.start())
-        await world.running(len(world.slots))
-        began = time.monotonic()
         for sort, faults in (("processes", OF_PROCESSES), ("database", OF_DATABASE)):
             group.create_task(_in_turn(world, faults, drawn(world.seed, sort), began, seconds))
 
@@ -249,13 +259,12 @@ async def storm(world: World, seconds: float) -> None:
 async def _in_turn(
     world: World, faults: Mapping[str, Fault], chance: random.Random, began: float, seconds: float
 ) -> None:
-    happened, passed = world.chronicle.happened, 0.0
-    while passed < seconds or (passed < LONGEST * seconds and not all(map(happened.get, faults))):
+    while True:
         for kind in chance.sample(sorted(faults), len(faults)):
-            if passed < seconds or not happened[kind]:
-                await asyncio.sleep(chance.uniform(0.3, 1.2))
-                happened[kind] += await faults[kind](world, chance)
-                passed = time.monotonic() - began
+            await asyncio.sleep(chance.uniform(0.3, 1.2))
+            if time.monotonic() - began > seconds:
+                return
+            world.chronicle.happened[kind] += await faults[kind](world, chance)
 
 
 async def healed(world: World) -> None:

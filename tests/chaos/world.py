@@ -27,6 +27,8 @@ MODEL_SECONDS = 2.0
 PROGRAMS = (("serve",), ("serve", "--no-worker"), ("worker",), ("worker",))
 CUT_WITHIN_BYTES = 4000
 """After how many bytes at most a stream of events is cut."""
+READY_SECONDS = 240.0
+"""How long processes may take to be ready, on however busy a machine."""
 _NOWHERE = ("127.0.0.1", 9)
 
 
@@ -97,20 +99,22 @@ class Slot:
         return self._process.child
 
     async def start(self) -> None:
-        """Start a process here, again and again until one is ready: its database may be away."""
+        """Start a process here; if it ends because its database is away, another one in peace."""
         command, *options = self._program
         url = proxied(self._world.database.url, self.database)
-        began = time.monotonic()
-        while not self.up.is_set():
-            self._process = ServiceProcess(
-                url, *options, command=command, settings=self._world.settings, name=self.name
-            )
-            try:
-                await self._process.start()
-                self.up.set()
-            except ChildFailedError:
-                self.close()
-                await asyncio.sleep(0.3)
+        began, peace = time.monotonic(), AsyncExitStack()
+        async with peace:
+            while not self.up.is_set():
+                self._process = ServiceProcess(
+                    url, *options, command=command, settings=self._world.settings, name=self.name
+                )
+                try:
+                    await self._process.start()
+                    self.up.set()
+                except ChildFailedError:
+                    self.close()
+                    await peace.aclose()
+                    await peace.enter_async_context(self._world.at_rest)
         self.pids.append(self.child.pid)
         self._world.chronicle.add(f"started {self.name}", began, pid=self.child.pid)
         if self.serves:
@@ -144,9 +148,11 @@ class World:
         self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
         self.slots: list[Slot] = []
         self.replacing = asyncio.TaskGroup()
-        """Starts the first processes, and others in their place while the storm lasts."""
+        """Starts processes in the place of others while the storm lasts."""
         self.at_rest = asyncio.Lock()
         """Held while the database has a fault, and by what needs one without."""
+        self.deaf = asyncio.Event()
+        """Set while no process hears a notification; whoever cancels then relies on barriers."""
         self.looked: Counter[str] = Counter()
         """How often each thing was looked at while it happened."""
         self.problems: defaultdict[str, list[str]] = defaultdict(list)
@@ -165,6 +171,9 @@ class World:
             for slot in self.slots:
                 self._stack.callback(slot.close)
                 await slot.open(self._stack)
+            async with asyncio.timeout(READY_SECONDS), asyncio.TaskGroup() as group:
+                for slot in self.slots:
+                    group.create_task(slot.start())
             watching = asyncio.create_task(self._watch_lags())
             self._stack.callback(watching.cancel)
         except BaseException:
@@ -188,7 +197,7 @@ class World:
 
     async def running(self, at_least: int) -> list[Slot]:
         """Return the places of processes that are ready, once there are so many."""
-        async with asyncio.timeout(240):
+        async with asyncio.timeout(READY_SECONDS):
             while len(found := [slot for slot in self.slots if slot.up.is_set()]) < at_least:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return found

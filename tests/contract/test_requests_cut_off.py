@@ -3,6 +3,7 @@
 import asyncio
 
 from app.runs.run import Run, RunKey
+from tests.support.asgi_calls import streamed
 from tests.support.memory_api import client_of, memory_api
 from tests.support.memory_runs import MemoryRuns
 
@@ -22,3 +23,15 @@ async def test_a_request_that_the_end_of_a_process_cuts_off_is_told_to_come_agai
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["type"].endswith("store-unavailable")
+
+
+async def test_a_stream_that_the_end_of_a_process_cuts_off_has_ended() -> None:
+    """Its client comes again elsewhere, as after every end; it is no error of the application."""
+    app = memory_api(MemoryRuns())
+    async with client_of(app) as client:
+        await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
+        async with streamed(app, "/runs/a/events") as stream:
+            assert (await stream.answered(), stream.whole) == (200, False)
+            stream.task.cancel()
+            await stream.ended()
+            assert stream.whole

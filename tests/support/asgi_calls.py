@@ -16,6 +16,8 @@ class StreamedCall:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.body = b""
+        self.whole = False
+        """Whether the application has said that this was all."""
         self._news = asyncio.Event()
         self._gone = asyncio.Event()
         self._begun = False
@@ -82,6 +84,7 @@ class StreamedCall:
             self.headers = {name.decode(): text.decode() for name, text in message["headers"]}
         else:
             self.body += message.get("body", b"")
+            self.whole = not message.get("more_body", False)
         self._news.set()
 
 

@@ -10,8 +10,8 @@ import structlog
 
 from app.engine.context import FlowContext
 from app.runs.errors import StoreUnavailableError
-from app.runs.ports import Beat
-from app.runs.run import CancelRequest, Run, RunStatus
+from app.runs.ports import Beat, FinishResult
+from app.runs.run import CancelRequest, FinishRun, Run, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.world import KEY, Process, database, loop, new_run, play
 
@@ -76,6 +76,52 @@ def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
         await process.heartbeat.beat()
         run = await process.service.get(KEY)
         assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 0, None)
+
+    run_story(story)
+
+
+def test_a_run_that_others_had_begun_and_that_never_began_here_has_lost_no_attempt_here() -> None:
+    """Its claim was committed and the answer lost: what its journal holds is of others."""
+
+    async def story() -> None:
+        dead = Process(waits)
+        await dead.post()
+        await asyncio.sleep(1)
+        process = Process(must_not_run, dead.store, name="p2")
+        dead.store.lose("p1")
+        await dead.store.claim(KEY, "p2")
+        assert await process.store.calls(KEY)
+        await process.heartbeat.beat()
+        await asyncio.sleep(2)
+        await process.heartbeat.beat()
+        run = await process.service.get(KEY)
+        assert (run.status, run.attempts, run.losses) == (RunStatus.QUEUED, 1, 1)
+
+    run_story(story)
+
+
+def test_a_run_that_broke_here_has_lost_an_attempt() -> None:
+    """Even before its first call: else one that breaks every process would be begun for ever."""
+
+    class Breaking(MemoryRuns):
+        async def finish(self, finish_run: FinishRun) -> FinishResult:
+            raise RuntimeError("it cannot be finished")
+
+    async def done(context: FlowContext) -> str:
+        return "done"
+
+    async def story() -> None:
+        process = Process(done, Breaking())
+        await process.post()
+        await process.executor.ended(KEY)
+        await process.heartbeat.beat()
+        await asyncio.sleep(2)
+        await process.heartbeat.beat()
+        run = await process.service.get(KEY)
+        assert (run.status, run.attempts, run.losses) == (RunStatus.QUEUED, 1, 1)
+        assert len(process.executor.broken) == 1
+        await process.heartbeat.beat()
+        assert not process.executor.broken
 
     run_story(story)
 
