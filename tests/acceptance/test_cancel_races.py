@@ -66,7 +66,7 @@ async def test_no_call_begins_later_after_a_receipt_than_is_promised(
         f"{RACES} races (seed {SEED}): {cut_short} runs cut short, {len(arrivals)} calls,"
         f" {len(late)} runs with a call after the receipt, at most {worst * 1000:.1f} ms\n"
     )
-    assert cut_short >= RACES // 5, "the cancels did not meet the runs at work"
+    assert cut_short >= RACES // 10, "the cancels did not meet the runs at work"
     assert worst <= PROMISED_SECONDS
 
 

@@ -74,7 +74,7 @@ async def test_a_picture_that_is_too_large_ends_in_the_process(renderer: Rendere
 
 async def test_a_picture_that_hangs_is_killed_and_the_next_one_is_drawn() -> None:
     """The process is frozen here, as by a loop without end."""
-    renderer = Renderer(timeout_seconds=5)
+    renderer = Renderer(timeout_seconds=30)
     await renderer.render(LINE, CAP)
     stuck = pid_of(renderer)
     os.kill(stuck, signal.SIGSTOP)
