@@ -8,8 +8,11 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
+
+import psutil
 
 from bench.environments import has_python, peer_environment
 from bench.figures import Check, Figure, Samples, Target, ratio
@@ -70,8 +73,14 @@ SHARES: Final = {
 ALONE: Final = {GRAPH: Target(must=2.5, stretch=2.1), CASE: Target(must=3, stretch=2.6)}
 AGAINST_PEER: Final = Target(must=10, stretch=15, at_least=True)
 
-Place = tuple[str, Request]
-"""A server and what it is asked."""
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server and what it is asked."""
+
+    address: str
+    request: Request
+    process: psutil.Process
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
@@ -80,7 +89,11 @@ async def measure(effort: Effort) -> Sequence[Figure]:
         url = stack.enter_context(database())
         ours = await stack.enter_async_context(service(url))
         beneath = await stack.enter_async_context(floor(url))
-        places = {GRAPH: (ours, GRAPH_RUN), CASE: (ours, CASE_RUN), FLOOR: (beneath, FLOOR_RUN)}
+        places = {
+            GRAPH: _place(ours, GRAPH_RUN),
+            CASE: _place(ours, CASE_RUN),
+            FLOOR: _place(beneath, FLOOR_RUN),
+        }
         for name, (side, requirements) in PEERS.items():
             python = NEEDS.get(name, sys.executable)
             if not await has_python(python):
@@ -88,13 +101,12 @@ async def measure(effort: Effort) -> Sequence[Figure]:
                 continue
             environment = await peer_environment(*requirements, python=python)
             address = await stack.enter_async_context(peer(environment, side, url))
-            places[name] = (address, PEER_RUNS[name])
-        processes = {name: process_at(address) for name, (address, _) in places.items()}
-        idle = {name: process.memory_info().rss for name, process in processes.items()}
+            places[name] = _place(address, PEER_RUNS[name])
+        idle = {name: place.process.memory_info().rss for name, place in places.items()}
         figures = [each for count in (1, 16, 64) for each in await _figures(places, count, effort)]
         above = {
-            name: Samples(((peak_bytes(process) - idle[name]) / 1e6,))
-            for name, process in processes.items()
+            name: Samples(((peak_bytes(place.process) - idle[name]) / 1e6,))
+            for name, place in places.items()
             if name != CASE
         }
     title = "Peak of memory above idle (ours: graphs and cases)"
@@ -102,21 +114,22 @@ async def measure(effort: Effort) -> Sequence[Figure]:
 
 
 async def _figures(places: Mapping[str, Place], in_flight: int, effort: Effort) -> list[Figure]:
-    loads: dict[str, list[Load]] = {name: [] for name in places}
+    loads: dict[str, list[tuple[Load, float]]] = {name: [] for name in places}
     sides = {
         name: _side(place, in_flight, 2 if name in PEERS else 6, loads[name])
         for name, place in places.items()
     }
-    rates = await interleaved(sides, effort.choose(10, 3))
+    rates = await interleaved(sides, effort.choose(10, 4))
     counted = {name: each[1:] for name, each in loads.items()}
     latencies = {
-        name: Samples(tuple(value for load in each for value in load.milliseconds.values))
+        name: Samples(tuple(value for load, _ in each for value in load.milliseconds.values))
         for name, each in counted.items()
     }
     middles = {
-        name: Samples(tuple(load.milliseconds.median for load in each))
+        name: Samples(tuple(load.milliseconds.median for load, _ in each))
         for name, each in counted.items()
     }
+    costs = {name: Samples(tuple(cost for _, cost in each)) for name, each in counted.items()}
     alone = [
         Check(what=f"p50, {name}", value=ratio(middles[name], middles[FLOOR]), target=target)
         for name, target in ALONE.items()
@@ -135,6 +148,7 @@ async def _figures(places: Mapping[str, Place], in_flight: int, effort: Effort) 
             sides=latencies,
             checks=alone if in_flight == 1 else [],
         ),
+        Figure(title=f"{title}, CPU of the server", unit="ms a run", sides=costs),
     ]
 
 
@@ -148,14 +162,25 @@ def _rate_checks(rates: Mapping[str, Samples]) -> list[Check]:
     return [*shares, Check(what=f"faster than {best}", value=faster, target=AGAINST_PEER)]
 
 
-def _side(place: Place, in_flight: int, each: int, loads: list[Load]) -> Side:
-    """Return a side that sends ``each`` requests over every connection, and at least ten."""
-    address, request = place
+def _place(address: str, request: Request) -> Place:
+    return Place(address, request, process_at(address))
+
+
+def _side(place: Place, in_flight: int, each: int, loads: list[tuple[Load, float]]) -> Side:
+    """Return a side that sends ``each`` requests over every connection, and at least ten.
+
+    It leaves the load in ``loads``, and the milliseconds of CPU that the server took for a run.
+    """
+    requests = max(10, each * in_flight)
 
     async def measure() -> float:
-        requests = max(10, each * in_flight)
-        load = await put_load(address, request, connections=in_flight, requests=requests)
-        loads.append(load)
+        before = place.process.cpu_times()
+        load = await put_load(
+            place.address, place.request, connections=in_flight, requests=requests
+        )
+        after = place.process.cpu_times()
+        spent = after.user + after.system - before.user - before.system
+        loads.append((load, 1e3 * spent / len(load.milliseconds.values)))
         return load.per_second
 
     return measure
