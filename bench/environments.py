@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
+_UV: Final = Path(sys.executable).parent / "uv"
 _ENVIRONMENTS: Final = ROOT / ".bench" / "environments"
 _LINE_BYTES: Final = 64 * 2**20
 _GRACE_SECONDS: Final = 10
@@ -38,8 +39,17 @@ def own_environment() -> Environment:
     return Environment(Path(sys.executable))
 
 
-async def peer_environment(*requirements: str) -> Environment:
+async def has_python(version: str) -> bool:
+    """Return whether a Python of this version is installed."""
+    find = ("python", "find", "--no-python-downloads", version)
+    process = await asyncio.create_subprocess_exec(_UV, *find, stdout=DEVNULL, stderr=DEVNULL)
+    return await process.wait() == 0
+
+
+async def peer_environment(*requirements: str, python: str = sys.executable) -> Environment:
     """Return an environment with pinned requirements, created the first time.
+
+    ``python`` is an interpreter or the version of one that is installed.
 
     Raises:
         RuntimeError: it could not be created.
@@ -47,14 +57,13 @@ async def peer_environment(*requirements: str) -> Environment:
     digest = sha256("\n".join(requirements).encode()).hexdigest()[:8]
     name = requirements[0].split("==")[0].split("[")[0]
     home = _ENVIRONMENTS / f"{name}-{digest}"
-    python = home / "bin" / "python"
+    program = home / "bin" / "python"
     if not (home / "complete").exists():
         shutil.rmtree(home, ignore_errors=True)
-        await _run("uv", "venv", "--quiet", "--python", sys.executable, str(home))
-        install = ("uv", "pip", "install", "--quiet", "--python", str(python))
-        await _run(*install, *requirements)
+        await _uv("venv", "--quiet", "--python", python, str(home))
+        await _uv("pip", "install", "--quiet", "--python", str(program), *requirements)
         (home / "complete").touch()
-    return Environment(python)
+    return Environment(program)
 
 
 class Worker:
@@ -113,8 +122,7 @@ async def worker(
         await started.stop()
 
 
-async def _run(*command: str) -> None:
-    program = Path(sys.executable).parent / command[0]
-    process = await asyncio.create_subprocess_exec(program, *command[1:])
+async def _uv(*arguments: str) -> None:
+    process = await asyncio.create_subprocess_exec(_UV, *arguments)
     if await process.wait() != 0:
-        raise RuntimeError(f"failed: {' '.join(command)}")
+        raise RuntimeError(f"failed: uv {' '.join(arguments)}")

@@ -5,7 +5,9 @@ The client is as lean as it can be, for it shares two cores with what it measure
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,10 +21,16 @@ class Request:
     """One request, sent again and again."""
 
     path: str
-    body: bytes
+    body: bytes = b""
+    """``%d`` in it is a number that each request has for itself."""
+    method: str = "POST"
+    content_type: str = "application/json"
     headers: str = ""
     """Further header lines, each ended by CRLF."""
     expect: tuple[int, ...] = (200,)
+    holds: bytes = b""
+    """What every answer must hold."""
+    numbers: Iterator[int] = field(default_factory=lambda: count(1_000_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,50 +46,55 @@ async def put_load(url: str, request: Request, *, connections: int, requests: in
     """Send ``requests`` in all over ``connections``; every answer must be as expected.
 
     Raises:
-        RuntimeError: an answer had another status.
+        RuntimeError: an answer was another.
     """
-    message = _message(url, request)
     durations: list[float] = []
     began = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for _ in range(connections):
-            count = max(1, requests // connections)
-            group.create_task(_lane(url, request, message, count, durations))
+            each = max(1, requests // connections)
+            group.create_task(_lane(url, request, each, durations))
     seconds = time.perf_counter() - began
     return Load(len(durations) / seconds, Samples(tuple(1e3 * each for each in durations)))
 
 
-async def _lane(
-    url: str, request: Request, message: bytes, count: int, durations: list[float]
-) -> None:
+async def _lane(url: str, request: Request, requests: int, durations: list[float]) -> None:
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=_LIMIT)
     try:
-        for _ in range(count):
+        for _ in range(requests):
+            message = _message(place.netloc, request)
             began = time.perf_counter()
             writer.write(message)
-            status = await _answer(reader)
+            status, body = await _answer(reader)
             durations.append(time.perf_counter() - began)
-            if status not in request.expect:
-                raise RuntimeError(f"{url}{request.path} answered {status}")
+            if status not in request.expect or request.holds not in body:
+                raise RuntimeError(f"{url}{request.path} answered {status}: {body[:500]!r}")
     finally:
         writer.close()
         await writer.wait_closed()
 
 
-async def _answer(reader: asyncio.StreamReader) -> int:
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    _, _, rest = head.partition(b"content-length:")
-    await reader.readexactly(int(rest.split(b"\r\n", 1)[0]))
-    return int(head.split(b" ", 2)[1])
+    status = int(head.split(b" ", 2)[1])
+    _, sized, rest = head.partition(b"content-length:")
+    if sized:
+        return status, await reader.readexactly(int(rest.split(b"\r\n", 1)[0]))
+    chunks = []
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        chunks.append((await reader.readexactly(size + 2))[:-2])
+    await reader.readexactly(2)
+    return status, b"".join(chunks)
 
 
-def _message(url: str, request: Request) -> bytes:
+def _message(host: str, request: Request) -> bytes:
+    body = request.body.replace(b"%d", b"%d" % next(request.numbers))
     lines = (
-        f"POST {request.path} HTTP/1.1\r\n"
-        f"Host: {urlsplit(url).netloc}\r\n"
-        "Content-Type: application/json\r\n"
+        f"{request.method} {request.path} HTTP/1.1\r\n"
+        f"Host: {host}\r\n"
+        f"Content-Type: {request.content_type}\r\n"
         f"{request.headers}"
-        f"Content-Length: {len(request.body)}\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
     )
-    return lines.encode() + request.body
+    return lines.encode() + body

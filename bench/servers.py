@@ -1,4 +1,4 @@
-"""The servers that rows over HTTP measure: this service, and floors beneath it, on one Postgres."""
+"""The servers that rows over HTTP measure: this service, floors and peers, on one Postgres."""
 
 import asyncio
 import os
@@ -10,12 +10,16 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import psutil
+import psycopg
+from psycopg import sql
+from sqlalchemy.engine import make_url
 
 from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.migrating import upgrade
-from bench.environments import ROOT
+from bench.environments import ROOT, Environment
 
 _LISTENS: Final = re.compile(r"listens on (\S+)")
 _GRACE_SECONDS: Final = 15
@@ -31,6 +35,13 @@ def database() -> Iterator[str]:
         url = embedded.start()
         upgrade(url)
         yield url
+
+
+def another_database(url: str, name: str) -> str:
+    """Make an empty database beside the one at ``url``, and return its URL."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return make_url(url).set(database=name).render_as_string(hide_password=False)
 
 
 @asynccontextmanager
@@ -63,11 +74,36 @@ def service_process() -> psutil.Process:
     return process
 
 
+def process_at(address: str) -> psutil.Process:
+    """Return the process that listens there, started by this one."""
+    port = urlsplit(address).port
+    (process,) = (
+        each
+        for each in psutil.Process().children()
+        if any(place.laddr.port == port for place in each.net_connections("tcp"))
+    )
+    return process
+
+
+def peak_bytes(process: psutil.Process) -> int:
+    """Return the most memory that a process has held at once, as Linux knows it."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
 @asynccontextmanager
 async def floor(url: str) -> AsyncIterator[str]:
     """Run what nothing on this stack could be faster than; see ``bench/sides/run_floor.py``."""
     command = (sys.executable, "-m", "bench.sides.run_floor")
     async with _listening(command, {"DATABASE_URL": url}) as address:
+        yield address
+
+
+@asynccontextmanager
+async def peer(environment: Environment, side: str, url: str) -> AsyncIterator[str]:
+    """Run a module of ``bench.sides`` that serves a peer, with a database of its own."""
+    command = (str(environment.python), "-m", f"bench.sides.{side}")
+    async with _listening(command, {"DATABASE_URL": another_database(url, side)}) as address:
         yield address
 
 

@@ -9,12 +9,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 import psutil
 import psycopg
 from psycopg import sql
-from sqlalchemy.engine import make_url
 
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.engines import PoolSizes, open_engines
@@ -25,7 +23,7 @@ from bench.figures import Check, Figure, Samples, Target, ratio
 from bench.harness import Effort, Row, Side, interleaved
 from bench.load import put_load
 from bench.rows.trivial_run import OUR_RUN
-from bench.servers import database, service
+from bench.servers import another_database, database, process_at, service
 
 TABLES: Final = ("runs", "calls", "events", "snapshots")
 AT_ONCE: Final = 20_000
@@ -109,10 +107,7 @@ def _figure(title: str, unit: str, sides: dict[str, Samples]) -> Figure:
 
 @asynccontextmanager
 async def _stored(server: str, size: int) -> AsyncIterator[Stored]:
-    name = f"stored_{size}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    url = make_url(server).set(database=name).render_as_string(hide_password=False)
+    url = another_database(server, f"stored_{size}")
     upgrade(url)
     async with service(url) as address:
         await put_load(address, OUR_RUN, connections=1, requests=1)
@@ -192,12 +187,7 @@ def _batch(stored: Stored) -> Side:
 
 def _cpu_seconds(stored: Stored) -> dict[int, float]:
     """Return what the service of a database, and what serves it in Postgres, have used by now."""
-    port = urlsplit(stored.address).port
-    processes = [
-        each
-        for each in psutil.Process().children()
-        if any(place.laddr.port == port for place in each.net_connections("tcp"))
-    ]
+    processes = [process_at(stored.address)]
     with psycopg.connect(stored.url) as connection:
         processes += [psutil.Process(pid) for (pid,) in connection.execute(BACKENDS)]
     times = {process.pid: process.cpu_times() for process in processes}

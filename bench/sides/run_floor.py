@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from psycopg_pool import AsyncConnectionPool
+
+from bench.serving import serve
 
 CREATE = """
 CREATE TABLE IF NOT EXISTS floor_runs (
@@ -56,24 +57,5 @@ async def run(request: Request) -> JSONResponse:
     return JSONResponse({"id": row[0], "status": "completed"})
 
 
-class Server(uvicorn.Server):
-    """Says where it listens."""
-
-    async def startup(self, sockets: Any = None) -> None:
-        """Start, then say so."""
-        await super().startup(sockets)
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        print(f"listens on http://{host}:{port}", flush=True)
-
-
 if __name__ == "__main__":
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        loop="uvloop",
-        http="httptools",
-        access_log=False,
-        log_level="warning",
-    )
-    Server(config).run()
+    serve(app)
