@@ -182,6 +182,8 @@ class CrashingCluster:
     """How often it was taken from a process, or given back as one that counts."""
     begun: int = 0
     """How many processes there were."""
+    gone: list[str] = field(default_factory=list)
+    """Those that were found to be dead; whatever belongs to them is taken from them."""
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -295,6 +297,7 @@ class CrashingCluster:
         """Find the runs of a process that is gone after a while, and begin another one."""
 
         async def replaced() -> None:
+            self.gone.append(process.name)
             self.lose(process.name)
             if process in self.processes:  # it may have died while it gave up its runs
                 self.processes.remove(process)
@@ -313,6 +316,8 @@ class CrashingCluster:
                 break
             await asyncio.sleep(LOOK_SECONDS)
             self.approvals.wake_due()
+            for name in self.gone:  # a claim on its way may have come after the end of its process
+                self.lose(name)
             await self._decide()
         for _ in range(40):
             if not any(each.executor.active for each in self.processes):
