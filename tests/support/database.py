@@ -57,6 +57,7 @@ class TestServer:
 
     def __init__(self, url: str) -> None:
         self._url = driver_url(url)
+        self._strategy = sql.SQL("wal_log")
         self._names = (f"cw_{uuid.uuid4().hex[:12]}_{n}" for n in itertools.count())
         self._template = self.create()
         upgrade(self.url_of(self._template))
@@ -64,8 +65,8 @@ class TestServer:
     def create(self, *, template: str | None = None) -> str:
         """Create a database and return its name."""
         name = next(self._names)
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-            sql.Identifier(name), sql.Identifier(template or "template0")
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY {}").format(
+            sql.Identifier(name), sql.Identifier(template or "template0"), self._strategy
         )
         self._execute(statement)
         return name
@@ -105,6 +106,7 @@ class TestServer:
         for name in ("fsync", "full_page_writes"):
             self._execute(sql.SQL("ALTER SYSTEM SET {} = off").format(sql.Identifier(name)))
         self._execute(sql.SQL("SELECT pg_reload_conf()"))
+        self._strategy = sql.SQL("file_copy")  # the cheaper one where nobody waits for the disk
 
     def close(self) -> None:
         """Drop the template."""

@@ -7,17 +7,19 @@ it every fork, when its stdin closes.
 """
 
 import atexit
+import gc
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _POLL_SECONDS = 0.005
 
@@ -143,6 +145,27 @@ def _fork(request: Mapping[str, Any]) -> int:
     return 0
 
 
+def _leave(main: Callable[[], object]) -> NoReturn:
+    """Run the command and end, as a process ends, but leave its memory to the system."""
+    code: object = None
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 def _say(what: Mapping[str, int]) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
@@ -184,5 +207,7 @@ if __name__ == "__main__":
     from app.tools.dates.reader import DateReader
 
     DateReader()  # fills caches that a fork keeps
+    gc.collect()
+    gc.freeze()  # a fork shares what is there, as long as nothing writes to it
     if _is_the_fork():
-        main()
+        _leave(main)
