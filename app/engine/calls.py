@@ -275,7 +275,7 @@ class _Performance:
         """Journal what was spent so far; return whether to try again, if the policy allows it."""
         if not isinstance(failure, AttemptError):
             return False
-        self._note(None)
+        self._note(None, value=_if_lost(self._spent))
         return failure.retryable
 
     def fail(self, failure: AttemptError) -> CallFailedError:
@@ -313,14 +313,11 @@ class _Performance:
     def _note_in_flight(self, counted: Charge) -> None:
         """Journal what the call has cost if its worker is lost while it is in flight."""
         lost = self._lost()
-        if lost == FREE and self._spent == SpentSum():
-            self._note(None, counted)
-            return
         usage = replace(self._spent, estimated=self._spent.estimated.copy())
-        usage.add(lost)
-        cost = None if usage.cost_usd is None else str(usage.cost_usd)
-        value = {IF_LOST: {**usage.usage(), "cost_usd": cost, ESTIMATED: usage.estimated}}
-        self._note(None, _sum(counted, lost.charge), value=value)
+        if lost != FREE:
+            usage.add(lost)
+            counted = _sum(counted, lost.charge)
+        self._note(None, counted, value=_if_lost(usage))
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         events, call = self._calls.events, self._call
@@ -372,6 +369,14 @@ def _replay(recorded: Recorded) -> Any:
 
 def _no_room(dimension: Dimension) -> Amount:
     return 0
+
+
+def _if_lost(usage: SpentSum) -> Mapping[str, Any] | None:
+    """Return what is journaled of a call that has not ended: what it has used if it never does."""
+    if usage == SpentSum():
+        return None
+    cost = None if usage.cost_usd is None else str(usage.cost_usd)
+    return {IF_LOST: {**usage.usage(), "cost_usd": cost, ESTIMATED: usage.estimated}}
 
 
 def _sum(*charges: Charge) -> dict[Dimension, Any]:

@@ -14,7 +14,7 @@ from app.engine.call import (
     CallFailedError,
     Spent,
 )
-from app.engine.ports import CallOutcome
+from app.engine.ports import IF_LOST, CallOutcome
 from app.engine.supervision import Supervisor
 from tests.support.limits import retry_policy
 from tests.unit.engine.gateway import (
@@ -207,6 +207,8 @@ def test_while_a_call_waits_the_journal_holds_what_it_has_really_cost() -> None:
         await asyncio.sleep(0.3)
         assert gateway.entry().charge[Dimension.TOKENS] == 3
         assert gateway.entry().charge[Dimension.API_CALLS] == 1
+        if_lost = gateway.entry().value[IF_LOST]  # a trace then shows what the usage says
+        assert (if_lost["tokens_in"], if_lost["estimated"]) == (3, {})
         await task
 
     told(story)
