@@ -121,7 +121,7 @@ async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(
     assert total <= SHARE * unique + BESIDE * turns
     assert total <= PROSE_SHARE * unique or not os.environ.get(PROSE)
     early, late = median(written[5:15]), median(written[-15:-5])
-    assert late <= 1.05 * early
+    assert late <= 1.1 * early  # its numbers have more digits
 
 
 def _on_disk(url: str) -> dict[str, int]:
