@@ -30,7 +30,7 @@ from tests.support.crashing_wire import DEADLY, KEY, Fault, Wire
 from tests.support.memory_rows import Row
 from tests.support.memory_runs import MemoryRuns
 
-SEEDS = int(os.environ.get("CRASH_SEEDS", "500"))
+SEEDS = int(os.environ.get("CRASH_SEEDS", "300"))
 """Beside those of :func:`test_every_fault_at_every_write`, which come to some 500."""
 FIRST = int(os.environ.get("CRASH_FIRST", "0"))
 SHARDS = 8
