@@ -19,6 +19,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_run_goes_on_from_every_node_of_another_one(shard: int) -> None:
     """No call that had succeeded by then is made again, and the trace up to there is the same."""
