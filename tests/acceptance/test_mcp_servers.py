@@ -80,7 +80,7 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
     client: JsonClient, repository: Path
 ) -> None:
     """Texts, structured results and pictures arrive; a wrong argument is refused here."""
-    async with httpx.AsyncClient(trust_env=False) as plain:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as plain:
         listed = (await plain.get(f"{client.url}/tools")).json()["servers"]
     by_name = {each["name"]: each for each in listed}
     tools = {tool["name"]: tool for each in listed for tool in each["tools"]}
