@@ -36,6 +36,9 @@ _VERBOSE = (
 _SILENT = ("mcp",)
 """Libraries whose problems are errors of our calls: their lines would quote what others sent."""
 
+_NO_TRACEBACKS = ("procrastinate.utils",)
+"""Loggers whose messages name the error: its frames are the library's own, at every outage."""
+
 _OWN_HANDLERS = ("uvicorn", "uvicorn.access", "uvicorn.error")
 """Loggers that bring handlers of their own."""
 
@@ -64,6 +67,8 @@ def configure_logging(
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _SILENT:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in _NO_TRACEBACKS:
+        logging.getLogger(name).addFilter(_without_traceback)
     for name in _OWN_HANDLERS:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
@@ -79,6 +84,11 @@ def configure_logging(
 def run_logging(*, run_id: str, tenant: str) -> AbstractContextManager[None]:
     """Give every line logged in the context, also in tasks it starts, the run it belongs to."""
     return structlog.contextvars.bound_contextvars(run_id=run_id, tenant=tenant)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    record.exc_info = None
+    return True
 
 
 def _processors() -> list[Processor]:

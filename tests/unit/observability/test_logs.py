@@ -160,6 +160,20 @@ def test_libraries_that_would_log_contents_stay_quiet_at_debug(stream: io.String
     assert [line["event"] for line in lines(stream)] == ["ours"]
 
 
+def test_what_an_outage_does_to_the_queue_is_said_in_one_line(stream: io.StringIO) -> None:
+    """Its library names the error, and adds all the frames of a pool."""
+    configure_logging(stream=stream)
+
+    try:
+        raise TimeoutError
+    except TimeoutError as error:
+        logging.getLogger("procrastinate.utils").error("heartbeat error: %r", error, exc_info=error)
+
+    [line] = lines(stream)
+    assert line["event"] == "heartbeat error: TimeoutError()"
+    assert "exception" not in line
+
+
 def test_warnings_are_log_lines(stream: io.StringIO) -> None:
     """A library's deprecation does not break the stream of JSON."""
     configure_logging(stream=stream)
