@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from app.access.errors import (
@@ -252,10 +253,11 @@ def _allowed_methods(request: Request) -> str:
     """Return every method of a resource as an Allow header, not only those of its first route."""
     segments = request.url.path.removeprefix(request.scope.get("root_path", "")).split("/")
     found = {
-        method.upper()
-        for template, operations in request.app.openapi()["paths"].items()
-        if _fits(template.split("/"), segments)
-        for method in operations
+        method
+        for route in request.app.routes
+        if isinstance(route, APIRoute) and route.include_in_schema
+        if _fits(route.path.split("/"), segments)
+        for method in route.methods or ()
     }
     return ", ".join(sorted(found)) or "GET"
 

@@ -85,7 +85,6 @@ def serve(
     agents = read_agents(settings.agents.folder)
     process = Process(settings, url, executes=executes, recorder=recorder)
     app = build_app(process)
-    app.openapi()  # takes a quarter of a second, in which nobody would be answered later
     config = uvicorn.Config(
         app,
         host=settings.server.host,

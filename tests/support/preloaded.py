@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -206,6 +207,8 @@ if __name__ == "__main__":
     from app.cli import main
     from app.tools.dates.reader import DateReader
 
+    for tool in entry_points(group="caseworker.tools"):
+        tool.load()
     DateReader()  # fills caches that a fork keeps
     gc.collect()
     gc.freeze()  # a fork shares what is there, as long as nothing writes to it

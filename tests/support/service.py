@@ -10,14 +10,14 @@ from tests.support.json_client import JsonClient
 from tests.support.processes import ChildFailedError, ChildProcess
 
 QUICK = {
-    "WORKER_HEARTBEAT_SECONDS": "0.2",
-    "WORKER_STALE_AFTER_SECONDS": "1",
-    "WORKER_POLL_SECONDS": "0.1",
+    "WORKER_HEARTBEAT_SECONDS": "0.4",
+    "WORKER_STALE_AFTER_SECONDS": "2",
+    "WORKER_POLL_SECONDS": "0.3",
     "SHUTDOWN_GRACE_SECONDS": "0.3",
     "SERVER_PORT": "0",
     "AUTH_ANONYMOUS": "loopback",
 }
-"""Settings that make a process notice everything ten times sooner."""
+"""Settings that make a process notice everything sooner."""
 
 _LISTENS = re.compile(r"Caseworker listens on (\S+)")
 

@@ -35,18 +35,13 @@ class WebhookSender:
         """Send where ``rules`` allow; an attempt may take ``timeout_seconds`` as a whole."""
         self._rules = rules
         self._timeout_seconds = timeout_seconds
-        self._client = httpx.AsyncClient(
-            verify=tls or ssl.create_default_context(),
-            trust_env=False,
-            follow_redirects=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            timeout=timeout_seconds,
-            limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=0),
-        )
+        self._tls = tls
+        self._client: httpx.AsyncClient | None = None
 
     async def aclose(self) -> None:
         """Close what is open."""
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
@@ -63,6 +58,21 @@ class WebhookSender:
             return Answer(error="No answer came in time.")
         except (httpx.HTTPError, OSError, ssl.SSLError, UnicodeError) as error:
             return Answer(error=_words_of(error))
+
+    async def _opened(self) -> httpx.AsyncClient:
+        """Return the client; the system's certificates are read for the first webhook."""
+        tls: ssl.SSLContext = self._tls or await asyncio.to_thread(ssl.create_default_context)
+        if self._client is None:
+            self._tls = tls
+            self._client = httpx.AsyncClient(
+                verify=tls,
+                trust_env=False,
+                follow_redirects=False,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+                timeout=self._timeout_seconds,
+                limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=0),
+            )
+        return self._client
 
     async def _address(self, target: WebhookUrl, attempt: int) -> str:
         """Resolve the host, once.
@@ -81,7 +91,8 @@ class WebhookSender:
         self, target: WebhookUrl, address: str, body: bytes, headers: Mapping[str, str]
     ) -> Answer:
         host = f"[{address}]" if ":" in address else address
-        request = self._client.build_request(
+        client = await self._opened()
+        request = client.build_request(
             "POST",
             f"{target.scheme}://{host}:{target.port}",
             content=body,
@@ -93,7 +104,7 @@ class WebhookSender:
             },
             extensions={"sni_hostname": target.host, "target": target.target.encode("ascii")},
         )
-        response = await self._client.send(request, stream=True)
+        response = await client.send(request, stream=True)
         try:
             return _answer_of(response)
         finally:

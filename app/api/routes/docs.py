@@ -12,7 +12,8 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
@@ -31,13 +32,11 @@ _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    """Return the OpenAPI document, written once; a server makes it before it listens."""
+    """Return the OpenAPI document, written once; others are served while it is made."""
     root = request.scope.get("root_path", "").rstrip("/")
     written: dict[str, bytes] = request.app.state.openapi_documents
     if root not in written:
-        document = request.app.openapi()
-        servers = {"servers": [{"url": root}]} if root else {}
-        written[root] = json.dumps({**document, **servers}).encode()
+        written[root] = await run_in_threadpool(_written, request.app, root)
     return Response(written[root], media_type="application/json")
 
 
@@ -62,6 +61,11 @@ async def docs_asset(asset: str) -> Response:
     content = (resources.files("fastapi_swagger") / "resources" / asset).read_bytes()
     headers = {"Cache-Control": "public, max-age=86400"}
     return Response(content, media_type=_MEDIA_TYPES[asset], headers=headers)
+
+
+def _written(app: FastAPI, root: str) -> bytes:
+    servers = {"servers": [{"url": root}]} if root else {}
+    return json.dumps({**app.openapi(), **servers}).encode()
 
 
 def _extending() -> Path:
