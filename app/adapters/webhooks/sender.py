@@ -61,9 +61,10 @@ class WebhookSender:
 
     async def _opened(self) -> httpx.AsyncClient:
         """Return the client; the system's certificates are read for the first webhook."""
-        tls: ssl.SSLContext = self._tls or await asyncio.to_thread(ssl.create_default_context)
-        if self._client is None:
-            self._tls = tls
+        if self._client is not None:
+            return self._client
+        tls = self._tls or await _usual_tls()
+        if self._client is None:  # otherwise another attempt was first
             self._client = httpx.AsyncClient(
                 verify=tls,
                 trust_env=False,
@@ -110,6 +111,10 @@ class WebhookSender:
         finally:
             with suppress(httpx.HTTPError, OSError):
                 await response.aclose()
+
+
+async def _usual_tls() -> ssl.SSLContext:
+    return await asyncio.to_thread(ssl.create_default_context)
 
 
 def _answer_of(response: httpx.Response) -> Answer:
