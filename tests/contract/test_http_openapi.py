@@ -242,7 +242,7 @@ TAKING = {name for name, told in operations() if "parameters" in told or "reques
 def conform(label: str, mode: GenerationMode) -> set[int]:
     """Send what schemathesis makes up, check every answer, and return the statuses seen."""
     statuses: set[int] = set()
-    examples = 25 if OPERATIONS[label].body else 15  # a body has more that may be wrong
+    examples = 16 if OPERATIONS[label].body else 10  # a body has more that may be wrong
 
     @settings(
         max_examples=examples,
