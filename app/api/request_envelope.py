@@ -17,6 +17,7 @@ from app.api.problem_types import HOST_REFUSED, INTERNAL, UNAVAILABLE
 from app.api.problems import ProblemError, problem_response
 from app.api.services import RequestObserver
 from app.observability.redaction import without_keys
+from app.observability.trace_context import below_caller
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +111,8 @@ class RequestEnvelope:
                 message["headers"] = _with_common(message.get("headers", ()), request_id)
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        named = structlog.contextvars.bound_contextvars(request_id=request_id)
+        with named, below_caller(scope["headers"]):
             try:
                 if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
                     refusal = problem_response(request_id, ProblemError(HOST_REFUSED))

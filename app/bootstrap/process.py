@@ -168,6 +168,7 @@ class Process:
         await self.background.aclose()
         self._pool.close()
         await self._toolbox.aclose()
+        await self.telemetry.aclose()
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:

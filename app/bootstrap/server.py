@@ -67,6 +67,7 @@ def build_app(process: Process) -> FastAPI:
         api_limits(process.settings),
         version=version("caseworker"),
         lifespan=lambda _: process.opened(),
+        telemetry=process.telemetry.of_requests,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
+from app.observability.trace_context import current_traceparent
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
 from app.runs.notifying import Notification
@@ -77,6 +78,8 @@ class RunService:
 
         Raises what :meth:`RunStore.accept` does.
         """
+        if (above := current_traceparent()) is not None:
+            new = replace(new, request=replace(new.request, traceparent=above))
         accepted = await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
         if accepted.created:
             self._observers.accepted(accepted.run)

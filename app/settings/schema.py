@@ -200,6 +200,12 @@ class JwtSettings(Section):
         return self
 
 
+def _http_url(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ValueError("must be a URL of http or https")
+    return url
+
+
 def _long_key(secret: SecretStr) -> SecretStr:
     text = secret.get_secret_value()
     if len(text) < 32 or not (text.isascii() and text.isprintable()) or " " in text:
@@ -266,6 +272,9 @@ class TelemetrySettings(Section):
     metrics_labels: tuple[Literal["tenant", "agent"], ...] = key(
         (), "By what runs and their cost are told apart besides; at most 100 values each."
     )
+    otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
+    """The collector that spans are sent to by OTLP over HTTP, such as http://localhost:4318; null
+    leaves it to OTEL_EXPORTER_OTLP_ENDPOINT, and without that sends none."""
 
 
 class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):

@@ -3,11 +3,13 @@
 The service runs in the process of the test; its documentation is held against what it tells.
 """
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -20,13 +22,17 @@ from app.api.application import build_health_api
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
 from app.settings.schema import LoggingSettings, Settings, TelemetrySettings
+from tests.support.collector import Collector
 from tests.support.database import TestServer
 from tests.support.memory_api import FixedReadiness
 
 KEY = "metrics-key-of-at-least-32-characters"
 PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
 
-FAILING = {
+TRACE_ID, CALLER_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CALLER = {"traceparent": f"00-{TRACE_ID}-{CALLER_SPAN}-01"}
+
+FAILING: dict[str, Any] = {
     "kind": "graph",
     "graph": {
         "steps": [
@@ -67,20 +73,34 @@ class Watched:
         assert found, name
         return sum(found)
 
-    async def run(self, **body: Any) -> dict[str, Any]:
+    async def run(
+        self, headers: Mapping[str, str] = MappingProxyType({}), **body: Any
+    ) -> dict[str, Any]:
         """Execute a run to its end."""
-        answer = await self.http.post("/runs", json=body, headers={"Prefer": "wait=20"})
+        sent = {"Prefer": "wait=20", **headers}
+        answer = await self.http.post("/runs", json=body, headers=sent)
         run: dict[str, Any] = answer.json()
         assert run.get("finished_at"), answer.text
         return run
 
 
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """Something that takes spans."""
+    with Collector() as listening:
+        yield listening
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def watched(postgres: TestServer) -> AsyncIterator[Watched]:
+async def watched(postgres: TestServer, collector: Collector) -> AsyncIterator[Watched]:
     """A service that has completed, failed, halted and cancelled runs."""
     settings = Settings(
         telemetry=TelemetrySettings.model_validate(
-            {"metrics_key": KEY, "metrics_labels": ("tenant", "agent")}
+            {
+                "metrics_key": KEY,
+                "metrics_labels": ("tenant", "agent"),
+                "otlp_endpoint": collector.url,
+            }
         ),
         logging=LoggingSettings(access=True),
     )
@@ -94,7 +114,7 @@ async def watched(postgres: TestServer) -> AsyncIterator[Watched]:
             service = Watched(process, http)
             await service.run(input="What is 6 * 7?")
             await service.run(input="What is 6 * 7?", budget={"max_tool_calls": 0})
-            await service.run(**FAILING)
+            await service.run(**FAILING, run_id="traced", headers=CALLER)
             tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
             later = {"run_id": "later", "input": "1+1?", "start_at": tomorrow}
             assert (await http.post("/runs", json=later)).status_code == 202
@@ -197,3 +217,40 @@ async def test_every_metric_stands_on_its_page(watched: Watched) -> None:
             for label in sample.labels.keys() - {"le", "tenant", "agent"}
         }
         assert own <= set(re.findall(r"`(\w+)`", labels)), name
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_spans_of_a_run_reach_the_collector(
+    watched: Watched, collector: Collector
+) -> None:
+    """Below the span of the request, which is below its caller's; those that the trace shows."""
+    told = await watched.http.get("/runs/traced/trace", params={"format": "otlp"})
+    [scope] = told.json()["resourceSpans"][0]["scopeSpans"]
+    shown = {span["spanId"]: span for span in scope["spans"]}
+    await asyncio.to_thread(collector.wait_for, TRACE_ID, 1 + len(shown))
+    sent = {span.span_id.hex(): span for span in collector.spans if span.trace_id.hex() == TRACE_ID}
+
+    [request] = [span for span in sent.values() if span.name == "POST /runs"]
+    assert request.parent_span_id.hex() == CALLER_SPAN
+    assert sent.keys() - {request.span_id.hex()} == shown.keys()
+    assert {span["traceId"] for span in shown.values()} == {TRACE_ID}
+    [root] = [span for span in shown.values() if span["parentSpanId"] not in shown]
+    assert root["parentSpanId"] == request.span_id.hex()
+    assert root["name"] == sent[root["spanId"]].name == "invoke_workflow graph"
+    assert {span["name"] for span in shown.values()} >= {"execute_tool calendar", "attempt"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_spans_of_requests_hold_nothing_that_callers_wrote(
+    watched: Watched, collector: Collector
+) -> None:
+    """Neither path nor query nor host; and probes have none."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    await watched.http.get("/healthz", headers=headers)
+    await watched.http.get("/runs/secret-id?secret=query", headers=headers)
+    await asyncio.to_thread(collector.wait_for, trace, 1)
+
+    [span] = [span for span in collector.spans if span.trace_id.hex() == trace]
+    assert span.name == "GET /runs/{run_id}"
+    assert "secret" not in str(span)
