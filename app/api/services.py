@@ -136,7 +136,7 @@ class ApiLimits:
     """How far ahead a run may be accepted that begins later."""
     webhook_urls: UrlRules
     """Where the ends of runs may be announced."""
-    logs_requests: bool = False
+    logs_requests: bool
     """Whether every request has a line in the log."""
     anonymous: AnonymousFrom
     default_mode: str

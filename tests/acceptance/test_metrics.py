@@ -4,6 +4,7 @@ The service runs in the process of the test; its documentation is held against w
 """
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+import yaml
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,6 +30,7 @@ from tests.support.memory_api import FixedReadiness
 
 KEY = "metrics-key-of-at-least-32-characters"
 PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
+OPERATIONS = PAGE.parent / "operations"
 
 TRACE_ID, CALLER_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CALLER = {"traceparent": f"00-{TRACE_ID}-{CALLER_SPAN}-01"}
@@ -254,3 +257,38 @@ async def test_spans_of_requests_hold_nothing_that_callers_wrote(
     [span] = [span for span in collector.spans if span.trace_id.hex() == trace]
     assert span.name == "GET /runs/{run_id}"
     assert "secret" not in str(span)
+
+
+_NAME = re.compile(r"\b(?:caseworker|process)_\w+")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_rules_and_dashboard_ask_for_metrics_that_there_are(watched: Watched) -> None:
+    """By the names and labels with which they are told."""
+    samples: dict[str, set[str]] = {}
+    for family in (await watched.families()).values():
+        names = {sample.name for sample in family.samples}
+        if family.type == "histogram":
+            names |= {f"{family.name}_{part}" for part in ("bucket", "count", "sum")}
+        for name in names | {f"{family.name}_total" for _ in "c" if family.type == "counter"}:
+            samples.setdefault(name, set()).update(*(each.labels for each in family.samples))
+    rules = yaml.safe_load((OPERATIONS / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((OPERATIONS / "dashboard.json").read_text())["panels"]
+    asked = [rule["expr"] for rule in rules]
+    asked += [target["expr"] for panel in panels for target in panel["targets"]]
+
+    assert len(asked) > 35
+    for expression in asked:
+        names = _NAME.findall(expression)
+        assert set(names) <= samples.keys(), expression
+        known = set().union(*(samples[name] for name in names)) | {"job", "instance", "le"}
+        matched = re.findall(r"(\w+)=~?\"", expression)
+        grouped = [
+            part for by in re.findall(r"by \(([^)]*)\)", expression) for part in by.split(", ")
+        ]
+        assert {*matched, *grouped} <= known | {"model", "direction"}, expression
+    shown = {name for expression in asked for name in _NAME.findall(expression)}
+    families = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in shown}
+    told = {name for name in (await watched.families()) if name.startswith("caseworker_")}
+    told = {name for name in told if not name.endswith("_created")}
+    assert told - families <= set(), "a metric that no panel shows"

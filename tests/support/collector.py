@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -44,9 +45,18 @@ class Collector:
         Raises:
             TimeoutError: they do not.
         """
+        self._wait(
+            lambda: sum(span.trace_id.hex() == trace_id for span in self.spans) >= count, seconds
+        )
+
+    def wait_for_all(self, count: int, *, seconds: float = 60) -> None:
+        """Wait until so many spans have come; raises as :meth:`wait_for` does."""
+        self._wait(lambda: len(self.spans) >= count, seconds)
+
+    def _wait(self, enough: Callable[[], bool], seconds: float) -> None:
         until = time.monotonic() + seconds
         with self._came:
-            while sum(span.trace_id.hex() == trace_id for span in self.spans) < count:
+            while not enough():
                 if not self._came.wait(until - time.monotonic()):
                     raise TimeoutError(f"{len(self.spans)} spans came")
 
