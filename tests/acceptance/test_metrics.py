@@ -279,9 +279,9 @@ async def test_rules_and_dashboard_ask_for_metrics_that_there_are(watched: Watch
 
     assert len(asked) > 35
     for expression in asked:
-        names = _NAME.findall(expression)
-        assert set(names) <= samples.keys(), expression
-        known = set().union(*(samples[name] for name in names)) | {"job", "instance", "le"}
+        found = _NAME.findall(expression)
+        assert set(found) <= samples.keys(), expression
+        known = set().union(*(samples[name] for name in found)) | {"job", "instance", "le"}
         matched = re.findall(r"(\w+)=~?\"", expression)
         grouped = [
             part for by in re.findall(r"by \(([^)]*)\)", expression) for part in by.split(", ")

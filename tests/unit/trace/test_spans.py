@@ -75,7 +75,8 @@ def parsed(text: str) -> list[ProtoSpan]:
 
 def attributes(span: ProtoSpan) -> dict[str, Any]:
     return {
-        each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes
+        each.key: getattr(each.value, str(each.value.WhichOneof("value")))
+        for each in span.attributes
     }
 
 
