@@ -63,14 +63,26 @@ async def identify(
         CredentialRequiredError: there is none, and nobody is served without one.
         ProblemError: there is none, and anonymous callers are not served from there.
     """
-    shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    if shown:
-        if len(shown) > 1 or (bearer := _BEARER.fullmatch(shown[0])) is None:
-            raise InvalidCredentialError
-        return await authentication.caller_of(bearer[1].decode("ascii"))
+    shown = shown_credential(request)
+    if shown is not None:
+        return await authentication.caller_of(shown)
     if not await authentication.is_open():
         raise CredentialRequiredError
     return anonymous_caller(request, anonymous)
+
+
+def shown_credential(request: Request) -> str | None:
+    """Return the bearer's credential of a request; None if it shows none.
+
+    Raises:
+        InvalidCredentialError: it shows something else, or several.
+    """
+    shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    if not shown:
+        return None
+    if len(shown) > 1 or (bearer := _BEARER.fullmatch(shown[0])) is None:
+        raise InvalidCredentialError
+    return bearer[1].decode("ascii")
 
 
 def anonymous_caller(request: Request, anonymous: AnonymousFrom) -> Caller:
@@ -225,6 +237,7 @@ class ApiRequest(Request):
         """
         api = cast("ApiContext", request.app.state.api)
         found = cls(request, await identify(request, api.authentication, api.limits.anonymous))
+        request.scope["tenant"] = found.caller.tenant  # for the log of requests
         found.require(scope)
         return found
 

@@ -16,7 +16,7 @@ from app.api.documentation import describe
 from app.api.event_stream import OpenStreams
 from app.api.mcp_endpoint import McpEndpoint
 from app.api.mcp_offers import agent_tools, case_tools
-from app.api.request_envelope import AllowedHosts, RequestEnvelope
+from app.api.request_envelope import AllowedHosts, RequestEnvelope, RequestLog
 from app.api.routes import (
     agents,
     approvals,
@@ -34,7 +34,7 @@ from app.api.routes import (
     traces,
     webhooks,
 )
-from app.api.services import ApiLimits, ApiServices, Readiness
+from app.api.services import ApiLimits, ApiServices, MetricsAccess, Readiness
 from app.api.thread_admission import ThreadAdmission
 from app.chats.service import Chats
 from app.runs.definitions import Definitions
@@ -96,10 +96,17 @@ def build_api(
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=problems.handlers(),
-        middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(limits.allowed_hosts))],
+        middleware=[
+            Middleware(
+                RequestEnvelope,
+                hosts=AllowedHosts(limits.allowed_hosts),
+                requests=RequestLog(services.requests, lines=limits.logs_requests),
+            )
+        ],
         telemetry={**(telemetry or {}), "logs": False},
     )
     app.state.readiness = services.readiness, limits.readiness_seconds
+    app.state.metrics = services.metrics
     definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
     graph_runs = GraphAdmission(limits, definitions)
     app.state.api = ApiContext(
@@ -120,13 +127,22 @@ def build_api(
     return app
 
 
-def build_health_api(readiness: Readiness, *, seconds: float) -> FastAPI:
-    """Return an application that only tells whether its process lives and is ready."""
+def build_health_api(
+    readiness: Readiness,
+    *,
+    seconds: float,
+    metrics: MetricsAccess | None,
+    allowed_hosts: frozenset[str] | None,
+) -> FastAPI:
+    """Return an application that only tells how its process stands."""
     app = FastAPI(
         routes=[*health.router.routes],
         openapi_url=None,
         exception_handlers=problems.handlers(),
-        middleware=[Middleware(RequestEnvelope, hosts=AllowedHosts(None))],
+        middleware=[
+            Middleware(RequestEnvelope, hosts=AllowedHosts(allowed_hosts), requests=RequestLog())
+        ],
     )
     app.state.readiness = readiness, seconds
+    app.state.metrics = metrics
     return app

@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import time
 import uuid
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 
@@ -13,7 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problem_types import HOST_REFUSED, INTERNAL, UNAVAILABLE
 from app.api.problems import ProblemError, problem_response
+from app.api.services import RequestObserver
 from app.observability.redaction import without_keys
+from app.observability.trace_context import below_caller
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +56,32 @@ def _is_address(name: str) -> bool:
     return True
 
 
+_QUIET = _PROBES | {"/metrics"}
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_GIVEN_UP = 499
+"""The status of a request whose caller was gone before there was an answer."""
+
+
+class RequestLog:
+    """Counts requests, and writes a line of each that is no probe."""
+
+    def __init__(self, observer: RequestObserver | None = None, *, lines: bool = False) -> None:
+        self._observer = observer
+        self._lines = lines
+
+    def answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
+        """Note a request; its path is known by its template alone, which holds nobody's ids."""
+        if self._observer is None and not self._lines:
+            return
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route: str = getattr(scope.get("route"), "path", "")
+        if self._observer is not None and not streamed:
+            self._observer.answered(method, route, status, seconds)
+        if self._lines and route not in _QUIET:
+            about = {"method": method, "route": route, "status": int(status)}
+            log.info("http.request", **about, seconds=round(seconds, 4), tenant=scope.get("tenant"))
+
+
 class RequestEnvelope:
     """Gives every request an id and every failure a problem document.
 
@@ -59,9 +89,10 @@ class RequestEnvelope:
     response and on every log line of the request, and of the run that the request began.
     """
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, requests: RequestLog) -> None:
         self._app = app
         self._hosts = hosts
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -69,16 +100,19 @@ class RequestEnvelope:
             await self._app(scope, receive, send)
             return
         request_id = scope["request_id"] = _request_id(scope)
-        started = False
+        started = streamed = False
+        status, began = _GIVEN_UP, time.perf_counter()
 
         async def send_named(message: Message) -> None:
-            nonlocal started
+            nonlocal started, status, streamed
             if message["type"] == "http.response.start":
-                started = True
+                started, status = True, message["status"]
+                streamed = _is_stream(message.get("headers", ()))
                 message["headers"] = _with_common(message.get("headers", ()), request_id)
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        named = structlog.contextvars.bound_contextvars(request_id=request_id)
+        with named, below_caller(scope["headers"]):
             try:
                 if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
                     refusal = problem_response(request_id, ProblemError(HOST_REFUSED))
@@ -98,6 +132,17 @@ class RequestEnvelope:
                     raise
                 response = problem_response(request_id, ProblemError(INTERNAL))
                 await response(scope, receive, send_named)
+            finally:
+                seconds = time.perf_counter() - began
+                self._requests.answered(scope, status, seconds, streamed=streamed)
+
+
+def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether an answer is a stream of events, which lasts as long as a run does."""
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in headers
+    )
 
 
 def _host(scope: Scope) -> bytes:

@@ -110,7 +110,8 @@ class CancelRunsBody(Body):
 class TraceQuery(Query):
     """How to show a trace."""
 
-    format: Literal["json", "explain"] = "json"
-    """``json`` is the snapshot; ``explain`` is a text to read."""
+    format: Literal["json", "explain", "otlp"] = "json"
+    """``json`` is the snapshot; ``explain`` is a text to read; ``otlp`` are spans of OpenTelemetry,
+    without any content."""
     payloads: bool = False
     """Show with the snapshot what each call asked and what it got."""

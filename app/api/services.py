@@ -41,6 +41,35 @@ class Readiness(Protocol):
         ...
 
 
+class MetricsSource(Protocol):
+    """Knows what was counted in this process."""
+
+    media_type: str
+
+    async def text(self) -> bytes:
+        """Return it in the text form of Prometheus."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsAccess:
+    """The metrics, and who may read them."""
+
+    page: MetricsSource
+    readable_from: AnonymousFrom
+    """Where readers without a key may be."""
+    key: str | None
+    """What readers from anywhere show; None if there is no such key."""
+
+
+class RequestObserver(Protocol):
+    """Counts requests."""
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was answered, or given up; ``route`` is the template of its path."""
+        ...
+
+
 class NodeTypes(Protocol):
     """Knows the types of step that graphs can be made of."""
 
@@ -69,6 +98,9 @@ class ApiServices:
     quotas: QuotaStore
     webhooks: DeliveryStore
     schedules: ScheduleStore
+    metrics: MetricsAccess | None = None
+    """None serves none."""
+    requests: RequestObserver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +136,8 @@ class ApiLimits:
     """How far ahead a run may be accepted that begins later."""
     webhook_urls: UrlRules
     """Where the ends of runs may be announced."""
+    logs_requests: bool
+    """Whether every request has a line in the log."""
     anonymous: AnonymousFrom
     default_mode: str
     default_timezone: str

@@ -40,6 +40,7 @@ from app.bootstrap.access import authentication_of
 from app.bootstrap.agents import build_catalog, build_models, build_tools, payloads_of
 from app.bootstrap.background import Background, queue_times
 from app.bootstrap.plugins import Toolbox, installed_functions
+from app.bootstrap.telemetry import Telemetry
 from app.engine.supervision import Supervisor
 from app.llm.gateway import ModelGateway
 from app.nodes.function import BlockingPool
@@ -110,9 +111,11 @@ class Process:
         self.catalog = build_catalog(
             settings, self.models, self.tools, self._toolbox, installed_functions()
         )
+        self.telemetry = Telemetry(settings.telemetry)
         self._executor = self._build_executor() if executes else None
+        self.telemetry.watch(self._engines, self._executor, lambda: self._silent_seconds)
         self._heartbeat: Heartbeat | None = None
-        self.runs = RunService(self._store, self._executor)
+        self.runs = RunService(self._store, self._executor, self.telemetry.observers)
         self.payloads = PayloadReading(
             self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
         )
@@ -136,6 +139,7 @@ class Process:
         """
         try:
             await self._journal.start()
+            self.telemetry.keep(self._loops)
             if self._executor is not None:
                 await self._take_work(self._executor)
                 log.info("process.open", worker_id=self._executor.worker_id)
@@ -164,6 +168,7 @@ class Process:
         await self.background.aclose()
         self._pool.close()
         await self._toolbox.aclose()
+        await self.telemetry.aclose()
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:
@@ -187,6 +192,11 @@ class Process:
             "worker": self._worker_state(anybody_takes=taking),
         }
 
+    @property
+    def _silent_seconds(self) -> float:
+        """How long ago the last heartbeat got through; of a process that executes runs."""
+        return 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
+
     def _worker_state(self, *, anybody_takes: bool = True) -> PartState:
         if self._closing:
             return PartState(False, "The process is shutting down.")
@@ -195,7 +205,7 @@ class Process:
         if failing := set(self._loops.failing()) & NEEDED_LOOPS:
             names = ", ".join(sorted(failing))
             return PartState(False, f"It cannot take runs: {names} fails again and again.")
-        silent = 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
+        silent = self._silent_seconds
         if silent > self.settings.worker.stale_after_seconds:
             return PartState(False, f"No heartbeat got through for {silent:.0f} seconds.")
         return PartState(
@@ -219,6 +229,7 @@ class Process:
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
             approvals=self._approvals,
+            observers=self.telemetry.observers,
         )
 
     async def _take_work(self, executor: RunExecutor) -> None:
@@ -287,6 +298,18 @@ def collect_garbage_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str] | None:
+    """Return the names that requests may be sent to, besides addresses and localhost.
+
+    Whoever serves anonymous callers from anywhere names the hosts, or leaves that to what stands in
+    front of the service.
+    """
+    named = settings.server.allowed_hosts
+    if named is None and settings.auth.anonymous == "anywhere":
+        return None
+    return frozenset({settings.server.host, *(named or ())})
 
 
 def pool_sizes(settings: Settings) -> PoolSizes:

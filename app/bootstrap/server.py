@@ -26,7 +26,7 @@ from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.agent_folder import AgentFile, read_agents, register_agents
 from app.bootstrap.background import url_rules
 from app.bootstrap.configuration import url_of
-from app.bootstrap.process import Process, collect_garbage_seldom
+from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
 from app.harness.runner import RETRY
 from app.runs.definitions import Definitions
 from app.settings.schema import Settings
@@ -59,12 +59,15 @@ def build_app(process: Process) -> FastAPI:
         quotas=process.quotas,
         webhooks=process.background.webhooks,
         schedules=process.background.schedules,
+        metrics=process.telemetry.metrics,
+        requests=process.telemetry.requests,
     )
     return build_api(
         services,
         api_limits(process.settings),
         version=version("caseworker"),
         lifespan=lambda _: process.opened(),
+        telemetry=process.telemetry.of_requests,
     )
 
 
@@ -194,11 +197,12 @@ def api_limits(settings: Settings) -> ApiLimits:
         max_graph_depth=settings.admission.max_graph_depth,
         max_event_streams=settings.events.max_streams,
         max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
-        allowed_hosts=_allowed_hosts(settings),
+        allowed_hosts=allowed_hosts(settings),
         max_delay_days=settings.admission.max_delay_days,
         webhook_urls=url_rules(settings),
         max_wait_seconds=int(settings.server.request_timeout_seconds),
         anonymous=settings.auth.anonymous,
+        logs_requests=settings.logging.access,
         default_mode=settings.flags.mode,
         default_timezone=settings.flags.zone_name,
         default_seed=settings.flags.seed,
@@ -218,18 +222,6 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
         head_seconds=server.head_timeout_seconds,
         bytes_per_second=server.min_kb_per_second * 1024,
     )
-
-
-def _allowed_hosts(settings: Settings) -> frozenset[str] | None:
-    """Return the names that requests may be sent to, besides addresses and localhost.
-
-    Whoever serves anonymous callers from anywhere names the hosts, or leaves that to what stands in
-    front of the service.
-    """
-    named = settings.server.allowed_hosts
-    if named is None and settings.auth.anonymous == "anywhere":
-        return None
-    return frozenset({settings.server.host, *(named or ())})
 
 
 def _allow_connections(count: int) -> None:

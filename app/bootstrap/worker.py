@@ -12,7 +12,7 @@ import uvloop
 
 from app.api.application import build_health_api
 from app.bootstrap.configuration import StartupError
-from app.bootstrap.process import Process, collect_garbage_seldom
+from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
 from app.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,12 @@ async def _health_served(process: Process) -> AsyncIterator[None]:
     except OSError as error:
         raise StartupError(f"worker.health_port: {host}:{port} is not free: {error}") from None
     config = uvicorn.Config(
-        build_health_api(process, seconds=READINESS_SECONDS),
+        build_health_api(
+            process,
+            seconds=READINESS_SECONDS,
+            metrics=process.telemetry.metrics,
+            allowed_hosts=allowed_hosts(process.settings),
+        ),
         lifespan="off",
         log_config=None,
         access_log=False,

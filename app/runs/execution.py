@@ -23,7 +23,7 @@ from app.runs.journal import RunJournal
 from app.runs.outcome import RunOutcome, close
 from app.runs.ports import JournalStore, LateResult
 from app.runs.replay import graph_of, reopened, spent_before, taken_over_by
-from app.runs.run import CallRecord, EventRecord, FinishRun, Run
+from app.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 
@@ -42,6 +42,13 @@ class ActiveRun:
     scope: Scope | None = None  # once it is executed
     final: Run | None = None
     """The run as this process ended it; None where only the store can say."""
+
+    def end(self, finish: FinishRun, finished_at: datetime) -> Run:
+        """Return the run as this process has ended it, but for what the store knows of cancels."""
+        ended = as_ended(self.run, finish, finished_at)
+        if finish.status is not RunStatus.CANCELLED:
+            self.final = ended
+        return ended
 
 
 class Execution:

@@ -39,11 +39,12 @@ from app.runs.giving_back import (
     when_there,
 )
 from app.runs.journal import LostRunError
+from app.runs.observing import RunObservers
 from app.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
-from app.runs.run import CallRecord, CancelRequest, Run, RunKey, RunStatus, as_ended
+from app.runs.run import CallRecord, CancelRequest, Run, RunKey
 from app.tools.artifacts import ArtifactKeeper
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
@@ -77,6 +78,7 @@ class RunExecutor:
         limits: ExecutorLimits,
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
         approvals: ApprovalStore | None = None,
+        observers: RunObservers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without ``artifacts`` no file is kept; without ``approvals`` nobody can be asked."""
@@ -91,6 +93,7 @@ class RunExecutor:
         self._limits = limits
         self._artifacts = artifacts
         self._approvals = approvals
+        self._observers = observers or RunObservers()
         self._clock = clock
         self._active: dict[RunKey, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -220,10 +223,9 @@ class RunExecutor:
         run = active.run
         structlog.contextvars.bind_contextvars(tenant=run.key.tenant, run_id=run.key.run_id)
         try:
-            if run.attempts > 1:
-                log.warning("run.taken_over", attempt=run.attempts, worker_id=self.worker_id)
             if after is not None:
                 await after.ended.wait()
+            self._observers.begun(run)
             await self._run(active, permitted_at)
         except Exception:
             log.exception("run.broken")
@@ -297,12 +299,10 @@ class RunExecutor:
         active.finished = stored.done
         if stored.frees_place:
             self._freed.set()
-        if stored.finished_at is not None and outcome.status is not RunStatus.CANCELLED:
-            active.final = as_ended(active.run, finish, stored.finished_at)
-        if stored.done:
-            log.info("run.finished", status=outcome.status.value)
-        else:
+        if stored.finished_at is None:
             log.warning("run.finished_elsewhere")
+        else:
+            self._observers.ended(active.end(finish, stored.finished_at), finish.snapshot)
 
     async def _outcome(self, active: ActiveRun, execution: Execution) -> GraphOutcome:
         """Execute the run's graph; its limits of time and its stops reach what is in flight.

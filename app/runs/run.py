@@ -113,6 +113,8 @@ class RunRequest:
     """None begins at the beginning."""
     chat: ChatInput | None = None
     """None outside of chats."""
+    traceparent: str | None = None
+    """The span that the run stands below, as the header of its request named it."""
 
 
 END_TYPES: tuple[str, ...] = tuple(f"run.{status.value}" for status in sorted(TERMINAL))

@@ -11,9 +11,11 @@ from typing import Any
 
 from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
+from app.observability.trace_context import current_traceparent
 from app.runs.errors import RunNotFoundError
 from app.runs.executor import RunExecutor
 from app.runs.notifying import Notification
+from app.runs.observing import RunObservers
 from app.runs.outcome import usage_so_far
 from app.runs.ports import (
     Accepted,
@@ -56,10 +58,16 @@ class RunService:
     Whatever shows a run raises ``RunNotFoundError`` if there is none, or only a pending cancel.
     """
 
-    def __init__(self, store: RunStore, executor: RunExecutor | None) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        executor: RunExecutor | None,
+        observers: RunObservers | None = None,
+    ) -> None:
         """Use ``executor`` for runs that this process can take; None executes nothing here."""
         self._store = store
         self._executor = executor
+        self._observers = observers or RunObservers()
         self._closing = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
         """Of callers that wait for runs of this process."""
@@ -70,7 +78,13 @@ class RunService:
 
         Raises what :meth:`RunStore.accept` does.
         """
+        if (above := current_traceparent()) is not None:
+            new = replace(new, request=replace(new.request, traceparent=above))
         accepted = await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
+        if accepted.created:
+            self._observers.accepted(accepted.run)
+            if accepted.run.finished:
+                self._observers.ended(accepted.run, None)
         return replace(accepted, run=await whole_run(self._store, accepted.run))
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
@@ -222,7 +236,11 @@ class RunService:
     def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
         """Stop the run at once if it is executed here."""
         run, request = cancelled.run, cancelled.cancel_request
-        if run and not run.finished and request and self._executor is not None:
+        if run is None or cancelled.already_finished:
+            return
+        if run.finished:
+            self._observers.ended(run, None)
+        elif request and self._executor is not None:
             self._executor.cancel(key, request)
 
     async def _accept(self, new: NewRun) -> Accepted:

@@ -200,6 +200,12 @@ class JwtSettings(Section):
         return self
 
 
+def _http_url(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ValueError("must be a URL of http or https")
+    return url
+
+
 def _long_key(secret: SecretStr) -> SecretStr:
     text = secret.get_secret_value()
     if len(text) < 32 or not (text.isascii() and text.isprintable()) or " " in text:
@@ -253,6 +259,22 @@ class LoggingSettings(Section):
 
     level: Literal["debug", "info", "warning", "error"] = key("info", "The least level logged.")
     format: Literal["json", "console"] = key("json", "JSON objects, or lines for people.")
+    access: bool = key(False, "A line for every request that is no probe: route, status, seconds.")
+
+
+class TelemetrySettings(Section):
+    """What is told of the service to those who watch over it: see docs/telemetry.md."""
+
+    metrics: Literal["loopback", "anywhere", "off"] = "loopback"
+    """Where /metrics may be read from without a key: this machine, anywhere; off serves none."""
+    metrics_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """What readers of /metrics from elsewhere show as bearer: TELEMETRY_METRICS_KEY."""
+    metrics_labels: tuple[Literal["tenant", "agent"], ...] = key(
+        (), "By what runs and their cost are told apart besides; at most 100 values each."
+    )
+    otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
+    """The collector that spans are sent to by OTLP over HTTP, such as http://localhost:4318; null
+    leaves it to OTEL_EXPORTER_OTLP_ENDPOINT, and without that sends none."""
 
 
 class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):
@@ -281,6 +303,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     agents: AgentSettings = AgentSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     logging: LoggingSettings = LoggingSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     @classmethod
     def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:

@@ -6,14 +6,16 @@ stops, and requests that are refused. Runs complete, fail, are halted and are ca
 everything that the service shows or keeps is searched for them.
 """
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import httpx
 import pytest
 import pytest_asyncio
 
 from tests.support.canary_story import Story, payload_of
+from tests.support.collector import Collector
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -40,14 +42,24 @@ KEPT = frozenset(
 PATIENCE = httpx.Timeout(60)
 
 
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """Something that takes spans."""
+    with Collector() as listening:
+        yield listening
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    module_database_url: str, running_provider: FakeProvider
+    module_database_url: str, running_provider: FakeProvider, collector: Collector
 ) -> AsyncIterator[ServiceProcess]:
-    """A service that says all it can."""
+    """A service that says all it can, wherever it can."""
     settings = {
         **model_settings(running_provider.openai_url),
         "LOGGING_LEVEL": "debug",
+        "LOGGING_ACCESS": "true",
+        "TELEMETRY_METRICS_LABELS": "tenant,agent",
+        "TELEMETRY_OTLP_ENDPOINT": collector.url,
         "MODELS_SMALL_API_KEY": MODEL_KEY,
         "MODELS_BIG_API_KEY": MODEL_KEY,
     }
@@ -157,6 +169,20 @@ async def test_no_canary_is_in_the_output_of_the_process(
     assert {"process.open", "run.finished"} <= {line["event"] for line in lines}
     assert leaks(story, [output, Surface("lines", plain(lines))]) == []
     assert MODEL_KEY not in output.text
+    assert "http.request" in {line["event"] for line in lines}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_canary_is_in_metrics_or_spans(story: Story, collector: Collector) -> None:
+    """Spans hold no content either, so not even what the trace shows redacted."""
+    metrics = (await story.http.get("/metrics")).text
+    await asyncio.to_thread(collector.wait_for_all, len(story.answers))
+    spans = "\n".join(map(str, collector.spans))
+
+    assert "caseworker_run_duration_seconds_count" in metrics
+    assert "invoke_workflow" in spans
+    assert leaks(story, [Surface("metrics", metrics), Surface("spans", spans)]) == []
+    assert MODEL_KEY not in metrics + spans
 
 
 @pytest.mark.asyncio(loop_scope="module")

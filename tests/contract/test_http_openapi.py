@@ -115,6 +115,7 @@ def test_every_route_of_the_contract_is_documented() -> None:
         "GET /node-types",
         "GET /healthz",
         "GET /readyz",
+        "GET /metrics",
     }
 
 

@@ -38,6 +38,9 @@ class Pool:
         ping: bool = True,
     ) -> None:
         """Use ``connect`` when a connection is needed; ``ping`` looks at each before its use."""
+        self.size = size
+        self.in_use = 0
+        """How many are in use now."""
         self._wait_seconds = wait_seconds
         self._free = asyncio.Semaphore(size)
         self._engine = create_async_engine(
@@ -61,10 +64,12 @@ class Pool:
         """
         async with asyncio.timeout(self._wait_seconds):
             await self._free.acquire()
+        self.in_use += 1
         try:
             async with self._engine.begin() as connection:
                 yield connection
         finally:
+            self.in_use -= 1
             self._free.release()
 
     async def dispose(self) -> None:

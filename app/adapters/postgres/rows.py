@@ -144,6 +144,8 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
         stored["start_at"] = request.start_at.isoformat()
     if (source := request.source) is not None:
         stored["source"] = {"run_id": source.run_id, "until": source.until}
+    if request.traceparent is not None:
+        stored["traceparent"] = request.traceparent
     if request.chat is not None:
         stored["chat"] = request.chat.to_json()
     if request.kind is not RunKind.CASE:

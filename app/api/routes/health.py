@@ -1,15 +1,18 @@
 """For whatever watches over the process: it may come from anywhere."""
 
 import asyncio
+import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
+from app.access.errors import InvalidCredentialError
 from app.api import problem_types as types
+from app.api.api_request import anonymous_caller, shown_credential
 from app.api.documentation import answers, operation_id
 from app.api.problems import ProblemError
-from app.api.services import PartState, Readiness
+from app.api.services import MetricsAccess, PartState, Readiness
 
 router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
 
@@ -46,6 +49,34 @@ async def readyz(request: Request) -> Ready:
     if not all(state.ready for state in states.values()):
         raise ProblemError(types.NOT_READY, parts=parts)
     return Ready("ready", parts)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        **answers(types.CREDENTIAL_REFUSED, types.ANONYMOUS_REFUSED, types.ROUTE_NOT_FOUND),
+        200: {
+            "description": "The metrics, in the text form of Prometheus.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Return what this process has counted: runs, calls, tokens, cost, time, connections.
+
+    It is served to callers on the same machine, or from anywhere, or to those that show a key of
+    its own, as `telemetry.metrics` and `telemetry.metrics_key` say; it holds nothing of callers.
+    """
+    access: MetricsAccess | None = request.app.state.metrics
+    if access is None:
+        raise ProblemError(types.ROUTE_NOT_FOUND)
+    shown = shown_credential(request)
+    if shown is None:
+        anonymous_caller(request, access.readable_from)
+    elif access.key is None or not hmac.compare_digest(shown, access.key):
+        raise InvalidCredentialError
+    return Response(await access.page.text(), media_type=access.page.media_type)
 
 
 async def _states(readiness: Readiness, seconds: float) -> Mapping[str, PartState]:

@@ -19,6 +19,7 @@ from app.runs.service import Trace
 from app.trace.explain import explain
 from app.trace.payloads import Payload
 from app.trace.snapshot import Snapshot
+from app.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 
 router = APIRouter(
     prefix="/runs",
@@ -38,7 +39,7 @@ NodeIdPath = Annotated[
     responses={
         **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND),
         200: {
-            "description": "The snapshot as JSON, or the text.",
+            "description": "The snapshot as JSON, the text, or spans as OTLP has them in JSON.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         },
     },
@@ -53,6 +54,9 @@ async def get_trace(
     """
     key, reading = request.key(run_id), request.api.services.payloads
     trace = await request.runs.trace(key)
+    if query.format == "otlp":
+        spans = await run_in_threadpool(_as_spans, trace, request.app.version)
+        return Response(spans, media_type="application/json")
     payloads = None
     if query.payloads or query.format == "explain":
         payloads = await reading.of_run(key)
@@ -82,6 +86,15 @@ async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) 
 def _as_json(trace: Trace, root: str, payloads: Mapping[str, Payload] | None) -> str:
     hidden = {"payloads"} if payloads is None else None
     return TraceView.of(trace, root, payloads).model_dump_json(exclude=hidden)
+
+
+def _as_spans(trace: Trace, version: str) -> str:
+    run = trace.run
+    tenant, ref = run.key.tenant, run.request.definition_ref
+    context = context_of_run(tenant, run.key.run_id, run.request.traceparent)
+    name = None if ref is None else ref.name
+    spans = spans_of(cast("Snapshot", trace.snapshot), context, tenant=tenant, name=name)
+    return otlp_document(spans, context, resource_of(version))
 
 
 def _as_text(trace: Trace, payloads: Mapping[str, Payload]) -> str:

@@ -1,0 +1,91 @@
+"""What tells others how a process works: its metrics, and the spans of its runs."""
+
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from fastapi.telemetry import TelemetryConfig
+from prometheus_client import CollectorRegistry
+
+from app.adapters.postgres.engines import Engines
+from app.adapters.telemetry.metrics import RunMetrics
+from app.adapters.telemetry.process_metrics import MetricsPage
+from app.api.services import MetricsAccess
+from app.runs.executor import RunExecutor
+from app.runs.heartbeat import Loops
+from app.runs.observing import RunObserver, RunObservers
+from app.settings.schema import TelemetrySettings
+from app.trace.spans import resource_of
+
+_STANDARD = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""The variables that name a collector for programs of every kind."""
+
+
+class Telemetry:
+    """The telemetry of one process; what is not configured is not there and costs nothing."""
+
+    def __init__(self, settings: TelemetrySettings) -> None:
+        self._settings = settings
+        self._registry = CollectorRegistry()
+        self.requests: RunMetrics | None = None
+        """Counts the requests of the API; None if nobody reads that."""
+        observers: list[RunObserver] = []
+        if settings.metrics != "off":
+            self.requests = RunMetrics(self._registry, settings.metrics_labels)
+            observers.append(self.requests)
+        self._export = _export_to(settings.otlp_endpoint)
+        if self._export is not None:
+            observers.append(self._export)
+        self.observers = RunObservers(observers)
+        self.metrics: MetricsAccess | None = None
+        """Who may read what was counted; None if nobody may."""
+        self._page: MetricsPage | None = None
+
+    def watch(
+        self, engines: Engines, executor: RunExecutor | None, silent_seconds: Callable[[], float]
+    ) -> None:
+        """Make the metrics of a process that executes runs with ``executor``.
+
+        ``silent_seconds`` returns how long ago its last heartbeat got through.
+        """
+        settings = self._settings
+        if settings.metrics == "off":
+            return
+        self._page = MetricsPage(
+            self._registry,
+            engines,
+            executor,
+            version=version("caseworker"),
+            silent_seconds=silent_seconds,
+        )
+        key = settings.metrics_key
+        self.metrics = MetricsAccess(
+            page=self._page,
+            readable_from=settings.metrics,
+            key=None if key is None else key.get_secret_value(),
+        )
+
+    @property
+    def of_requests(self) -> TelemetryConfig:
+        """What makes the framework trace requests; nothing where no spans are sent."""
+        return {} if self._export is None else self._export.of_requests
+
+    async def aclose(self) -> None:
+        """Send what waits to be sent."""
+        if self._export is not None:
+            await self._export.aclose()
+
+    def keep(self, loops: Loops) -> None:
+        """Begin to watch the event loop."""
+        if self._page is not None:
+            loops.keep("event loop", self._page.watch_loop)
+
+
+def _export_to(endpoint: str | None) -> Any:
+    """Return what sends spans, if there is a collector; its libraries are not loaded otherwise."""
+    if endpoint is None and not any(map(os.environ.get, _STANDARD)):
+        return None
+    from app.adapters.telemetry.exporting import SpanExport
+
+    return SpanExport(resource_of(version("caseworker")), endpoint)

@@ -1,0 +1,294 @@
+"""What /metrics tells of a service that has worked, read by the parser of Prometheus' own library.
+
+The service runs in the process of the test; its documentation is held against what it tells.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import yaml
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.application import build_health_api
+from app.bootstrap.process import Process
+from app.bootstrap.server import build_app
+from app.settings.schema import LoggingSettings, Settings, TelemetrySettings
+from tests.support.collector import Collector
+from tests.support.database import TestServer
+from tests.support.memory_api import FixedReadiness
+
+KEY = "metrics-key-of-at-least-32-characters"
+PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
+OPERATIONS = PAGE.parent / "operations"
+
+TRACE_ID, CALLER_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CALLER = {"traceparent": f"00-{TRACE_ID}-{CALLER_SPAN}-01"}
+
+FAILING: dict[str, Any] = {
+    "kind": "graph",
+    "graph": {
+        "steps": [
+            {
+                "id": "broken",
+                "type": "tool",
+                "data": {"tool": "calendar", "args": {"operation": "weekday", "date": "never"}},
+                "policy": {"retry_count": 1},
+            }
+        ],
+        "edges": [],
+    },
+}
+
+
+@dataclass
+class Watched:
+    """A service, and how to read what it tells of itself."""
+
+    process: Process
+    http: httpx.AsyncClient
+
+    async def families(self) -> Mapping[str, Metric]:
+        """Return the metrics by name."""
+        answer = await self.http.get("/metrics")
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        return {family.name: family for family in text_string_to_metric_families(answer.text)}
+
+    async def value(self, name: str, **labels: str) -> float:
+        """Return the sum of the samples that have these labels."""
+        found = [
+            sample.value
+            for family in (await self.families()).values()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        assert found, name
+        return sum(found)
+
+    async def run(
+        self, headers: Mapping[str, str] = MappingProxyType({}), **body: Any
+    ) -> dict[str, Any]:
+        """Execute a run to its end."""
+        sent = {"Prefer": "wait=20", **headers}
+        answer = await self.http.post("/runs", json=body, headers=sent)
+        run: dict[str, Any] = answer.json()
+        assert run.get("finished_at"), answer.text
+        return run
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """Something that takes spans."""
+    with Collector() as listening:
+        yield listening
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def watched(postgres: TestServer, collector: Collector) -> AsyncIterator[Watched]:
+    """A service that has completed, failed, halted and cancelled runs."""
+    settings = Settings(
+        telemetry=TelemetrySettings.model_validate(
+            {
+                "metrics_key": KEY,
+                "metrics_labels": ("tenant", "agent"),
+                "otlp_endpoint": collector.url,
+            }
+        ),
+        logging=LoggingSettings(access=True),
+    )
+    with postgres.database() as url:
+        process = Process(settings, url, executes=True)
+        transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+        async with (
+            process.opened(),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+        ):
+            service = Watched(process, http)
+            await service.run(input="What is 6 * 7?")
+            await service.run(input="What is 6 * 7?", budget={"max_tool_calls": 0})
+            await service.run(**FAILING, run_id="traced", headers=CALLER)
+            tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+            later = {"run_id": "later", "input": "1+1?", "start_at": tomorrow}
+            assert (await http.post("/runs", json=later)).status_code == 202
+            assert (await http.delete("/runs/later")).json()["status"] == "cancelled"
+            yield service
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_ended_runs_are_counted_by_kind_and_status(watched: Watched) -> None:
+    """Each once, also one that no process has executed; with what stopped it."""
+    ended = "caseworker_run_duration_seconds_count"
+
+    assert await watched.value(ended, kind="case", status="completed", tenant="default") == 1
+    assert await watched.value(ended, kind="case", status="halted") == 1
+    assert await watched.value(ended, kind="graph", status="failed") == 1
+    assert await watched.value(ended, status="cancelled") == 1
+    stops = "caseworker_run_stops_total"
+    assert await watched.value(stops, stop="budget", dimension="tool_calls") == 1
+    assert await watched.value(stops, stop="cancelled") == 1
+    assert await watched.value(stops) == 3
+    assert await watched.value("caseworker_runs_accepted_total") == 4
+    assert await watched.value("caseworker_run_wait_seconds_count") == 4
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_runs_did_is_what_their_usage_says(watched: Watched) -> None:
+    """Steps, calls and retries of the runs that have ended."""
+    listed = (await watched.http.get("/runs")).json()["runs"]
+    usage = [(await watched.http.get(f"/runs/{run['run_id']}")).json()["usage"] for run in listed]
+    small = sum(each.get("llm_calls_small", 0) + each.get("llm_calls_big", 0) for each in usage)
+
+    assert small > 0
+    assert await watched.value("caseworker_model_call_duration_seconds_count") == small
+    assert await watched.value("caseworker_steps_total") == sum(each["steps"] for each in usage)
+    calculated = {"tool": "calculator", "status": "success"}
+    assert await watched.value("caseworker_tool_call_duration_seconds_count", **calculated) >= 1
+    assert await watched.value("caseworker_retries_total", kind="step") == 1
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_requests_are_counted_by_the_template_of_their_path(watched: Watched) -> None:
+    """No id that a caller chose is in any label."""
+    counted = "caseworker_http_request_duration_seconds_count"
+
+    assert await watched.value(counted, method="POST", route="/runs", status="202") == 1
+    assert await watched.value(counted, method="DELETE", route="/runs/{run_id}") == 1
+    assert "later" not in (await watched.http.get("/metrics")).text
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_process_and_its_queue_are_told_of(watched: Watched) -> None:
+    """A queued run shows in the count and the age of the queue once the figures are read again."""
+    assert await watched.value("caseworker_database_up") == 1
+    assert await watched.value("caseworker_unended_runs", status="queued") == 0
+    assert await watched.value("caseworker_database_connections_max", pool="work") == 10
+    assert await watched.value("caseworker_free_run_slots") == 1000
+    assert await watched.value("process_resident_memory_bytes") > 10_000_000
+    assert await watched.value("caseworker_event_loop_lag_seconds_count") >= 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("peer", "shown", "status"),
+    [
+        ("127.0.0.1", None, 200),
+        ("192.0.2.7", None, 403),
+        ("192.0.2.7", f"Bearer {KEY}", 200),
+        ("192.0.2.7", "Bearer guessed-key", 401),
+        ("127.0.0.1", "Basic Og==", 401),
+    ],
+)
+async def test_the_metrics_are_for_this_machine_and_for_the_key(
+    watched: Watched, peer: str, shown: str | None, status: int
+) -> None:
+    """On the API as on the port of a worker."""
+    metrics = watched.process.telemetry.metrics
+    worker = build_health_api(FixedReadiness(), seconds=5, metrics=metrics, allowed_hosts=None)
+    headers = {} if shown is None else {"Authorization": shown}
+    for app in (build_app(watched.process), worker):
+        transport = httpx.ASGITransport(app, client=(peer, 50000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            assert (await http.get("/metrics", headers=headers)).status_code == status
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_metric_stands_on_its_page(watched: Watched) -> None:
+    """With its labels; and nothing else does."""
+    rows = re.findall(r"^\| `(caseworker_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(), re.M)
+    families = (await watched.families()).values()
+    told = {family.name: family for family in families if family.name.startswith("caseworker_")}
+    seconds = {name for name in told if name.endswith("_created")}
+
+    assert {name.removesuffix("_total"): kind for name, kind, _ in rows} == {
+        name: family.type for name, family in told.items() if name not in seconds
+    }
+    for name, _, labels in rows:
+        own = {
+            label
+            for sample in told[name.removesuffix("_total")].samples
+            for label in sample.labels.keys() - {"le", "tenant", "agent"}
+        }
+        assert own <= set(re.findall(r"`(\w+)`", labels)), name
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_spans_of_a_run_reach_the_collector(
+    watched: Watched, collector: Collector
+) -> None:
+    """Below the span of the request, which is below its caller's; those that the trace shows."""
+    told = await watched.http.get("/runs/traced/trace", params={"format": "otlp"})
+    [scope] = told.json()["resourceSpans"][0]["scopeSpans"]
+    shown = {span["spanId"]: span for span in scope["spans"]}
+    await asyncio.to_thread(collector.wait_for, TRACE_ID, 1 + len(shown))
+    sent = {span.span_id.hex(): span for span in collector.spans if span.trace_id.hex() == TRACE_ID}
+
+    [request] = [span for span in sent.values() if span.name == "POST /runs"]
+    assert request.parent_span_id.hex() == CALLER_SPAN
+    assert sent.keys() - {request.span_id.hex()} == shown.keys()
+    assert {span["traceId"] for span in shown.values()} == {TRACE_ID}
+    [root] = [span for span in shown.values() if span["parentSpanId"] not in shown]
+    assert root["parentSpanId"] == request.span_id.hex()
+    assert root["name"] == sent[root["spanId"]].name == "invoke_workflow graph"
+    assert {span["name"] for span in shown.values()} >= {"execute_tool calendar", "attempt"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_spans_of_requests_hold_nothing_that_callers_wrote(
+    watched: Watched, collector: Collector
+) -> None:
+    """Neither path nor query nor host; and probes have none."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    await watched.http.get("/healthz", headers=headers)
+    await watched.http.get("/runs/secret-id?secret=query", headers=headers)
+    await asyncio.to_thread(collector.wait_for, trace, 1)
+
+    [span] = [span for span in collector.spans if span.trace_id.hex() == trace]
+    assert span.name == "GET /runs/{run_id}"
+    assert "secret" not in str(span)
+
+
+_NAME = re.compile(r"\b(?:caseworker|process)_\w+")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_rules_and_dashboard_ask_for_metrics_that_there_are(watched: Watched) -> None:
+    """By the names and labels with which they are told."""
+    samples: dict[str, set[str]] = {}
+    for family in (await watched.families()).values():
+        names = {sample.name for sample in family.samples}
+        if family.type == "histogram":
+            names |= {f"{family.name}_{part}" for part in ("bucket", "count", "sum")}
+        for name in names | {f"{family.name}_total" for _ in "c" if family.type == "counter"}:
+            samples.setdefault(name, set()).update(*(each.labels for each in family.samples))
+    rules = yaml.safe_load((OPERATIONS / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((OPERATIONS / "dashboard.json").read_text())["panels"]
+    asked = [rule["expr"] for rule in rules]
+    asked += [target["expr"] for panel in panels for target in panel["targets"]]
+
+    assert len(asked) > 35
+    for expression in asked:
+        found = _NAME.findall(expression)
+        assert set(found) <= samples.keys(), expression
+        known = set().union(*(samples[name] for name in found)) | {"job", "instance", "le"}
+        matched = re.findall(r"(\w+)=~?\"", expression)
+        grouped = [
+            part for by in re.findall(r"by \(([^)]*)\)", expression) for part in by.split(", ")
+        ]
+        assert {*matched, *grouped} <= known | {"model", "direction"}, expression
+    shown = {name for expression in asked for name in _NAME.findall(expression)}
+    families = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in shown}
+    told = {name for name in (await watched.families()) if name.startswith("caseworker_")}
+    told = {name for name in told if not name.endswith("_created")}
+    assert told - families <= set(), "a metric that no panel shows"

@@ -1,0 +1,109 @@
+"""What can be checked of the manifests without a cluster."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from app.api.routes import health
+from app.cli import cli
+from app.settings.loader import SHARED_VARIABLES, load_settings
+from app.settings.schema import Settings
+from app.settings.values import keys_of, variable_of
+
+MANIFESTS = Path(__file__).parents[2] / "docs" / "operations" / "kubernetes.yaml"
+
+
+@pytest.fixture(scope="module")
+def manifests() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(MANIFESTS.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def environment(manifests: list[dict[str, Any]]) -> dict[str, str]:
+    [config] = [each for each in manifests if each["kind"] == "ConfigMap"]
+    data: dict[str, str] = config["data"]
+    return data
+
+
+def pods(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for each in manifests:
+        if each["kind"] in ("Deployment", "Job"):
+            yield each["metadata"]["name"], each["spec"]["template"]
+
+
+def test_every_variable_is_a_setting_with_a_fit_value(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Read as the service reads them, without a warning."""
+    known = {variable_of(path) for path, _ in keys_of(Settings)} | {*SHARED_VARIABLES}
+    loaded = load_settings(environment, tmp_path)
+
+    assert set(environment) <= known
+    assert not loaded.warnings
+    assert loaded.settings.telemetry.metrics == "anywhere"
+
+
+def test_ports_and_probes_are_those_that_the_processes_answer(
+    manifests: list[dict[str, Any]], environment: dict[str, str]
+) -> None:
+    """Also those that are scraped, and those that the service leads to."""
+    paths = {route.path for route in health.router.routes if hasattr(route, "path")}
+    expected = {"api": environment["SERVER_PORT"], "worker": environment["WORKER_HEALTH_PORT"]}
+    found = {}
+    for _, template in pods(manifests):
+        [container] = template["spec"]["containers"]
+        if "ports" not in container:
+            continue
+        [port] = container["ports"]
+        found[container["name"]] = str(port["containerPort"])
+        assert template["metadata"]["annotations"]["prometheus.io/port"] == found[container["name"]]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            asked = container[probe]["httpGet"]
+            assert asked["path"] in paths
+            assert asked["port"] == port["name"]
+        assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert found == expected
+
+
+def test_a_pod_has_the_time_to_end_in_order(
+    manifests: list[dict[str, Any]], environment: dict[str, str]
+) -> None:
+    """What it waits before SIGTERM, what its runs may take, and as much to hand them over."""
+    grace = float(environment["SHUTDOWN_GRACE_SECONDS"])
+    for name, template in pods(manifests):
+        if name.endswith("migrate"):
+            continue
+        [container] = template["spec"]["containers"]
+        stop = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
+        waits = float(stop[1]) if stop else 0.0
+        assert template["spec"]["terminationGracePeriodSeconds"] >= waits + 2 * grace
+
+
+def test_every_command_is_one_of_the_cli(manifests: list[dict[str, Any]]) -> None:
+    """With the options that it has."""
+    for _, template in pods(manifests):
+        [container] = template["spec"]["containers"]
+        shown = CliRunner().invoke(cli, [*container["args"], "--help"])
+        assert shown.exit_code == 0, shown.output
+
+
+def test_whatever_is_selected_exists(manifests: list[dict[str, Any]]) -> None:
+    """By services, budgets of disruption and the deployments themselves; as many as must stay."""
+    labels = [template["metadata"]["labels"] for _, template in pods(manifests)]
+    for each in manifests:
+        selector = each.get("spec", {}).get("selector")
+        if selector is None:
+            continue
+        wanted = selector.get("matchLabels", selector)
+        assert sum(wanted.items() <= given.items() for given in labels) == 1, each["kind"]
+    replicas = [each["spec"]["replicas"] for each in manifests if each["kind"] == "Deployment"]
+    kept = [
+        each["spec"]["minAvailable"] for each in manifests if each["kind"] == "PodDisruptionBudget"
+    ]
+    assert len(kept) == len(replicas) == 2
+    assert max(kept) < min(replicas)

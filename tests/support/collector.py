@@ -1,0 +1,69 @@
+"""A collector of spans: takes OTLP over HTTP and reads it with the protocol's own messages."""
+
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+class Collector:
+    """``with Collector() as collector``: listens on this machine and keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self._came = threading.Condition()
+        keep = self._keep
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                keep(self.rfile.read(int(self.headers["content-length"])))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def wait_for(self, trace_id: str, count: int, *, seconds: float = 60) -> None:
+        """Wait until so many spans of a trace have come.
+
+        Raises:
+            TimeoutError: they do not.
+        """
+        self._wait(
+            lambda: sum(span.trace_id.hex() == trace_id for span in self.spans) >= count, seconds
+        )
+
+    def wait_for_all(self, count: int, *, seconds: float = 60) -> None:
+        """Wait until so many spans have come; raises as :meth:`wait_for` does."""
+        self._wait(lambda: len(self.spans) >= count, seconds)
+
+    def _wait(self, enough: Callable[[], bool], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with self._came:
+            while not enough():
+                if not self._came.wait(until - time.monotonic()):
+                    raise TimeoutError(f"{len(self.spans)} spans came")
+
+    def _keep(self, body: bytes) -> None:
+        said = ExportTraceServiceRequest.FromString(body)
+        with self._came:
+            for resource in said.resource_spans:
+                for scope in resource.scope_spans:
+                    self.spans.extend(scope.spans)
+            self._came.notify_all()
