@@ -29,7 +29,8 @@ export class CallTree {
         children: [],
         sort: sortOf(node),
         status: statusOf(node, root, run),
-        title: parent ? node.name : run.run_id,
+        title: parent ? titleOf(node) : run.run_id,
+        hint: hintOf(node),
         start: node.start_ts_ms,
         end: node.end_ts_ms ?? this.now,
         waited: (node.metadata.waited_ms ?? 0) + (node.metadata.waited_for_model_ms ?? 0),
@@ -112,7 +113,23 @@ function sortOf(node) {
   if (!node.parent_id) return "run";
   if (node.kind !== "system") return node.kind;
   if (node.name === "attempt") return "attempt";
+  if (typeof node.metadata.agent === "string") return "agent";
   return "step_type" in node.metadata ? "step" : "system";
+}
+
+function titleOf({ name, kind, metadata }) {
+  if (kind === "system" && typeof metadata.agent === "string") return metadata.agent;
+  const turn = kind === "llm" && /(?:^|\/)turn\/(\d+)$/.exec(metadata.call_key ?? "");
+  return turn ? `${name} ${turn[1]}` : name;
+}
+
+/** What a tool was called with, or which type a step has, in a few characters. */
+function hintOf({ kind, metadata }) {
+  if (kind === "tool" && metadata.args && typeof metadata.args === "object") {
+    const values = Object.values(metadata.args).map((one) => (typeof one === "string" ? one : JSON.stringify(one)));
+    return values.join(", ").slice(0, 80);
+  }
+  return typeof metadata.step_type === "string" ? metadata.step_type : "";
 }
 
 /** How a call stands in the words of a run's status, as the service tells it of steps. */

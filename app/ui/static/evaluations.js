@@ -1,5 +1,6 @@
 // Reports of `caseworker eval`: one metrics.json, or two side by side. They never leave the browser.
 
+import { root, runPath } from "./api.js";
 import { card, fill, h, nothing, table } from "./dom.js";
 import { amount, count, duration, money } from "./format.js";
 
@@ -123,6 +124,6 @@ function cases(before, now) {
   const columns = [["Case", ""], ["Family", ""], ...(before ? [["Before", ""]] : []), ["Outcome", ""]];
   return card(before ? `Cases with another outcome: ${changed.length} of ${rows.length}` : `Cases: ${rows.length}`,
     changed.length ? table("Cases", columns, changed.slice(0, 500).map(([one, other]) => [
-      h("span", { class: "mono" }, one.id), one.family ?? "", ...(before ? [outcome(other)] : []), outcome(one),
+      one.run_ids?.[0] ? h("a", { class: "row-link", href: `${root}/ui${runPath(one.run_ids[0])}` }, one.id) : h("span", { class: "mono" }, one.id), one.family ?? "", ...(before ? [outcome(other)] : []), outcome(one),
     ])) : h("p", { class: "muted" }, "Every case ended as before."));
 }

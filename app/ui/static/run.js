@@ -22,7 +22,7 @@ class RunPage {
     Object.assign(this, { main, runId, signal, go });
     this.head = h("div", { class: "stack" });
     this.asked = h("div", { class: "stack" });
-    this.budget = h("div", {});
+    this.facts = h("div", { class: "glance" });
     this.panels = { calls: h("div", { class: "work" }), steps: h("div", {}), spent: h("div", { class: "columns" }), result: h("div", {}), files: h("div", {}) };
     this.detail = new CallDetail(runId, {
       signal,
@@ -41,7 +41,7 @@ class RunPage {
     await this.#load();
     if (this.signal.aborted) return;
     this.tabs = this.#tabs();
-    fill(this.main, this.head, this.asked, this.budget, this.tabs, Object.values(this.panels));
+    fill(this.main, this.head, this.asked, this.facts, this.tabs, Object.values(this.panels));
     this.#draw();
     if (!ENDED.has(this.run.status)) this.#follow();
   }
@@ -96,9 +96,9 @@ class RunPage {
   #draw() {
     if (this.signal.aborted) return;
     const { run, trace } = this;
-    fill(this.head, this.#heading(), this.#stopped(), this.#facts());
+    fill(this.head, this.#heading(), this.#stopped(), this.#answer());
     approvals(this.asked, run, this.signal);
-    fill(this.budget, gauges(run));
+    fill(this.facts, this.#facts(), gauges(run));
     this.tree = new CallTree(trace, run, this.tree);
     this.timeline.show(this.tree);
     this.timeline.grid.classList.toggle("short", this.tree.byId.size < 16);
@@ -166,12 +166,13 @@ class RunPage {
       ["Calls", counted(totals.total_llm_calls, "model call"), `${counted(totals.total_tool_calls, "tool call")}, ${counted(totals.total_retries, "retry", "retries")}`],
       ["Attempts", count(run.attempts), run.attempts > 1 ? "begun again by a worker" : "one worker"],
     ];
-    const answer = answerOf(run);
-    return [
-      answer !== null && h("section", { class: "card answer" }, h("h2", {}, "Answer"), h("p", { class: "answer-text" }, answer)),
-      h("section", { class: "card", "aria-label": "Facts" }, h("dl", { class: "facts" },
-        facts.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, note)))))),
-    ];
+    return h("section", { class: "card" }, h("h2", {}, "Run"), h("dl", { class: "facts" },
+      facts.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, note))))));
+  }
+
+  #answer() {
+    const answer = answerOf(this.run);
+    return answer !== null && h("section", { class: "card" }, h("h2", {}, "Answer"), h("p", { class: "answer-text" }, answer));
   }
 
   #stateOfSteps() {

@@ -8,7 +8,7 @@ import { sign, words } from "./status.js";
 const ROW = 28;
 const HEAD = 30;
 const SPARE = 12;
-const SORTS = { run: "RUN", step: "STEP", llm: "LLM", tool: "TOOL", system: "SYS", attempt: "TRY" };
+const SORTS = { run: "RUN", step: "STEP", llm: "LLM", tool: "TOOL", system: "SYS", agent: "AGENT", attempt: "TRY" };
 const LEGEND = [
   ["llm", "model call"], ["tool", "tool call"], ["step", "step"], ["waits", "waited for budget or provider"],
   ["critical", "critical path"], ["replayed", "taken over"],
@@ -141,7 +141,7 @@ export class Timeline {
       sign(call.status, words(call.status)),
       h("span", { class: `sort sort-${call.sort}` }, SORTS[call.sort]),
       h("span", { class: "call-name", title: call.title }, call.title),
-      node.model ? h("span", { class: "call-model" }, node.model) : null,
+      node.model || call.hint ? h("span", { class: "call-model" }, node.model ?? call.hint) : null,
       tags(call));
     name.style.paddingLeft = `${Math.min(call.level - 1, 24) * 14 + 6}px`;
     const row = h("div",
@@ -173,7 +173,10 @@ export class Timeline {
       if (one.start > call.start) bars.push(this.#bar(one.start, one.start, "bar-try"));
       if (one.status === "failed") bars.push(this.#bar(one.start, one.end, "bar bar-missed"));
     }
-    for (const [from, to] of call.critical) bars.push(this.#bar(from, to, "bar-critical"));
+    const least = ((this.view[1] - this.view[0]) / (this.axis.clientWidth || 600)) * 1.5;
+    for (const [from, to] of call.critical) {
+      if (!call.children.length || to - from > least) bars.push(this.#bar(from, to, "bar-critical"));
+    }
     return bars;
   }
 
