@@ -86,5 +86,6 @@ class Reader:
             await self.page.screenshot(path=Path(folder) / f"{file}.png")
 
     def _note(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        refused = any(f"a status of {status} " in message.text for status in (401, 422))
+        if message.type in ("error", "warning") and not refused:
             self.complaints.append(message.text)

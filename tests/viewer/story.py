@@ -74,7 +74,7 @@ def _hostile_metadata() -> Json:
 def _many() -> Json:
     router = {"routes": [{"when": {"path": "default", "op": "ge", "value": 0}, "to": "default"}]}
     step = {"type": "router", "data": router}
-    data = {"over": "${default}", "step": step, "max_items": MANY}
+    data = {"over": "default", "step": step, "max_items": MANY}
     many = {"id": "each", "type": "map", "data": data}
     return graph_run("many", [many], input=list(range(MANY)))
 

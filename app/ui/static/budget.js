@@ -40,8 +40,8 @@ export function models(analysis) {
     one.model, one.tier ?? "–", count(one.count), count(one.tokens_in), count(one.tokens_out),
     one.cost_usd === null ? "unknown" : money(one.cost_usd - one.cost_usd_estimated), money(one.cost_usd_estimated),
   ]);
-  return card("Models", table("Cost by model",
-    [["Model", ""], ["Tier", ""], ["Calls", "number"], ["Tokens in", "number"], ["Tokens out", "number"], ["Charged", "number"], ["Estimated", "number"]],
+  return card("Tokens and cost by model", table("Cost by model",
+    [["Model", "nowrap"], ["Tier", ""], ["Calls", "number"], ["Tokens in", "number"], ["Tokens out", "number"], ["Charged", "number"], ["Estimated", "number"]],
     cells));
 }
 
@@ -52,15 +52,15 @@ export function times(analysis) {
     one.name, one.kind, one.model ?? "", count(one.count), duration(one.own_ms), share(one.own_ms / all),
   ]);
   return card("Where the time went", table("Where the time went",
-    [["Call", "cut"], ["Kind", ""], ["Model", ""], ["Calls", "number"], ["Own time", "number"], ["Share", ""]], cells));
+    [["Call", "cut"], ["Kind", ""], ["Model", "nowrap"], ["Calls", "number"], ["Own time", "number"], ["Share", ""]], cells));
 }
 
 /** Returns the critical path, its longest stretches first. */
-export function critical(analysis, { select }) {
+export function critical(analysis, tree, select) {
   const whole = analysis.critical_path.reduce((sum, one) => sum + one.duration_ms, 0) || 1;
   const longest = [...analysis.critical_path].sort((a, b) => b.duration_ms - a.duration_ms).slice(0, 15);
   const cells = longest.map((one) => [
-    h("button", { type: "button", class: "link", on: { click: () => select(one.node_id) } }, one.name),
+    h("button", { type: "button", class: "link", on: { click: () => select(one.node_id) } }, tree.byId.get(one.node_id)?.title ?? one.name),
     duration(one.after_ms), duration(one.duration_ms), share(one.duration_ms / whole),
   ]);
   return card(`Critical path: ${counted(analysis.critical_path.length, "stretch", "stretches")}`, table("Critical path",

@@ -6,6 +6,7 @@ const CUT_OFF = new Set([
   "The step ignored its cancellation and was abandoned.",
   "worker_lost",
 ]);
+const WAITS = "It waits for an approval.";
 const WORDS = { created: "waiting", running: "running", success: "completed", fail: "failed" };
 
 export class CallTree {
@@ -52,7 +53,7 @@ export class CallTree {
     }
     for (const step of trace.steps) {
       const call = this.byId.get(step.node_id);
-      if (call) Object.assign(call, { status: step.status, used: step });
+      if (call) Object.assign(call, { status: call.status === "waiting" ? "waiting" : step.status, used: step });
     }
   }
 
@@ -135,6 +136,7 @@ function hintOf({ kind, metadata }) {
 /** How a call stands in the words of a run's status, as the service tells it of steps. */
 function statusOf(node, root, run) {
   if (node.status !== "halt") return WORDS[node.status];
+  if (run.status === "waiting" && node.stop_reason === WAITS) return "waiting";
   const withRun = run.status === "cancelled" && node.stop_reason === root.stop_reason;
   return withRun || CUT_OFF.has(node.stop_reason) ? "cancelled" : "halted";
 }

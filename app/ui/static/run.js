@@ -105,7 +105,7 @@ class RunPage {
     fill(this.panels.steps, trace.graph && trace.graph.steps.length > 1
       ? card(null, stepGraph(trace.graph, this.#stateOfSteps(), (id) => this.#choose(id)))
       : nothing("This run has no graph of steps."));
-    fill(this.panels.spent, models(trace.analysis), critical(trace.analysis, { select: (id) => this.#choose(id) }), times(trace.analysis));
+    fill(this.panels.spent, models(trace.analysis), times(trace.analysis), critical(trace.analysis, this.tree, (id) => this.#choose(id)));
     fill(this.panels.result, result(run));
     pictures(this.panels.files, this.files, this.signal);
     const numbers = { calls: this.tree.byId.size, steps: trace.graph?.steps.length, files: this.files.length };
@@ -164,10 +164,10 @@ class RunPage {
       ["Cost estimated", money(estimatedCost), estimatedCost ? "sent, answer lost" : "none"],
       ["Tokens", count(usage.tokens ?? totals.total_tokens_in + totals.total_tokens_out), `${count(totals.total_tokens_in)} in, ${count(totals.total_tokens_out)} out${estimatedTokens ? `, ${count(estimatedTokens)} estimated` : ""}`],
       ["Calls", counted(totals.total_llm_calls, "model call"), `${counted(totals.total_tool_calls, "tool call")}, ${counted(totals.total_retries, "retry", "retries")}`],
-      ["Attempts", count(run.attempts), run.attempts > 1 ? "begun again by a worker" : "one worker"],
+      ["Attempts", count(run.attempts), run.attempts > 1 ? "begun again by a worker" : null],
     ];
     return h("section", { class: "card" }, h("h2", {}, "Run"), h("dl", { class: "facts" },
-      facts.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, note))))));
+      facts.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note))))));
   }
 
   #answer() {
@@ -180,7 +180,7 @@ class RunPage {
     for (const [id, step] of Object.entries(this.run.result?.steps ?? {})) states.set(id, { status: step.status });
     for (const step of this.trace.steps) {
       if (step.path === step.step_id) {
-        states.set(step.step_id, { status: step.status, nodeId: step.node_id, ms: step.duration_ms, retries: step.retries });
+        states.set(step.step_id, { status: this.tree.byId.get(step.node_id).status, nodeId: step.node_id, ms: step.duration_ms, retries: step.retries });
       }
     }
     return states;

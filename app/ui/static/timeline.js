@@ -195,8 +195,7 @@ export class Timeline {
     const [start, end] = this.view;
     const span = end - start;
     const rough = span / Math.max(2, Math.min(8, (this.axis.clientWidth || 600) / 90));
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = Math.max([1, 2, 5, 10].find((one) => one * power >= rough) * power, span / 50);
+    const step = Math.max(roundStep(rough), span / 50);
     const ticks = [];
     const first = Math.ceil((start - this.tree.start) / step) * step;
     for (let at = first; at <= end - this.tree.start; at += step) {
@@ -267,6 +266,14 @@ export class Timeline {
     const share = Math.min(Math.max((event.clientX - place.left) / place.width, 0), 1);
     this.scale(event.deltaY > 0 ? 1.25 : 0.8, this.view[0] + (this.view[1] - this.view[0]) * share);
   }
+}
+
+/** The next larger step that reads well on a scale of milliseconds. */
+function roundStep(ms) {
+  const large = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 21_600, 86_400].map((seconds) => seconds * 1000);
+  if (ms > 30_000) return large.find((one) => one >= ms) ?? ms;
+  const power = 10 ** Math.floor(Math.log10(ms));
+  return [1, 2, 5, 10].find((one) => one * power >= ms) * power;
 }
 
 function middle(call) {
