@@ -49,8 +49,12 @@ async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
         http,
         graph_run(
             "broken",
-            [ask("rates", "Fetch the rates"), calculate("convert", "1 / 0", policy=again)]
-            + [ask("report", "Write"), calculate("total", "6 * 7")],
+            [
+                ask("rates", "Fetch the rates"),
+                calculate("convert", "1 / 0", policy=again),
+                ask("report", "Write"),
+                calculate("total", "6 * 7"),
+            ],
             flow("rates", "convert"),
             flow("convert", "report"),
         ),
@@ -61,7 +65,9 @@ async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
     await _run(http, _many())
     graph = {"steps": [calculate("one", "1 + 1"), calculate("two", "2 + 2")], "edges": []}
     await _made(http.post("/graphs", json={"name": "sums", "graph": graph}))
-    await _made(http.post("/agents", json={"agent": {"name": "tutor", "prompt": {"system": "Be."}}}))
+    await _made(
+        http.post("/agents", json={"agent": {"name": "tutor", "prompt": {"system": "Be."}}})
+    )
     schedule = {"cron": "0 6 * * *", "run": {"input": "What is 6 * 7?"}}
     await _made(http.put("/schedules/daily", json=schedule))
     await _talk(http)

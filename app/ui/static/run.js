@@ -112,6 +112,7 @@ class RunPage {
     for (const button of this.tabs.children) {
       const number = numbers[button.dataset.tab];
       fill(button.lastChild, number === undefined ? "" : count(number));
+      if (button.dataset.tab === "steps") button.hidden = !(number > 1);
     }
     if (this.detail.id && this.tree.byId.has(this.detail.id)) this.detail.show(this.tree.byId.get(this.detail.id));
   }
@@ -209,8 +210,9 @@ class RunPage {
     list.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
-      const at = names.indexOf(document.activeElement.dataset.tab);
-      pick(names[(at + step + names.length) % names.length], true);
+      const seen = names.filter((name) => !list.children[names.indexOf(name)].hidden);
+      const at = seen.indexOf(document.activeElement.dataset.tab);
+      pick(seen[(at + step + seen.length) % seen.length], true);
       event.preventDefault();
     });
     pick("calls");
@@ -233,7 +235,7 @@ class RunPage {
 
 function answerOf({ result: came }) {
   const answer = came?.answer ?? came?.output ?? null;
-  if (answer === null) return null;
+  if (answer === null || answer === "") return null;
   return typeof answer === "string" ? answer : JSON.stringify(answer);
 }
 

@@ -6,28 +6,42 @@ import { words } from "./status.js";
 
 const WIDTH = 176;
 const GAP_X = 64;
+const GAP_Y = 16;
+const MANY = 24;
+const BLOCK = 10;
 const EDGE = 16;
 const SWEEPS = 4;
 
 /** Draws a graph; `states` says how steps stand, by id, and `chosen` is called with a CallNode's id. */
 export function stepGraph(graph, states, chosen) {
   const layers = ordered(graph);
-  const most = Math.max(...layers.map((layer) => layer.length));
-  const height = most > 24 ? 30 : 46;
-  const gap = most > 24 ? 6 : 18;
+  const height = 46;
   const types = new Map(graph.steps.map((step) => [step.id, step.type]));
+  const rows = (layer) => Math.min(layer.length, layer.length > MANY ? BLOCK : layer.length);
+  const most = Math.max(...layers.map(rows));
+  const tall = most * (height + GAP_Y) - GAP_Y;
   const places = new Map();
-  const tall = most * (height + gap) - gap;
-  layers.forEach((layer, column) => {
-    const top = EDGE + (tall - (layer.length * (height + gap) - gap)) / 2;
-    layer.forEach((id, at) => places.set(id, { x: EDGE + column * (WIDTH + GAP_X), y: top + at * (height + gap) }));
-  });
-  const width = layers.length * (WIDTH + GAP_X) - GAP_X + 2 * EDGE;
+  let left = EDGE;
+  for (const layer of layers) {
+    const high = rows(layer);
+    const columns = Math.ceil(layer.length / high);
+    const top = EDGE + (tall - (high * (height + GAP_Y) - GAP_Y)) / 2;
+    const right = left + columns * (WIDTH + GAP_Y) - GAP_Y;
+    // The edges of a layer that is a block of columns meet at its sides.
+    const middle = columns > 1 ? EDGE + tall / 2 : null;
+    layer.forEach((id, at) => {
+      const x = left + Math.floor(at / high) * (WIDTH + GAP_Y);
+      const y = top + (at % high) * (height + GAP_Y);
+      places.set(id, { x, y, from: [right, middle ?? y + height / 2], to: [left, middle ?? y + height / 2] });
+    });
+    left = right + GAP_X;
+  }
+  const width = left - GAP_X + EDGE;
   const edges = graph.edges.filter((edge) => places.has(edge.source) && places.has(edge.target));
   const picture = s("svg", { class: "step-graph", width, height: tall + 2 * EDGE, viewBox: `0 0 ${width} ${tall + 2 * EDGE}`, role: "group", "aria-label": "Steps of the graph" },
     s("defs", {}, s("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
       s("path", { class: "arrow", d: "M0 0L8 4L0 8z" }))),
-    edges.map((edge) => line(edge, places, states, height)),
+    lines(edges, places, states),
     layers.flat().map((id) => box(id, types.get(id), places.get(id), height, states.get(id), chosen)));
   return h("div", { class: "graph-scroll", tabindex: "0", role: "region", "aria-label": "Step graph" }, picture);
 }
@@ -58,24 +72,28 @@ function ordered(graph) {
   return layers;
 }
 
-function line(edge, places, states, height) {
-  const from = places.get(edge.source);
-  const to = places.get(edge.target);
-  const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + height / 2, to.x - 2, to.y + height / 2];
-  const bend = Math.max(28, Math.abs(x2 - x1) / 2);
-  const channel = edge.channel ?? edge.data?.channel;
-  const dead = states.get(edge.target)?.status === "skipped" || states.get(edge.source)?.status === "skipped";
-  return s("path", {
-    class: `edge edge-${channel}${dead ? " edge-dead" : ""}`, "marker-end": "url(#arrow)",
-    d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`,
-  }, s("title", {}, `${edge.source} → ${edge.target}, ${channel}`));
+/** Draws edges; those that would lie on one another are one line. */
+function lines(edges, places, states) {
+  const drawn = new Map();
+  for (const edge of edges) {
+    const [x1, y1] = places.get(edge.source).from;
+    const [x, y2] = places.get(edge.target).to;
+    const x2 = x - 2;
+    const bend = Math.max(28, Math.abs(x2 - x1) / 2);
+    const channel = edge.channel ?? edge.data?.channel;
+    const skipped = (id) => states.get(id)?.status === "skipped";
+    const dead = skipped(edge.source) || skipped(edge.target);
+    const way = `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
+    const attributes = { class: `edge edge-${channel}${dead ? " edge-dead" : ""}`, "marker-end": "url(#arrow)", d: way };
+    if (!drawn.has(way)) drawn.set(way, s("path", attributes, s("title", {}, `${edge.source} → ${edge.target}, ${channel}`)));
+  }
+  return [...drawn.values()];
 }
 
 function box(id, type, { x, y }, height, state, chosen) {
   const status = state?.status ?? (state === undefined ? null : "not_started");
   const note = [status && words(status), state?.ms !== undefined && duration(state.ms), state?.retries ? `${state.retries}× retried` : null].filter(Boolean).join(" · ");
   const open = state?.nodeId ? () => chosen(state.nodeId) : null;
-  const small = height < 40;
   return s("g",
     {
       class: `step-box is-${status ?? "plain"}`, transform: `translate(${x} ${y})`,
@@ -84,8 +102,8 @@ function box(id, type, { x, y }, height, state, chosen) {
     },
     s("rect", { class: "frame", width: WIDTH, height, rx: 7 }),
     s("rect", { class: "edge-mark", width: 5, height: height - 12, x: 6, y: 6, rx: 2.5 }),
-    s("text", { x: 19, y: small ? 19 : 19 }, cut(id, 20)),
-    small ? null : s("text", { class: "minor", x: 19, y: 36 }, cut(note || type, 25)),
+    s("text", { x: 19, y: 19 }, cut(id, 20)),
+    s("text", { class: "minor", x: 19, y: 36 }, cut(note || type, 25)),
     s("title", {}, `${id} (${type}) ${note}`));
 }
 
