@@ -53,7 +53,7 @@ class TimeShareView(View):
     @classmethod
     def of(cls, share: TimeShare) -> Self:
         """Return the view of a share."""
-        return cls(**asdict(share))
+        return cls.model_validate(share)  # ten thousand steps are as many shares
 
 
 class ModelCostView(View):
