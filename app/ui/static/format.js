@@ -28,7 +28,7 @@ export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 9_995 ? 2 : 1)} s`;
   const seconds = Math.round(ms / 1000);
-  if (seconds < 3600 && seconds % 60 === 0) return `${seconds / 60} min`;
+  if (seconds < 3600 && seconds % 60 === 0) return `${seconds / 60} m`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} m ${pad(seconds % 60)} s`;
   if (seconds % 3600 === 0 && seconds < 86_400) return `${seconds / 3600} h`;
   if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${pad(Math.floor((seconds % 3600) / 60))} m`;
