@@ -1,12 +1,12 @@
 """Joins the HTTP layer: routes, errors, limits, documentation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from app.access.keys import Keys
 from app.api import problems
@@ -56,13 +56,15 @@ def build_api(
     limits: ApiLimits,
     *,
     version: str,
+    pages: Sequence[BaseRoute] = (),
     lifespan: Lifespan | None = None,
     telemetry: TelemetryConfig | None = None,
 ) -> FastAPI:
     """Return the application; ``lifespan`` starts and stops what it is built from.
 
-    ``telemetry`` may name providers of spans and metrics. The framework's own log records stay
-    off whatever it says: they would hold what callers sent.
+    ``pages`` are routes that are asked before those of the API. ``telemetry`` may name providers
+    of spans and metrics. The framework's own log records stay off whatever it says: they would
+    hold what callers sent.
     """
     parts = (
         runs,
@@ -87,6 +89,7 @@ def build_api(
         description=_DESCRIPTION,
         # routes of the application itself: those of an included router are looked for twice
         routes=[
+            *pages,
             *(route for part in parts for route in part.router.routes),
             Route("/mcp", McpEndpoint(version, (case_tools, agent_tools)), include_in_schema=False),
         ],

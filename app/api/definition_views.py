@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from fastapi import Response
 
 from app.api.field_types import DocumentedAs, View
+from app.api.graph_shape import GraphShape
 from app.api.violations import words_of
 from app.kernel.validation import Problem, Severity
 from app.nodes.agent.definition import AgentDefinition
@@ -89,11 +90,13 @@ class GraphDefinitionView(DefinitionSummary):
 
     graph: Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
     """As its author wrote it."""
+    shape: GraphShape
 
     @classmethod
     def of_definition(cls, definition: Definition, root: str) -> Self:
         """Return the view of a definition."""
-        return cls(**_members(definition.head, root), graph=definition.content)
+        graph = definition.content
+        return cls(**_members(definition.head, root), graph=graph, shape=GraphShape.of(graph))
 
 
 class AgentDefinitionView(DefinitionSummary):

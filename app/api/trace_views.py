@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Self, cast
 
 from app.api.field_types import DocumentedAs, View
+from app.api.graph_shape import GraphShape
 from app.api.run_views import Links
 from app.api.snapshot_views import TraceSnapshot
 from app.engine.step_path import StepPath
@@ -52,7 +53,7 @@ class TimeShareView(View):
     @classmethod
     def of(cls, share: TimeShare) -> Self:
         """Return the view of a share."""
-        return cls(**asdict(share))
+        return cls.model_validate(share)  # ten thousand steps are as many shares
 
 
 class ModelCostView(View):
@@ -217,6 +218,8 @@ class TraceView(View):
     """In the order in which they began."""
     analysis: AnalysisView
     """Where its time and its money went, and what stopped it."""
+    graph: GraphShape | None
+    """The graph that it executes; null of a case."""
     events_url: str
     """Where the events of the run can be followed."""
     payloads: dict[str, PayloadView] | None = None
@@ -228,11 +231,13 @@ class TraceView(View):
         """Return the view of a trace; its links begin with the path the service is served under."""
         run_id, snapshot = trace.run.key.run_id, cast("Snapshot", trace.snapshot)
         cancelled = trace.run.status is RunStatus.CANCELLED
+        graph = trace.run.request.graph
         return cls(
             run_id=run_id,
             snapshot=trace.snapshot,
             steps=_steps_of(snapshot, cancelled=cancelled),
             analysis=AnalysisView.of(snapshot),
+            graph=None if graph is None else GraphShape.of(graph),
             events_url=Links.of(run_id, root).events,
             payloads=None
             if payloads is None

@@ -30,6 +30,7 @@ from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
 from app.harness.runner import RETRY
 from app.runs.definitions import Definitions
 from app.settings.schema import Settings
+from app.ui.pages import viewer_routes
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ def build_app(process: Process) -> FastAPI:
         services,
         api_limits(process.settings),
         version=version("caseworker"),
+        pages=viewer_routes(),
         lifespan=lambda _: process.opened(),
         telemetry=process.telemetry.of_requests,
     )

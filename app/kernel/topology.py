@@ -11,6 +11,7 @@ still count when cycles are looked for: who drew a circle did not mean half of i
 """
 
 from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 from app.kernel.components import components, cycle_in, successors_of
 from app.kernel.facts import StartStep
@@ -85,6 +86,36 @@ class Topology:
                 raise GraphError(f"Flow leads in a circle: {path_of(cycle)}.")
             ordered += component
         return tuple(ordered)
+
+    def layers(self) -> tuple[tuple[str, ...], ...]:
+        """Return the active and the linked steps in layers, each in the order of the graph's steps.
+
+        A step stands one layer behind the last of those that lead to it. What links alone
+        materialise begins at the first layer.
+
+        Raises:
+            GraphError: flow, or links between steps that are not active, lead in a circle.
+        """
+        sources: dict[str, set[str]] = {
+            step_id: {edge.source for edge in self.incoming.get(step_id, ())}
+            | {e.source for e in self.links_into.get(step_id, ()) if e.source in self.linked}
+            for step_id in self.active
+        }
+        for step_id in self.linked:
+            links = self.links_into.get(step_id, ())
+            sources[step_id] = {edge.source for edge in links if edge.source in self.linked}
+        place = {step_id: number for number, step_id in enumerate(self.steps)}
+        sorter = TopologicalSorter(sources)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            raise GraphError(f"Edges lead in a circle: {path_of(error.args[1])}.") from None
+        found = []
+        while sorter.is_active():
+            layer = sorter.get_ready()
+            sorter.done(*layer)
+            found.append(tuple(sorted(layer, key=place.__getitem__)))
+        return tuple(found)
 
 
 def _by_id(graph: Graph) -> dict[str, Step]:

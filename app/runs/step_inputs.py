@@ -44,7 +44,7 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
     ways: list[tuple[StepPath | None, str, PreparedGraph]] = []
     within: StepPath | None = None
     for at in path.lineage():
-        prepared = PreparedGraph(_graph_of(graph), {})
+        prepared = PreparedGraph(shape_of(graph), {})
         step = prepared.topology.steps.get(at.attempts()[0].step_id)
         if step is None or step.id not in prepared.topology.active:
             return None
@@ -59,7 +59,7 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
     return StepSources(step_id, routing, keys)
 
 
-def _graph_of(graph: Mapping[str, Any]) -> Graph:
+def shape_of(graph: Mapping[str, Any]) -> Graph:
     """Return the shape of a stored graph, which was found valid when its run was accepted."""
     entry = graph.get("entry")
     return Graph(

@@ -37,8 +37,9 @@ async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) 
     assert there == posted.json()["links"]["self"] == "/graphs/invoice-check/versions/1"
     for path in (there, "/graphs/invoice-check"):
         read = (await client.get(path)).json()
-        assert set(read) == SUMMARY | {"graph"}
+        assert set(read) == SUMMARY | {"graph", "shape"}
         assert (read["graph"], read["version"]) == (graph, 1)
+        assert read["shape"]["layers"] == [["a"]]
         assert read["description"] == "Checks invoices"
 
 

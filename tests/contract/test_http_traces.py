@@ -80,7 +80,7 @@ async def test_a_trace_shows_every_call_below_its_step(
 
     trace = await work.written(client)
 
-    assert set(trace) == {"run_id", "snapshot", "steps", "analysis", "events_url"}
+    assert set(trace) == {"run_id", "snapshot", "steps", "analysis", "graph", "events_url"}
     assert trace["snapshot"]["chain_id"] == trace["run_id"] == "a"
     assert trace["events_url"] == "/runs/a/events"
     assert [node["name"] for node in trace["snapshot"]["nodes"].values()] == [

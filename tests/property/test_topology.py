@@ -66,3 +66,26 @@ def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Grap
             topology.order()
     else:
         assert set(topology.order()) == set(topology.active)
+
+
+@settings(max_examples=150, deadline=None)
+@given(graph=graphs(circles=False))
+def test_a_step_stands_one_layer_behind_the_last_that_leads_to_it(graph: Graph) -> None:
+    """Active and linked steps stand in the layers once, in the order of the graph's steps."""
+    topology = Topology(graph)
+    layers = topology.layers()
+    depth = {step_id: at for at, layer in enumerate(layers) for step_id in layer}
+    listed = [step.id for step in graph.steps]
+
+    assert sorted(step_id for layer in layers for step_id in layer) == sorted(
+        {*topology.active, *topology.linked}
+    )
+    assert all(list(layer) == sorted(layer, key=listed.index) for layer in layers)
+    for step_id in topology.active:
+        sources = [edge.source for edge in topology.incoming.get(step_id, ())]
+        sources += [
+            edge.source
+            for edge in topology.links_into.get(step_id, ())
+            if edge.source in topology.linked
+        ]
+        assert depth[step_id] == max((depth[source] + 1 for source in sources), default=0)

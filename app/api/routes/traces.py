@@ -64,7 +64,7 @@ async def get_trace(
     if query.format == "explain":
         return PlainTextResponse(await run_in_threadpool(_as_text, trace, payloads or {}))
     content = await run_in_threadpool(_as_json, trace, request.root, payloads)
-    return Response(content, media_type="application/json")
+    return Response(content, media_type="application/json", headers={"Vary": "Accept"})
 
 
 @router.get(

@@ -1,0 +1,48 @@
+// What a tenant may have at once and spend, and what it has used of that.
+
+import { ApiError, get, root } from "./api.js";
+import { card, fill, h, nothing } from "./dom.js";
+import { count, instant, money } from "./format.js";
+
+const NAME = "caseworker.tenant";
+
+export async function show({ main, query, signal, go }) {
+  const tenant = query.get("tenant") || sessionStorage.getItem(NAME) || "default";
+  const field = h("input", { id: "tenant", value: tenant, required: true, pattern: "[A-Za-z0-9._-]{1,64}" });
+  const form = h("form", { class: "filters", on: { submit: (event) => {
+    event.preventDefault();
+    sessionStorage.setItem(NAME, field.value);
+    go(`${root}/ui/quotas?tenant=${encodeURIComponent(field.value)}`);
+  } } }, h("label", { for: "tenant" }, "Tenant", field), h("button", {}, "Show"));
+  const place = h("div", { class: "stack" });
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Quotas")), form, place);
+  try {
+    fill(place, content(await get(`/quotas/${encodeURIComponent(tenant)}`, {}, signal)));
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status === 401) throw error;
+    fill(place, nothing("This quota is not shown.", error.message, " Name the tenant of your key."));
+  }
+}
+
+function content(quota) {
+  const { use } = quota;
+  const gauges = [
+    gauge("Running now", use.running, quota.max_running, count),
+    gauge("Waiting in the queue", use.queued, quota.max_queued, count),
+    gauge("Spent today (UTC)", use.cost_usd_today, quota.max_cost_usd_per_day, money, use.reserved_usd_today),
+    gauge("Spent this month", use.cost_usd_this_month, quota.max_cost_usd_per_month, money, use.reserved_usd_this_month),
+  ];
+  return card(quota.tenant,
+    h("div", { class: "gauges" }, gauges),
+    h("p", { class: "muted" }, `Runs accepted in a minute: ${quota.max_runs_per_minute === null ? "unlimited" : `at most ${count(quota.max_runs_per_minute)}`}. `,
+      quota.is_default ? "This is the quota of the configuration." : `Set for this tenant${quota.updated_at ? `, ${instant(quota.updated_at)}` : ""}.`));
+}
+
+function gauge(title, used, limit, shown, reserved = 0) {
+  const share = limit ? (used + reserved) / limit : 0;
+  const text = limit === null ? `${shown(used)}, unlimited` : `${shown(used)} of ${shown(limit)}`;
+  return h("div", { class: `gauge gauge-${share >= 1 ? "hit" : share >= 0.7 ? "near" : "fine"}` },
+    h("div", { class: "gauge-head" }, h("span", {}, title, share >= 1 && h("span", { class: "tag tag-bad" }, "used up")), h("strong", {}, text)),
+    limit === null ? null : h("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${title}: ${text}` }),
+    reserved ? h("small", { class: "muted" }, `${shown(reserved)} more reserved by runs at work`) : null);
+}

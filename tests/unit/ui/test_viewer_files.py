@@ -1,0 +1,117 @@
+"""The files of the viewer, as they are sent."""
+
+import re
+from importlib import resources
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from app.ui.pages import prefers_html, viewer_routes
+
+MAX_BYTES = 150_000
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
+
+
+def files() -> dict[str, bytes]:
+    folder = resources.files("app.ui") / "static"
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def client(root_path: str = "") -> httpx.AsyncClient:
+    """Return a client of the viewer, with something in the place of the API behind it."""
+
+    async def trace(_: object) -> PlainTextResponse:
+        return PlainTextResponse("the trace")
+
+    app = Starlette(routes=[*viewer_routes(), Route("/runs/{run_id}/trace", trace)])
+    transport = httpx.ASGITransport(app, root_path=root_path)
+    return httpx.AsyncClient(base_url="http://service", transport=transport)
+
+
+def test_the_viewer_is_small_and_its_own() -> None:
+    """Under 150 KB of scripts and styles, which name no other host and hold no inline script."""
+    found = files()
+
+    assert sum(map(len, found.values())) < MAX_BYTES
+    for name, content in found.items():
+        text = content.decode()
+        addresses = set(re.findall(r"https?://[^\"'\s]+", text))
+        assert addresses <= {"http://www.w3.org/2000/svg"}, name
+        assert "innerHTML" not in text, name
+    shell = found["index.html"].decode()
+    assert not re.search(r"<script[^>]*>[^<]|<style|\sstyle=|\son[a-z]+=", shell)
+
+
+def test_every_module_that_is_imported_exists() -> None:
+    """Those that a page loads later as well."""
+    found = files()
+
+    for name, content in found.items():
+        for imported in re.findall(r"(?:from|import\()\s*\"\./([^\"]+)\"", content.decode()):
+            assert imported in found, f"{name} imports {imported}"
+    for named in re.findall(r"static/([a-z_]+\.[a-z]+)", found["index.html"].decode()):
+        assert named in found, named
+
+
+@pytest.mark.parametrize(
+    ("accept", "html"),
+    [
+        (BROWSER, True),
+        ("text/html", True),
+        ("text/*", True),
+        ("*/*", False),
+        ("", False),
+        ("application/json", False),
+        ("application/json, text/html", False),
+        ("application/json;q=0.5, text/html;q=0.9", True),
+        ("text/html;q=0.1, */*;q=0.5", False),
+        ("text/html;q=nonsense, */*", False),
+    ],
+)
+def test_html_is_for_those_who_would_rather_read_it(accept: str, html: bool) -> None:
+    """A range that names both alike is a program's."""
+    assert prefers_html(accept) is html
+
+
+async def test_the_page_of_a_run_stands_at_the_address_of_its_trace() -> None:
+    """A program gets the trace there, and so does whoever names a format."""
+    async with client() as http:
+        page = await http.get("/runs/a/trace", headers={"Accept": BROWSER})
+        trace = await http.get("/runs/a/trace", headers={"Accept": "*/*"})
+        text = await http.get("/runs/a/trace?format=explain", headers={"Accept": BROWSER})
+
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["vary"] == "Accept"
+    assert (trace.text, text.text) == ("the trace", "the trace")
+
+
+async def test_a_page_is_strict_about_what_it_loads() -> None:
+    """No inline script or style, nothing from elsewhere, in no frame, and no address told."""
+    async with client() as http:
+        page = await http.get("/ui/runs/a")
+
+    policy = dict(
+        part.split(" ", 1) for part in page.headers["content-security-policy"].split("; ")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert page.headers["referrer-policy"] == "no-referrer"
+
+
+async def test_a_file_is_sent_once_and_found_below_any_path() -> None:
+    """Its tag is asked for the next time; a file that is not there is an error."""
+    async with client(root_path="/case&worker") as http:
+        page = await http.get("/case&worker/ui")
+        script = await http.get("/case&worker/ui/static/app.js")
+        headers = {"If-None-Match": f'W/"other", {script.headers["etag"]}'}
+        again = await http.get("/case&worker/ui/static/app.js", headers=headers)
+        missing = await http.get("/case&worker/ui/static/..%2Fpages.py")
+
+    assert 'src="/case&amp;worker/ui/static/app.js"' in page.text
+    assert script.headers["content-type"].startswith("text/javascript")
+    assert (again.status_code, again.content) == (304, b"")
+    assert missing.status_code == 404

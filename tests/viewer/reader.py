@@ -1,0 +1,91 @@
+"""Somebody who looks at the viewer in a browser."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page
+
+from tests.support.npm_packages import installed_packages
+
+KEY = "k" * 64
+Theme = Literal["light", "dark"]
+
+_NPM = Path(__file__).parents[1] / "support" / "npm_axe"
+_WAIT_MS = 90_000
+_SERIOUS = """async () => {
+    const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+    return violations
+        .filter(({ impact }) => impact === "serious" || impact === "critical")
+        .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((one) => one.html).join(" | ")}`);
+}"""
+
+
+class Reader:
+    """A page of a browser, and what it has complained of."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.complaints: list[str] = []
+        page.set_default_timeout(_WAIT_MS)
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, browser: Browser, url: str, theme: Theme = "light", width: int = 1280
+    ) -> AsyncIterator[Self]:
+        """Return somebody who has shown no key yet."""
+        size: Any = {"width": width, "height": 900}
+        context = await browser.new_context(color_scheme=theme, viewport=size)
+        yield cls(await context.new_page(), url.rstrip("/"))
+        await context.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def signed_in(
+        cls, browser: Browser, url: str, theme: Theme = "light", width: int = 1280
+    ) -> AsyncIterator[Self]:
+        """Return somebody whose tab knows the key."""
+        async with cls.opened(browser, url, theme, width) as reader:
+            script = f"sessionStorage.setItem('caseworker.key', '{KEY}')"
+            await reader.page.add_init_script(script)
+            yield reader
+
+    async def open(self, path: str) -> None:
+        """Open a page of the viewer, and wait until it shows something."""
+        await self.page.goto(self.url + path)
+        await self.see("main h1")
+        await self.picture(path)
+
+    async def see(self, selector: str) -> Locator:
+        """Return the first element of a kind once it is in sight."""
+        found = self.page.locator(selector).first
+        await found.wait_for(state="visible")
+        return found
+
+    async def text(self, selector: str = "main") -> str:
+        """Return what an element says."""
+        return await (await self.see(selector)).inner_text()
+
+    async def barriers(self) -> list[str]:
+        """Return what keeps people from using the page, as axe-core finds it."""
+        axe = installed_packages(_NPM) / "axe-core" / "axe.min.js"
+        await self.page.evaluate(axe.read_text(encoding="utf-8"))
+        found: list[str] = await self.page.evaluate(_SERIOUS)
+        return found
+
+    async def picture(self, name: str) -> None:
+        """Keep a picture of the page if ``PICTURES`` names a folder."""
+        if folder := os.environ.get("PICTURES"):
+            file = name.strip("/").replace("/", "-").replace("?", "-") or "page"
+            await self.page.screenshot(path=Path(folder) / f"{file}.png")
+
+    def _note(self, message: ConsoleMessage) -> None:
+        refused = any(f"a status of {status} " in message.text for status in (401, 422))
+        if message.type in ("error", "warning") and not refused:
+            self.complaints.append(message.text)

@@ -1,0 +1,113 @@
+"""The runs that the tests of the viewer look at."""
+
+import json
+from typing import Any
+
+import httpx
+
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.threads import flow
+
+HOSTILE = "<img src=x onerror=\"document.documentElement.dataset.owned='yes'\">"
+MANY = 9_900
+"""Items of the run with the many calls; each is a step."""
+
+Json = dict[str, Any]
+
+
+def ask(step_id: str, prompt: str) -> Json:
+    """Return a step that asks a model."""
+    return {"id": step_id, "type": "llm", "data": {"prompt": prompt}}
+
+
+def calculate(step_id: str, expression: str, **more: Any) -> Json:
+    """Return a step that calculates."""
+    data = {"tool": "calculator", "args": {"expression": expression}}
+    return {"id": step_id, "type": "tool", "data": data, **more}
+
+
+def graph_run(run_id: str, steps: list[Json], *edges: Json, **more: Any) -> Json:
+    """Return a run of a graph."""
+    graph = {"steps": steps, "edges": list(edges), "max_parallel": 4}
+    return {"run_id": run_id, "kind": "graph", "graph": graph, **more}
+
+
+def asking(run_id: str) -> Json:
+    """Return a run that waits for an approval."""
+    changes = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    step = {"id": "pay", "type": "approval", "data": {"message": "Pay?", "changes": changes}}
+    return graph_run(run_id, [step], input={"amount": 4800})
+
+
+async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
+    """Let the service work on runs of every kind."""
+    await _script(provider)
+    again = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}
+    await _run(http, {"run_id": "case", "input": "What is 6 * 7?", "metadata": {"team": "sales"}})
+    await _run(
+        http,
+        graph_run(
+            "broken",
+            [
+                ask("rates", "Fetch the rates"),
+                calculate("convert", "1 / 0", policy=again),
+                ask("report", "Write"),
+                calculate("total", "6 * 7"),
+            ],
+            flow("rates", "convert"),
+            flow("convert", "report"),
+        ),
+    )
+    await _run(http, graph_run("hostile", [ask("say", f"hostile {HOSTILE}")]) | _hostile_metadata())
+    await _run(http, asking("asking"), wait=0)
+    await _run(http, graph_run("hanging", [ask("slow", "hang on")]), wait=0)
+    await _run(http, _many())
+    graph = {"steps": [calculate("one", "1 + 1"), calculate("two", "2 + 2")], "edges": []}
+    await _made(http.post("/graphs", json={"name": "sums", "graph": graph}))
+    await _made(
+        http.post("/agents", json={"agent": {"name": "tutor", "prompt": {"system": "Be."}}})
+    )
+    schedule = {"cron": "0 6 * * *", "run": {"input": "What is 6 * 7?"}}
+    await _made(http.put("/schedules/daily", json=schedule))
+    await _talk(http)
+
+
+def _hostile_metadata() -> Json:
+    return {"metadata": {HOSTILE: HOSTILE}}
+
+
+def _many() -> Json:
+    router = {"routes": [{"when": {"path": "default", "op": "ge", "value": 0}, "to": "default"}]}
+    step = {"type": "router", "data": router}
+    data = {"over": "default", "step": step, "max_items": MANY}
+    many = {"id": "each", "type": "map", "data": data}
+    return graph_run("many", [many], input=list(range(MANY)))
+
+
+async def _script(provider: FakeProvider) -> None:
+    await provider.script("Fetch the rates", [Step(status=503), Step(text="EUR 1.08")])
+    await provider.script("hostile", [Step(text=HOSTILE)], repeat_last=True)
+    await provider.script("hang on", [Step(hang=True)], repeat_last=True)
+    plan = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
+    await provider.script("What is 6 * 7?", [Step(text=json.dumps(plan))], repeat_last=True)
+
+
+async def _run(http: httpx.AsyncClient, body: Json, wait: int = 60) -> None:
+    await _made(http.post("/runs", json=body, headers={"Prefer": f"wait={wait}"} if wait else {}))
+
+
+async def _talk(http: httpx.AsyncClient) -> None:
+    thread = {"thread_id": "talk", "title": "A talk", "agent": {"name": "tutor", "prompt": {}}}
+    await _made(http.post("/threads", json=thread))
+    path, wait = "/threads/talk/messages", {"Prefer": "wait=60"}
+    said = await _made(http.post(path, json={"content": "First wording"}, headers=wait))
+    edit = f"{path}/{said['user']['message_id']}/edit"
+    await _made(http.post(edit, json={"content": "Second wording"}, headers=wait))
+
+
+async def _made(sending: Any) -> Json:
+    response = await sending
+    assert response.status_code in (200, 201, 202), response.text
+    answer: Json = response.json()
+    return answer

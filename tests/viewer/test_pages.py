@@ -1,0 +1,98 @@
+"""Every page of the viewer in a browser: nothing is refused, and everybody can use it."""
+
+import httpx
+import pytest
+from playwright.async_api import Browser
+
+from tests.viewer.reader import KEY, Reader, Theme
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+
+PAGES = {
+    "/ui": "broken",
+    "/ui/runs/case": "42",
+    "/runs/broken/trace": "division by zero",
+    "/ui/runs/hanging": "Cancel",
+    "/ui/runs/asking": "Approve pay?",
+    "/ui/threads": "A talk",
+    "/ui/threads/talk": "Second wording",
+    "/ui/agents": "tutor",
+    "/ui/agents/tutor": "Prompt",
+    "/ui/graphs": "sums",
+    "/ui/graphs/sums": "Steps",
+    "/ui/schedules": "0 6 * * *",
+    "/ui/quotas": "Running now",
+    "/ui/evaluations": "No report is open",
+}
+"""What each shows among other things."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_shows_what_it_is_for_and_has_no_barriers(
+    browser: Browser, http: httpx.AsyncClient, theme: Theme
+) -> None:
+    """Neither the console nor the content security policy has anything to say about them."""
+    async with Reader.signed_in(browser, str(http.base_url), theme) as reader:
+        found = {}
+        for path, text in PAGES.items():
+            await reader.open(path)
+            await reader.page.get_by_text(text).first.wait_for(state="attached")
+            if barriers := await reader.barriers():
+                found[path] = barriers
+
+        assert found == {}
+        assert reader.complaints == []
+
+
+@pytest.mark.parametrize("tab", ["steps", "spent", "result", "files"])
+async def test_the_parts_of_a_run_have_no_barriers(reader: Reader, tab: str) -> None:
+    """Nor has the detail of a call beside them."""
+    await reader.open("/ui/runs/broken")
+    await (await reader.see(".calls-body .call >> nth=2")).click()
+    await reader.see(".detail .facts")
+    assert await reader.barriers() == []
+
+    await reader.page.click(f"#tab-{tab}")
+
+    await reader.see(f"#panel-{tab}")
+    assert await reader.barriers() == []
+
+
+async def test_a_page_fits_a_phone(browser: Browser, http: httpx.AsyncClient) -> None:
+    """Nothing makes the page wider than the screen."""
+    async with Reader.signed_in(browser, str(http.base_url), width=380) as reader:
+        for path in PAGES:
+            await reader.open(path)
+            wide = await reader.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 380, path
+
+
+async def test_the_theme_is_the_systems_until_another_is_chosen(reader: Reader) -> None:
+    """The choice outlives the page."""
+    await reader.open("/ui/evaluations")
+    button = reader.page.get_by_role("button", name="System theme")
+    await button.click()
+    await reader.page.get_by_role("button", name="Light theme").click()
+
+    await reader.page.reload()
+
+    await reader.page.get_by_role("button", name="Dark theme").wait_for()
+    assert await reader.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+async def test_who_has_no_key_is_asked_for_one(browser: Browser, http: httpx.AsyncClient) -> None:
+    """A wrong key is refused with a reason, the right one leads to the page that was wanted."""
+    async with Reader.opened(browser, str(http.base_url)) as reader:
+        await reader.page.goto(f"{reader.url}/ui/runs/case")
+        field = await reader.see("form.sign-in input")
+        assert "case" not in await reader.text()
+        await field.fill("cwk_wrong")
+        await field.press("Enter")
+        await reader.see("form.sign-in .problem:not(:empty)")
+        field = await reader.see("form.sign-in input")
+        await field.fill(KEY)
+        await field.press("Enter")
+
+        await reader.page.get_by_role("heading", name="case").wait_for()
+        await reader.page.get_by_role("button", name="Sign out").click()
+        await reader.see("form.sign-in input")

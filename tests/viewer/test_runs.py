@@ -1,0 +1,175 @@
+"""What can be seen of a run in a browser, and what can be done to it."""
+
+import httpx
+import pytest
+from playwright.async_api import expect
+
+from tests.viewer.reader import Reader
+from tests.viewer.story import HOSTILE, MANY, ask, asking, graph_run
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+
+WAIT_MS = 90_000
+
+
+async def test_what_comes_from_data_is_text_wherever_it_is_shown(reader: Reader) -> None:
+    """Prompts, replies, metadata and results: nothing of them becomes an element."""
+    await reader.open("/ui?q=hostile")
+    await reader.page.get_by_text("<img src=x onerror=").first.wait_for()
+    await reader.open("/ui/runs/hostile")
+    await (await reader.see(".calls-body .call >> nth=2")).click()
+    await reader.page.locator(".detail .said").get_by_text(HOSTILE).wait_for()
+    await reader.page.locator(".detail .json").get_by_text(HOSTILE).first.wait_for()
+    await reader.page.click("#tab-result")
+    await reader.page.locator("#panel-result").get_by_text("<img src=x onerror=").first.wait_for()
+
+    assert await reader.page.evaluate("document.documentElement.dataset.owned") is None
+    assert await reader.page.locator("main img").count() == 0
+
+
+async def test_a_call_shows_its_attempts_its_prompt_and_its_reply(reader: Reader) -> None:
+    """The first attempt had failed and was made again."""
+    await reader.open("/ui/runs/broken")
+    assert "division by zero" in await reader.text(".banner-failed")
+
+    await reader.page.get_by_role("row").filter(has_text="answer").first.click()
+
+    detail = reader.page.locator(".detail")
+    await expect(detail).to_contain_text("HTTP 503", timeout=WAIT_MS)
+    await expect(detail).to_contain_text("Fetch the rates")
+    await expect(detail).to_contain_text("EUR 1.08")
+
+
+async def test_the_steps_of_a_graph_say_how_they_stand(reader: Reader) -> None:
+    """A step that was never begun says so, and a step leads to its call."""
+    await reader.open("/ui/runs/broken")
+    await reader.page.click("#tab-steps")
+    steps = reader.page.locator(".step-box")
+
+    await expect(steps).to_have_count(4)
+    assert await steps.filter(has_text="report").get_attribute("aria-label") == (
+        "report, llm, not started"
+    )
+    await steps.filter(has_text="rates").click()
+    await expect(reader.page.locator(".calls-body .selected")).to_contain_text("rates")
+
+
+async def test_the_tree_of_calls_is_walked_with_keys(reader: Reader) -> None:
+    """As the pattern of a treegrid says: arrows move and fold, Enter goes to the detail."""
+    await reader.open("/ui/runs/broken")
+    await reader.page.locator("[role=treegrid]").focus()
+    keyboard, selected = reader.page.keyboard, reader.page.locator(".calls-body .selected")
+
+    await keyboard.press("Home")
+    await expect(selected).to_have_attribute("aria-level", "1")
+    await keyboard.press("ArrowDown")
+    await expect(selected).to_contain_text("rates")
+    await expect(selected).to_have_attribute("aria-expanded", "true")
+    await keyboard.press("ArrowLeft")
+    await expect(selected).to_have_attribute("aria-expanded", "false")
+    await keyboard.press("ArrowRight")
+    await keyboard.press("ArrowRight")
+    await expect(selected).to_have_attribute("aria-level", "3")
+    await keyboard.press("Enter")
+    await expect(reader.page.locator(".detail")).to_be_focused(timeout=WAIT_MS)
+    await keyboard.press("Escape")
+    await expect(reader.page.locator("[role=treegrid]")).to_be_focused()
+
+
+async def test_ten_thousand_calls_are_few_elements(reader: Reader) -> None:
+    """Only the rows in sight are made, wherever one scrolls to and whatever one looks for."""
+    await reader.open("/ui/runs/many")
+    grid = reader.page.locator("[role=treegrid]")
+    rows = reader.page.locator(".calls-body .call")
+
+    count = int(await grid.get_attribute("aria-rowcount") or 0)
+    assert count >= MANY
+    assert 10 < await rows.count() < 100
+    await grid.focus()
+    await reader.page.keyboard.press("End")
+    await expect(reader.page.locator(".calls-body .selected")).to_have_attribute(
+        "aria-rowindex", str(count)
+    )
+    assert 10 < await rows.count() < 100
+    assert await reader.page.evaluate("document.querySelectorAll('*').length") < 2_500
+
+
+async def test_a_run_is_cancelled_with_a_receipt_and_its_page_follows(
+    reader: Reader, http: httpx.AsyncClient
+) -> None:
+    """Nothing is loaded anew: the page hears of the end."""
+    await http.post("/runs", json=graph_run("to-cancel", [ask("slow", "hang on")]))
+    await reader.open("/ui/runs/to-cancel")
+    await reader.page.get_by_role("button", name="Cancel…").click()
+    await reader.page.get_by_label("Reason").fill("Nobody wants it")
+    await reader.page.get_by_role("button", name="Cancel the run").click()
+
+    receipt = await reader.see(".receipt")
+    assert "Nobody wants it" in await receipt.inner_text()
+    await reader.page.get_by_role("button", name="Close").click()
+    heading = reader.page.locator(".page-head")
+    await expect(heading).to_contain_text("cancelled", timeout=WAIT_MS)
+    assert (await http.get("/runs/to-cancel")).json()["cancel"]["reason"] == "Nobody wants it"
+
+
+async def test_an_approval_is_given_with_other_arguments(
+    reader: Reader, http: httpx.AsyncClient
+) -> None:
+    """What does not fit is refused with a reason; then the run goes on with what was changed."""
+    await http.post("/runs", json=asking("to-approve"))
+    await reader.open("/ui/runs/to-approve")
+    arguments = reader.page.get_by_label("Arguments (may be changed)")
+    await arguments.fill('{"amount": "much"}')
+    await reader.page.get_by_role("button", name="Approve").click()
+    await reader.see(".approval .problem:not(:empty)")
+    await arguments.fill('{"amount": 4500}')
+    await reader.page.get_by_role("button", name="Approve").click()
+
+    heading = reader.page.locator(".page-head")
+    await expect(heading).to_contain_text("completed", timeout=WAIT_MS)
+    run = (await http.get("/runs/to-approve")).json()
+    assert run["result"]["outputs"]["pay"] == {"approved": {"amount": 4500}}
+
+
+async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncClient) -> None:
+    """Its page is shown, and tells where it comes from."""
+    await reader.open("/ui/runs/case")
+    await reader.page.get_by_role("button", name="Go on from this run").click()
+    await reader.page.get_by_role("spinbutton", name="Tool calls").fill("3")
+    await reader.page.get_by_role("button", name="Begin the run").click()
+
+    heading = reader.page.locator(".page-head")
+    await expect(heading).to_contain_text("goes on from case", timeout=WAIT_MS)
+    newest = (await http.get("/runs", params={"limit": 1})).json()["runs"][0]
+    assert newest["from"] == {"run_id": "case", "until": None}
+    assert newest["limits"]["max_tool_calls"] == 3
+
+
+async def test_the_list_of_runs_filters_and_hears_of_new_runs(
+    reader: Reader, http: httpx.AsyncClient
+) -> None:
+    """By status, by metadata, by id; a run that is posted meanwhile appears."""
+    await reader.open("/ui")
+    await reader.page.get_by_label("Status").select_option("failed")
+    rows = reader.page.locator("tbody tr")
+    await expect(rows.filter(has_text="completed")).to_have_count(0)
+    await expect(rows.filter(has_text="broken")).to_have_count(1)
+    await reader.open("/ui?q=team=sales")
+    await expect(rows).to_have_count(1)
+    await reader.open("/ui?q=broken")
+    await expect(rows).to_have_count(1)
+    await reader.open("/ui")
+    await http.post("/runs", json={"run_id": "just-now", "input": "What is 6 * 7?"})
+
+    await expect(rows.filter(has_text="just-now")).to_have_count(1, timeout=WAIT_MS)
+
+
+async def test_the_branches_of_a_chat_are_one_click_apart(reader: Reader) -> None:
+    """The earlier wording and its answer are shown in the place of the later ones."""
+    await reader.open("/ui/threads/talk")
+    talk = reader.page.locator(".conversation")
+    await expect(talk).to_contain_text("Second wording")
+    await reader.page.get_by_role("button", name="Earlier wording").click()
+
+    await expect(talk).to_contain_text("First wording", timeout=WAIT_MS)
+    await expect(talk).not_to_contain_text("Second wording")
