@@ -14,6 +14,14 @@ from tests.viewer.reader import KEY, Reader
 from tests.viewer.story import tell
 
 
+PATIENT = {
+    "MODELS_SMALL_TIMEOUT_SECONDS": "900",
+    "MODELS_BIG_TIMEOUT_SECONDS": "900",
+    "BUDGET_MAX_SECONDS": "3600",
+}
+"""What works does so as long as anybody looks at it."""
+
+
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """A browser."""
@@ -26,7 +34,7 @@ async def http(browser: Browser, postgres: TestServer) -> AsyncIterator[httpx.As
     """A client of a service that has a key, a model's provider and some runs."""
     with postgres.database() as url:
         async with FakeProvider() as provider:
-            settings = {**model_settings(provider.openai_url), "AUTH_BOOTSTRAP_KEY": KEY}
+            settings = model_settings(provider.openai_url) | PATIENT | {"AUTH_BOOTSTRAP_KEY": KEY}
             async with (
                 ServiceProcess(url, settings=settings) as service,
                 httpx.AsyncClient(

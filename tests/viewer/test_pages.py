@@ -6,7 +6,7 @@ from playwright.async_api import Browser
 
 from tests.viewer.reader import KEY, Reader, Theme
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGES = {
     "/ui": "broken",

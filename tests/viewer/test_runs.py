@@ -7,7 +7,7 @@ from playwright.async_api import expect
 from tests.viewer.reader import Reader
 from tests.viewer.story import HOSTILE, MANY, ask, asking, graph_run
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WAIT_MS = 90_000
 
