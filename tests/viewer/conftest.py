@@ -13,7 +13,6 @@ from tests.support.service import ServiceProcess, model_settings
 from tests.viewer.reader import KEY, Reader
 from tests.viewer.story import tell
 
-
 PATIENT = {
     "MODELS_SMALL_TIMEOUT_SECONDS": "900",
     "MODELS_BIG_TIMEOUT_SECONDS": "900",
