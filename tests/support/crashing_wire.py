@@ -145,7 +145,7 @@ class Wire:
             finally:
                 now = cluster.run
                 cluster.recorded(calls)
-                if now.fence == before.fence:
+                if now.fence == before.fence == run.fence:
                     cluster.given_back += now.attempts < before.attempts
                     cluster.losses += counted
 
