@@ -4,6 +4,7 @@
 #   make test      all checks and tests
 #   make check     the checks alone: format, lint, types, layers, dependencies
 #   make format    put the code into the common format
+#   make docs      build the documentation as a site, in site/
 #   make example   write config.yaml.example anew from the settings' schema
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
@@ -22,7 +23,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format example eval bench exact races chaos takeovers outages crashes attacks clean \
+.PHONY: help serve test check format docs example eval bench exact races chaos takeovers outages crashes attacks clean \
 	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
 VENV := .venv
@@ -80,6 +81,9 @@ format: $(SYNC_STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(SYNC_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml $(ARGS)
+
 example: $(SYNC_STAMP)
 	$(BIN)/python -m tests.support.config_example > config.yaml.example
 
@@ -112,7 +116,7 @@ attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The target is missing, too, when the interpreter behind it is gone.
 $(BIN)/python:

@@ -8,39 +8,45 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import ROOT, blocks_of
 from tests.support.processes import ChildProcess, run_caseworker
 from tests.support.service import ServiceProcess
 
-ROOT = Path(__file__).parents[2]
+HOST = "localhost:8080"
 
 
-def _first_session() -> str:
-    """Return the shell session of the README's first steps."""
-    steps = (ROOT / "README.md").read_text().partition("## First steps")[2]
-    found = re.search(r"```sh\n(.*?)```", steps, re.DOTALL)
-    assert found is not None
-    return found[1]
+CANCELLED = ['"answer":"397.8"', "calculator", '"status":"cancelled"', "changed our mind"]
+SESSIONS = [
+    (ROOT / "README.md", slice(1, 3), CANCELLED),
+    (
+        ROOT / "docs" / "quickstart.md",
+        slice(None),
+        [*CANCELLED, '"run.completed"', "<title>", '"value":"1190"'],
+    ),
+    (ROOT / "docs" / "graphs.md", slice(None), ['"valid":true', '"status":"completed"']),
+]
+"""Pages, which of their shell blocks need nothing but a service, and what these print."""
 
 
 def _caseworker(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_caseworker(*arguments, env=variables)
 
 
-async def test_the_readmes_first_session_works_as_pasted(database_url: str) -> None:
-    """An answer, its trace, and a run that was stopped before it existed."""
+async def test_the_sessions_of_the_pages_work_as_pasted(database_url: str) -> None:
+    """An answer, its trace, a run that was stopped before it existed, a page and graphs."""
     async with ServiceProcess(database_url) as service:
-        session = _first_session().replace("localhost:8080", service.url.removeprefix("http://"))
+        for page, shown, expected in SESSIONS:
+            session = "\n".join(block.text for block in blocks_of(page, "sh")[shown])
 
-        shell = await asyncio.create_subprocess_exec(
-            "bash", "-euc", session, stdout=asyncio.subprocess.PIPE
-        )
-        printed, _ = await shell.communicate()
-        said = printed.decode()
-        assert shell.returncode == 0
-        assert '"answer":"397.8"' in said.replace('": ', '":')
-        assert "calculator" in said
-        assert '"status":"cancelled"' in said.replace('": ', '":')
-        assert "changed our mind" in said
+            shell = await asyncio.create_subprocess_exec(
+                *("bash", "-euc", session.replace(HOST, service.url.removeprefix("http://"))),
+                stdout=asyncio.subprocess.PIPE,
+                cwd=ROOT,
+            )
+            printed, _ = await shell.communicate()
+            said = printed.decode().replace('": ', '":')
+            assert shell.returncode == 0, page
+            assert [each for each in expected if each not in said] == [], said
 
 
 async def test_the_command_line_asks_stops_and_explains(database_url: str) -> None:

@@ -1,0 +1,191 @@
+"""Every fenced block of the documentation is looked at: run, sent, compiled or parsed."""
+
+import ast
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+import yaml
+from typer.core import TyperGroup
+
+from app.cli import cli
+from app.settings.loader import SHARED_VARIABLES, load_settings
+from app.settings.schema import Settings
+from app.settings.values import joined, keys_of, variable_of
+from tests.support.memory_api import client_of, memory_api
+from tests.support.pages import PAGES, ROOT, Block, StubbedShell, blocks, outside_blocks, request_of
+
+OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
+OTHERS = frozenset({"make", "pip", "npm", "npx", "openapi-python-client", "claude"})
+"""Programs that the pages call; of the others only the command line is read."""
+
+BODIES: Mapping[str, list[str | None]] = {
+    "docs/agents.md": ["POST /runs"],
+    "docs/going-on.md": ["POST /runs", None, None],
+}
+"""What the JSON blocks of a page are the bodies of; None is an answer or a notice."""
+
+ELSEWHERE = {
+    ("docs/webhooks.md", "js"): "tests/acceptance/test_webhooks.py",
+    ("docs/clients.md", "ts"): "tests/contract/test_generated_clients.py",
+    ("docs/security.md", "sql"): "tests/integration/postgres/test_tenants_apart.py",
+    ("examples/README.md", "text"): "tests/acceptance/test_examples.py",
+}
+"""The tests that run what no test here does."""
+
+LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
+"""Without a language it is a drawing, or what goes over the wire."""
+REFUSED = frozenset({400, 405, 413, 415, 422})
+DOCUMENT = memory_api().openapi()
+KEYS = {joined(path): path for path, _ in keys_of(Settings)}
+VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)
+
+
+def test_no_block_is_of_a_language_that_nobody_looks_at() -> None:
+    """A new kind of block needs a test first."""
+    unknown = [
+        f"{block} {block.language}"
+        for block in blocks()
+        if block.language not in LOOKED_AT
+        and (str(block.page.relative_to(ROOT)), block.language) not in ELSEWHERE
+    ]
+
+    assert unknown == []
+    assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> StubbedShell:
+    names = OURS | OTHERS | {".venv/bin/caseworker"}
+    return StubbedShell(tmp_path_factory.mktemp("shell"), names)
+
+
+@pytest.mark.parametrize("block", blocks("sh", "bash"), ids=str)
+async def test_what_a_shell_block_asks_for_is_there(
+    block: Block, shell: StubbedShell, client: httpx.AsyncClient
+) -> None:
+    """The shell reads it; routes, bodies, commands, options, files and variables exist."""
+    commands = shell.commands_of(block)
+
+    assert commands
+    for command in commands:
+        if command[0] == "curl":
+            request = request_of(command)
+            assert request.media or request.body is None
+            await accept(client, request.method, request.path, request.body)
+        elif command[0] == "caseworker":
+            take(command[1:])
+        elif command[0] == "python":
+            assert (ROOT / command[1]).is_file()
+    known = {variable_of(path) for path in KEYS.values()} | {*SHARED_VARIABLES, "CASEWORKER_URL"}
+    assert [name for name in variables_in(block.text) if name not in known] == []
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service over runs in memory, which knows the agent that pages name."""
+    async with client_of(memory_api()) as client:
+        prompt = {"system": "Report."}
+        agent = {"name": "reporter", "description": "Reports.", "prompt": prompt}
+        assert (await client.post("/agents", json={"agent": agent})).status_code == 201
+        yield client
+
+
+async def accept(client: httpx.AsyncClient, method: str, path: str, body: str | None) -> None:
+    """Send a request; that there is no such run is no fault of its page."""
+    if path == "/ui":  # no route of the API: the quickstart is run by tests/acceptance
+        return
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    answer = await client.request(method, path, content=body, headers=headers)
+
+    problem = answer.json().get("type", "") if answer.is_error else ""
+    assert answer.status_code not in REFUSED, answer.text
+    assert not problem.endswith(("route-not-found", "internal-error")), answer.text
+
+
+def take(arguments: list[str]) -> None:
+    """Let the command line read a command, and do nothing."""
+    command: Any = typer.main.get_command(cli)
+    while isinstance(command, TyperGroup):
+        context = typer.Context(command)
+        _, command, arguments = command.resolve_command(context, arguments)
+    command.make_context(command.name, [*arguments])  # raises what a user would be told
+
+
+def variables_in(text: str) -> list[str]:
+    """Return the environment variables that a block sets."""
+    return re.findall(r"([A-Z][A-Z0-9_]+)=", " ".join(VARIABLE.findall(text.replace("\\\n", ""))))
+
+
+@pytest.mark.parametrize("block", blocks("json"), ids=str)
+async def test_json_blocks_are_json_and_bodies_are_accepted(
+    block: Block, client: httpx.AsyncClient
+) -> None:
+    """Those that are bodies of requests, by the models of the API."""
+    page = str(block.page.relative_to(ROOT))
+    on_page = [each for each in blocks("json") if each.page == block.page]
+    request = BODIES[page][on_page.index(block)] if page in BODIES else None
+
+    assert isinstance(json.loads(block.text), dict)
+    if request is not None:
+        method, path = request.split()
+        await accept(client, method, path, block.text)
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_blocks_compile_and_import_what_exists(block: Block) -> None:
+    """Excerpts stand in an async function, so `await` may stand at their top level."""
+    tree = compile(
+        block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    )
+
+    compile(tree, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module or "")
+            assert [each.name for each in node.names if not hasattr(module, each.name)] == []
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_blocks_are_yaml_and_settings_are_accepted(block: Block, tmp_path: Path) -> None:
+    """What begins with a section of the settings, by their schema."""
+    written: Mapping[str, Any] = yaml.safe_load(block.text)
+
+    if set(written) != {"scrape_configs"}:  # the form of Prometheus
+        (tmp_path / "config.yaml").write_text(block.text)
+        loaded = load_settings({"OPENAI_API_KEY": "a-key-for-a-test"}, tmp_path)
+        assert loaded.source is not None
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_toml_blocks_are_toml(block: Block) -> None:
+    """tests/unit/bootstrap/test_extending.py loads what they name."""
+    assert tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_key_that_a_page_names_is_a_key(page: Path) -> None:
+    """`section.key` in a page is one of the settings, unless a request or an answer has it."""
+    sections = {path[0] for path in KEYS.values() if len(path) > 1}
+    fields = {
+        name
+        for schema in DOCUMENT["components"]["schemas"].values()
+        for name in schema.get("properties", {})
+    }
+    named = re.findall(r"`([a-z]+(?:\.[a-z_]+)+)(?:: [^`]+)?`", outside_blocks(page))
+
+    unknown = [
+        name
+        for name in named
+        if name.split(".")[0] in sections
+        and not any(key == name or key.startswith(f"{name}.") for key in KEYS)
+        and name.split(".")[-1] not in fields
+    ]
+    assert unknown == []
