@@ -1,5 +1,6 @@
 """Fixtures that need real parts."""
 
+import gc
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     They share a browser and a service, which no other worker then has to start.
     """
     items.sort(key=lambda item: "/viewer/" not in item.path.as_posix())
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

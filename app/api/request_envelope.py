@@ -78,8 +78,14 @@ class RequestLog:
         if self._observer is not None and not streamed:
             self._observer.answered(method, route, status, seconds)
         if self._lines and route not in _QUIET:
-            about = {"method": method, "route": route, "status": int(status)}
-            log.info("http.request", **about, seconds=round(seconds, 4), tenant=scope.get("tenant"))
+            log.info(
+                "http.request",
+                method=method,
+                route=route,
+                status=int(status),
+                seconds=round(seconds, 4),
+                tenant=scope.get("tenant"),
+            )
 
 
 class RequestEnvelope:
