@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypeVar
 
@@ -13,7 +14,7 @@ from app.access.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, Scope, i
 from app.access.errors import KeyConflictError, KeyNotFoundError
 from app.access.keys import MAX_OVERLAP, ApiKey, IssuedKey, Keys
 from app.bootstrap.commands import with_keys
-from app.cli.output import fail, out, show, startup_errors
+from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
 
 T = TypeVar("T")
 
@@ -54,11 +55,15 @@ def create(
 
 
 @cli.command("list")
-def list_keys(tenant: OfTenant = None) -> None:
+def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
     """List keys, the newest first, without their secrets."""
+    found = _with(lambda keys: keys.list(OPERATOR, tenant))
+    if as_json:
+        show_json([asdict(key) for key in found])
+        return
     table = Table("id", "tenant", "name", "scopes", "created", "state", box=None)
     now = datetime.now(UTC)
-    for key in _with(lambda keys: keys.list(OPERATOR, tenant)):
+    for key in found:
         scopes = ",".join(scope.value for scope in Scope if scope in key.scopes)
         made = key.created_at.astimezone(UTC)
         table.add_row(

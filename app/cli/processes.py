@@ -16,7 +16,7 @@ from app.bootstrap.commands import (
     upgrade_database,
     workers_of_database,
 )
-from app.cli.output import out, show, startup_errors, utc_text
+from app.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
 
 cli = typer.Typer()
 config_cli = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
@@ -67,14 +67,12 @@ def worker(migrate: Migrate = False) -> None:
 
 
 @cli.command()
-def workers(
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
-) -> None:
+def workers(as_json: AsJson = False) -> None:
     """List the processes that execute runs, from the configured database."""
     with startup_errors():
         found = workers_of_database()
     if as_json:
-        out.print_json(data=found, default=utc_text)
+        show_json(found)
         return
     for each in found:
         state = "draining" if each["drain_requested_at"] else "taking runs"

@@ -54,11 +54,11 @@ def test_commands_find_the_service_where_it_is_configured(service: ServiceProces
     host, _, port = service.url.removeprefix("http://").partition(":")
     nowhere = {"CASEWORKER_URL": "http://127.0.0.1:9"}
 
-    by_option = caseworker("list", "--url", service.url, **nowhere)
-    by_variable = caseworker("list", CASEWORKER_URL=service.url, SERVER_PORT="9")
-    configured = caseworker("list", SERVER_HOST=host, CASEWORKER_SERVER_PORT=port)
-    lost = caseworker("list", **nowhere)
-    open_port = caseworker("list", SERVER_PORT="0")
+    by_option = caseworker("runs", "--url", service.url, **nowhere)
+    by_variable = caseworker("runs", CASEWORKER_URL=service.url, SERVER_PORT="9")
+    configured = caseworker("runs", SERVER_HOST=host, CASEWORKER_SERVER_PORT=port)
+    lost = caseworker("runs", **nowhere)
+    open_port = caseworker("runs", SERVER_PORT="0")
 
     assert [each.returncode for each in (by_option, by_variable, configured)] == [0, 0, 0]
     assert (lost.returncode, open_port.returncode) == (2, 2)
@@ -70,8 +70,8 @@ def test_a_run_takes_an_id_and_limits_and_is_listed(at: dict[str, str]) -> None:
     """The limits are those of a budget; the list can be read by people and programs."""
     asked = caseworker("run", "2 + 2?", "--run-id", "listed", "--max-tool-calls", "3", **at)
     halted = caseworker("run", "2 + 2?", "--run-id", "halted", "--max-seconds", "0", "--json", **at)
-    listed = caseworker("list", **at)
-    as_json = caseworker("list", "--status", "completed", "--limit", "1", "--json", **at)
+    listed = caseworker("runs", **at)
+    as_json = caseworker("runs", "--status", "completed", "--limit", "1", "--json", **at)
 
     assert asked.stdout == "run     listed\nstatus  completed\nanswer  4\n", asked.stderr
     assert halted.returncode == 1
@@ -138,7 +138,7 @@ def test_a_variable_that_is_nearly_a_setting_cannot_be_missed() -> None:
 
     checked = caseworker("config", "check", **miss)
     started = caseworker("serve", **miss, **nowhere)
-    asked = caseworker("list", SERVER_PORT="9", **miss)
+    asked = caseworker("runs", SERVER_PORT="9", **miss)
     fits = caseworker("config", "check")
     linked = caseworker("config", "check", CASEWORKER_SERVICE_HOST="10.0.0.1")
 
