@@ -46,4 +46,4 @@ def options(
 
 def main() -> None:
     """Run the command line."""
-    cli()
+    cli(prog_name="caseworker")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.bar import Bar
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -60,8 +61,7 @@ def print_timeline(snapshot: Snapshot, *, cancelled: bool) -> None:
             f"{used[0]:,} → {used[1]:,}" if any(used) else "",
             money(node["cost_usd"]) if node["cost_usd"] != 0 else "",
         )
-    width = out.width if out.is_terminal else _WIDTH
-    out.print(table, soft_wrap=False, no_wrap=True, crop=True, width=width)
+    Console(highlight=False, width=None if out.is_terminal else _WIDTH).print(table)
     if (hidden := len(snapshot["nodes"]) - _MAX_CALLS) > 0:
         show(f"… and {counted(hidden, 'more call')}: --json has them all")
 

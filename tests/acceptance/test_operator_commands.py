@@ -80,6 +80,8 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     shown = caseworker("quotas", "show", "acme", QUOTAS_MAX_RUNNING="9")
     caseworker("quotas", "set", "zebra", "--max-cost-usd-per-month", "0")
     listed = table(caseworker("quotas", "list"))
+    as_json = json.loads(caseworker("quotas", "list", "--json").stdout)
+    shown_json = json.loads(caseworker("quotas", "show", "acme", "--json").stdout)
     removed = caseworker("quotas", "remove", "acme")
     usual = caseworker("quotas", "show", "acme", QUOTAS_MAX_RUNNING="9")
     again = caseworker("quotas", "remove", "acme")
@@ -91,6 +93,12 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert table(shown)["runs a minute"] == ["60"]
     assert table(shown)["USD today"] == ["4.50", "0", "0"]
     assert listed["acme"] == ["any", "any", "60", "4.50", "any"]
+    assert [(each["tenant"], each["max_cost_usd_per_day"]) for each in as_json] == [
+        ("acme", 4.5),
+        ("zebra", None),
+    ]
+    assert shown_json["quota"]["max_runs_per_minute"] == 60
+    assert shown_json["use"]["running"] == 0
     assert listed["zebra"] == ["any", "any", "any", "any", "0"]
     assert removed.stdout == "acme has the configured quota.\n"
     assert usual.stdout.startswith("acme has the configured quota.\n")
@@ -200,7 +208,7 @@ def test_an_approval_is_listed_and_given_with_other_arguments(
     no_json = caseworker("approve", "pays", approval_id, "--arguments", "{amount")
     unfit = caseworker("approve", "pays", approval_id, "--arguments", '{"amount": "all"}')
     less = ("--arguments", '{"amount": 3}', "--reason", "less will do")
-    approved = caseworker("approve", "pays", approval_id, *less)
+    approved = caseworker("approve", "pays", approval_id, *less, "--json")
     end = end_of(caseworker, "pays")
 
     assert (run_id, subject, arguments) == ("pays", "ask", '{"default": {"amount": 5}}')
@@ -224,7 +232,7 @@ def test_an_approval_is_refused_and_stays_so(caseworker: Command, tmp_path: Path
     nothing = caseworker("approve", "refused", "nothing")
     nobody = caseworker("approvals", "nobody")
 
-    assert json.loads(refused.stdout)["decision"]["decision"] == "refused"
+    assert refused.stdout == "ask of refused is refused.\n"
     assert end["type"] == "run.failed"
     assert [each.exit_code for each in (late, nothing, nobody)] == [2, 2, 2]
     assert [each.stdout for each in (late, nothing, nobody)] == ["", "", ""]
