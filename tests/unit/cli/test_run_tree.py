@@ -26,11 +26,11 @@ class Story:
         return BEGAN + timedelta(seconds=self.seq)
 
     def tell(
-        self, kind: str, step: str | None = None, node: str | None = None, **data: Any
+        self, type_: str, /, step: str | None = None, node: str | None = None, **data: Any
     ) -> str | None:
         self.seq += 1
         event = Event(
-            run_id="r", seq=self.seq, ts=self.now, type=kind, step_id=step, node_id=node, data=data
+            run_id="r", seq=self.seq, ts=self.now, type=type_, step_id=step, node_id=node, data=data
         )
         return self.tree.tell(event)
 
