@@ -113,9 +113,11 @@ crashes: $(SYNC_STAMP)
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)
 
+SBOM := dist/sbom.json
+
 sbom: $(SYNC_STAMP)
-	@mkdir -p dist
-	$(BIN)/uv export --quiet --locked --no-dev --format cyclonedx1.5 --output-file dist/sbom.json
+	@mkdir -p $(dir $(SBOM))
+	$(BIN)/uv export --quiet --locked --no-dev --format cyclonedx1.5 --output-file $(SBOM)
 
 audit: $(SYNC_STAMP)
 	@$(BIN)/uv audit --locked $(ARGS) || { \
