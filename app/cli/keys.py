@@ -37,6 +37,7 @@ def create(
     expires: Annotated[
         str | None, typer.Option(help="A span such as 90d or 12h, or an instant; else never.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key and print it: nothing shows it again."""
     if not is_tenant(tenant):
@@ -50,7 +51,8 @@ def create(
             lambda keys: keys.create(
                 OPERATOR, name=name, scopes=scopes, tenant=tenant, expires_at=until
             )
-        )
+        ),
+        as_json=as_json,
     )
 
 
@@ -84,13 +86,16 @@ def revoke(key_id: KeyId) -> None:
 def rotate(
     key_id: KeyId,
     overlap: Annotated[str, typer.Option(help="How long the old key works on: 24h, 0s.")] = "24h",
+    as_json: AsJson = False,
 ) -> None:
     """Make a key that replaces another one, and print it."""
     span = _span(overlap)
     if span is None or span > MAX_OVERLAP:
         fail(f"--overlap: must be a span such as 24h, at most {MAX_OVERLAP.days}d")
     with _found():
-        _show_issued(_with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span)))
+        _show_issued(
+            _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span)), as_json=as_json
+        )
 
 
 def _with(use: Callable[[Keys], Awaitable[T]]) -> T:
@@ -108,9 +113,12 @@ def _found() -> Iterator[None]:
         fail("The key was rotated or revoked, or has expired.")
 
 
-def _show_issued(issued: IssuedKey) -> None:
+def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:
     """Print the key alone on standard output, so that a script can take it from there."""
     key = issued.key
+    if as_json:
+        show_json({**asdict(key), "key": issued.secret})
+        return
     until = "" if key.expires_at is None else f", until {key.expires_at:%Y-%m-%d %H:%M}Z"
     typer.echo(f"Key {key.key_id} of tenant {key.tenant}{until}; it is shown once:", err=True)
     typer.echo(issued.secret)

@@ -1,5 +1,6 @@
 """Commands of whoever runs the service: its processes, its configuration, its database."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -112,19 +113,22 @@ def retention(
 
 
 @config_cli.command("check")
-def config_check() -> None:
+def config_check(as_json: AsJson = False) -> None:
     """Read the configuration as the service would and say whether it fits.
 
     Exits with 1 if a variable of the environment is nearly, but not quite, a setting.
     """
     with startup_errors():
         checked = check_configuration()
-    for warning in checked.warnings:
-        show(f"warning: {warning}")
+    if as_json:
+        show_json(asdict(checked))
+    else:
+        for warning in checked.warnings:
+            show(f"warning: {warning}")
+        meant = "may not be what was meant" if checked.near_misses else "fits"
+        show(f"The configuration {meant} ({checked.source}).")
     if checked.near_misses:
-        show(f"The configuration may not be what was meant ({checked.source}).")
         raise typer.Exit(1)
-    show(f"The configuration fits ({checked.source}).")
 
 
 @db_cli.command("upgrade")

@@ -216,11 +216,11 @@ def test_a_variable_that_is_nearly_a_setting_cannot_be_missed() -> None:
     started = caseworker("serve", **miss, **nowhere)
     asked = caseworker("runs", SERVER_PORT="9", **miss)
     fits = caseworker("config", "check")
-    linked = caseworker("config", "check", CASEWORKER_SERVICE_HOST="10.0.0.1")
+    linked = caseworker("config", "check", "--json", CASEWORKER_SERVICE_HOST="10.0.0.1")
 
     assert checked.returncode == 1
     assert told in checked.stdout
     assert told in started.stderr
     assert told in asked.stderr
     assert (fits.returncode, linked.returncode) == (0, 0)
-    assert "warning" in linked.stdout
+    assert "CASEWORKER_SERVICE_HOST" in json.loads(linked.stdout)["warnings"][0]

@@ -160,6 +160,22 @@ def test_a_database_that_is_away_is_one_line(caseworker: Command) -> None:
     assert [line for line in lost.stderr.splitlines() if line.startswith("database.url")]
 
 
+def test_keys_are_shown_to_programs(caseworker: Command, database_url: str) -> None:
+    """Their secrets once: when they are made or replaced."""
+    there = {"DATABASE_URL": database_url}
+    command = ("keys", "create", "--name", "ci", "--tenant", "json", "--scope", "read")
+    made = json.loads(caseworker(*command, "--json", **there).stdout)
+    rotated = json.loads(caseworker("keys", "rotate", made["key_id"], "--json", **there).stdout)
+    shown = caseworker("keys", "list", "--tenant", "json", "--json", **there).stdout
+
+    found = {key["key_id"]: key for key in json.loads(shown)}
+    assert set(found) == {made["key_id"], rotated["key_id"]}
+    assert found[made["key_id"]]["rotated_to"] == rotated["key_id"]
+    assert found[made["key_id"]]["scopes"] == made["scopes"] == ["read"]
+    assert made["key"].startswith(f"cwk_{made['key_id']}")
+    assert made["key"] not in shown
+
+
 def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> None:
     """The command as it is started from a shell."""
     env = {"DATABASE_URL": module_database_url}
