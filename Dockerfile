@@ -22,6 +22,16 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --locked ${WITHOUT}
 
 FROM python:${PYTHON_VERSION}-slim
+# --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL say where the image comes from.
+ARG VERSION=0.1.0
+ARG REVISION=""
+ARG SOURCE=""
+LABEL org.opencontainers.image.title="caseworker" \
+    org.opencontainers.image.description="Runs agents for other services inside hard budgets, stoppable at any moment, with a trace of every call." \
+    org.opencontainers.image.version="${VERSION}" \
+    org.opencontainers.image.revision="${REVISION}" \
+    org.opencontainers.image.source="${SOURCE}" \
+    org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --system --uid 10001 --home-dir /tmp --shell /usr/sbin/nologin caseworker
 COPY --from=build /srv/caseworker /srv/caseworker
 WORKDIR /srv/caseworker

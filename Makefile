@@ -15,6 +15,8 @@
 #   make outages   take the database away for 30 s, starve processes, and look for lost runs
 #   make crashes   kill processes at every write of a run, by 100,000 seeds, and look for losses
 #   make attacks   attack the service under a limit of memory, and print what each attack did
+#   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
+#   make audit     ask whether a dependency has a known vulnerability; fails if it cannot ask
 #   make clean     remove what these commands made; data/ stays
 #
 # PYTHON=python3.12 chooses the interpreter that .venv is made with; ARGS="-k budget -x" goes to
@@ -23,7 +25,8 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format docs example eval bench exact races chaos takeovers outages crashes attacks clean \
+.PHONY: help serve test check format docs example eval bench exact races chaos takeovers outages crashes attacks \
+	sbom audit clean \
 	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
 VENV := .venv
@@ -114,6 +117,16 @@ crashes: $(SYNC_STAMP)
 
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)
+
+SBOM := dist/sbom.json
+
+sbom: $(SYNC_STAMP)
+	@mkdir -p $(dir $(SBOM))
+	$(BIN)/uv export --quiet --locked --no-dev --format cyclonedx1.5 --output-file $(SBOM)
+
+audit: $(SYNC_STAMP)
+	@$(BIN)/uv audit --locked $(ARGS) || { \
+		echo "The audit found something, or could not be made: its output says which." >&2; exit 1; }
 
 clean:
 	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

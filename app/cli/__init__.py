@@ -6,14 +6,13 @@ from typing import Annotated
 import typer
 
 from app.bootstrap.commands import run_with_client
-from app.cli import agents, keys, processes, quotas, runs
+from app.cli import agents, graphs, keys, processes, quotas, runs, watching
 from app.cli.output import out, startup_errors
 from app.harness.command import evaluation_command
 
 cli = typer.Typer(
     name="caseworker",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Runs agents inside hard limits, stoppable at any moment, with a trace of every call.",
     epilog="Tools, functions and providers of your own: docs/extending.md, which a running service"
@@ -21,6 +20,8 @@ cli = typer.Typer(
 )
 cli.add_typer(processes.cli)
 cli.add_typer(runs.cli)
+cli.add_typer(watching.cli)
+cli.add_typer(graphs.cli, name="graph")
 cli.add_typer(agents.cli)
 cli.add_typer(keys.cli, name="keys")
 cli.add_typer(quotas.cli, name="quotas")
@@ -45,4 +46,4 @@ def options(
 
 def main() -> None:
     """Run the command line."""
-    cli()
+    cli(prog_name="caseworker")

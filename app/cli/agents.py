@@ -1,5 +1,6 @@
 """Commands of a caller: run agents, and talk to them in threads."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +10,9 @@ from caseworker_client import CaseworkerClient, StreamedText
 
 from app.bootstrap.commands import read_agent
 from app.cli.budget_options import with_budget
-from app.cli.output import fail, out, show, startup_errors
-from app.cli.runs import EARLY, AsJson, ChosenId, Url, Wait, post, read_json, talk
+from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
+from app.cli.runs import ChosenId, Wait, post, read_json
+from app.cli.service import Url, end_by, talk
 
 cli = typer.Typer()
 agent_cli = typer.Typer(no_args_is_help=True, help="Run agents.")
@@ -55,6 +57,9 @@ def say(
         str | None, typer.Option(help=f"Begin the thread with it. {_AGENT_HELP}")
     ] = None,
     url: Url = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the events of the answer, one a line.")
+    ] = False,
 ) -> None:
     """Say something in a thread, and print the answer while it is written."""
     answering = None if agent is None else _agent(agent)
@@ -65,10 +70,15 @@ def say(
         written, status, run_id = StreamedText(), "", ""
         for event in client.stream_message(thread_id, text):
             before, run_id = written.content, event.run_id
-            if written.add(event):
+            if as_json:
+                show(json.dumps(event.as_json()))
+            elif written.add(event):
                 _show_piece(before, written.content)
             if event.ends:
                 status = event.type.removeprefix("run.")
+        if as_json:
+            end_by(status)
+            return
         if not written.content:
             answers = client.list_messages(thread_id)
             said = next((one.content for one in answers if one.run_id == run_id), None)
@@ -76,7 +86,7 @@ def say(
         out.print()
         if status != "completed":
             show(f"status  {status}\nrun     {run_id}")
-            raise typer.Exit(EARLY)
+        end_by(status)
 
     talk(url, ask)
 
@@ -88,7 +98,7 @@ def show_thread(thread_id: ThreadId, url: Url = None, as_json: AsJson = False) -
     def ask(client: CaseworkerClient) -> None:
         messages = client.list_messages(thread_id)
         if as_json:
-            out.print_json(data=[message.as_json() for message in messages])
+            show_json([message.as_json() for message in messages])
             return
         for message in messages:
             show(f"{message.role:9}  {message.content or f'({message.status})'}")

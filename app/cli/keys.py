@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypeVar
 
@@ -13,7 +14,7 @@ from app.access.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, Scope, i
 from app.access.errors import KeyConflictError, KeyNotFoundError
 from app.access.keys import MAX_OVERLAP, ApiKey, IssuedKey, Keys
 from app.bootstrap.commands import with_keys
-from app.cli.output import fail, out, show, startup_errors
+from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ def create(
     expires: Annotated[
         str | None, typer.Option(help="A span such as 90d or 12h, or an instant; else never.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key and print it: nothing shows it again."""
     if not is_tenant(tenant):
@@ -49,16 +51,21 @@ def create(
             lambda keys: keys.create(
                 OPERATOR, name=name, scopes=scopes, tenant=tenant, expires_at=until
             )
-        )
+        ),
+        as_json=as_json,
     )
 
 
 @cli.command("list")
-def list_keys(tenant: OfTenant = None) -> None:
+def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
     """List keys, the newest first, without their secrets."""
+    found = _with(lambda keys: keys.list(OPERATOR, tenant))
+    if as_json:
+        show_json([asdict(key) for key in found])
+        return
     table = Table("id", "tenant", "name", "scopes", "created", "state", box=None)
     now = datetime.now(UTC)
-    for key in _with(lambda keys: keys.list(OPERATOR, tenant)):
+    for key in found:
         scopes = ",".join(scope.value for scope in Scope if scope in key.scopes)
         made = key.created_at.astimezone(UTC)
         table.add_row(
@@ -79,13 +86,16 @@ def revoke(key_id: KeyId) -> None:
 def rotate(
     key_id: KeyId,
     overlap: Annotated[str, typer.Option(help="How long the old key works on: 24h, 0s.")] = "24h",
+    as_json: AsJson = False,
 ) -> None:
     """Make a key that replaces another one, and print it."""
     span = _span(overlap)
     if span is None or span > MAX_OVERLAP:
         fail(f"--overlap: must be a span such as 24h, at most {MAX_OVERLAP.days}d")
     with _found():
-        _show_issued(_with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span)))
+        _show_issued(
+            _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span)), as_json=as_json
+        )
 
 
 def _with(use: Callable[[Keys], Awaitable[T]]) -> T:
@@ -103,9 +113,12 @@ def _found() -> Iterator[None]:
         fail("The key was rotated or revoked, or has expired.")
 
 
-def _show_issued(issued: IssuedKey) -> None:
+def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:
     """Print the key alone on standard output, so that a script can take it from there."""
     key = issued.key
+    if as_json:
+        show_json({**asdict(key), "key": issued.secret})
+        return
     until = "" if key.expires_at is None else f", until {key.expires_at:%Y-%m-%d %H:%M}Z"
     typer.echo(f"Key {key.key_id} of tenant {key.tenant}{until}; it is shown once:", err=True)
     typer.echo(issued.secret)

@@ -1,5 +1,6 @@
 """Commands of whoever runs the service: its processes, its configuration, its database."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from app.bootstrap.commands import (
     upgrade_database,
     workers_of_database,
 )
-from app.cli.output import out, show, startup_errors, utc_text
+from app.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
 
 cli = typer.Typer()
 config_cli = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
@@ -67,14 +68,12 @@ def worker(migrate: Migrate = False) -> None:
 
 
 @cli.command()
-def workers(
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
-) -> None:
+def workers(as_json: AsJson = False) -> None:
     """List the processes that execute runs, from the configured database."""
     with startup_errors():
         found = workers_of_database()
     if as_json:
-        out.print_json(data=found, default=utc_text)
+        show_json(found)
         return
     for each in found:
         state = "draining" if each["drain_requested_at"] else "taking runs"
@@ -114,19 +113,22 @@ def retention(
 
 
 @config_cli.command("check")
-def config_check() -> None:
+def config_check(as_json: AsJson = False) -> None:
     """Read the configuration as the service would and say whether it fits.
 
     Exits with 1 if a variable of the environment is nearly, but not quite, a setting.
     """
     with startup_errors():
         checked = check_configuration()
-    for warning in checked.warnings:
-        show(f"warning: {warning}")
+    if as_json:
+        show_json(asdict(checked))
+    else:
+        for warning in checked.warnings:
+            show(f"warning: {warning}")
+        meant = "may not be what was meant" if checked.near_misses else "fits"
+        show(f"The configuration {meant} ({checked.source}).")
     if checked.near_misses:
-        show(f"The configuration may not be what was meant ({checked.source}).")
         raise typer.Exit(1)
-    show(f"The configuration fits ({checked.source}).")
 
 
 @db_cli.command("upgrade")

@@ -1,6 +1,7 @@
 """Commands of the operator: quotas of tenants, straight in the configured database."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, TypeVar
 
@@ -9,7 +10,7 @@ from rich.table import Table
 
 from app.access.caller import is_tenant
 from app.bootstrap.commands import with_quotas
-from app.cli.output import fail, out, show, startup_errors
+from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
 from app.runs.quotas import Quota, QuotaStore, TenantQuota
 
 T = TypeVar("T")
@@ -43,10 +44,10 @@ def _cost(period: str) -> Any:
 
 
 @cli.command("show")
-def show_quota(tenant: Tenant) -> None:
+def show_quota(tenant: Tenant, as_json: AsJson = False) -> None:
     """Print the quota of a tenant and how much of it is used."""
     _require_tenant(tenant)
-    _show(_with(lambda quotas: quotas.get(tenant)))
+    _show(_with(lambda quotas: quotas.get(tenant)), as_json=as_json)
 
 
 @cli.command("set")
@@ -58,6 +59,7 @@ def set_quota(
     max_runs_per_minute: Annotated[int | None, _runs("Accepted runs.")] = None,
     max_cost_usd_per_day: Annotated[Decimal | None, _cost("day")] = None,
     max_cost_usd_per_month: Annotated[Decimal | None, _cost("month")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Give a tenant a quota of its own, in the place of all of the one it has, and print it.
 
@@ -76,7 +78,7 @@ def set_quota(
         await quotas.put(tenant, quota)
         return await quotas.get(tenant)
 
-    _show(_with(put))
+    _show(_with(put), as_json=as_json)
 
 
 @cli.command("remove")
@@ -88,12 +90,16 @@ def remove_quota(tenant: Tenant) -> None:
 
 
 @cli.command("list")
-def list_quotas() -> None:
+def list_quotas(as_json: AsJson = False) -> None:
     """List the tenants that have a quota of their own."""
+    found = _with(lambda quotas: quotas.find())
+    if as_json:
+        show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])
+        return
     table = Table(
         *("tenant", "running", "queued", "per minute", "USD a day", "USD a month"), box=None
     )
-    for each in _with(lambda quotas: quotas.find()):
+    for each in found:
         limits = (getattr(each.quota, name) for name in Quota.__dataclass_fields__)
         table.add_row(each.tenant, *map(_limit, limits))
     out.print(table)
@@ -109,7 +115,10 @@ def _require_tenant(name: str) -> None:
         fail("The tenant must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
 
 
-def _show(found: TenantQuota) -> None:
+def _show(found: TenantQuota, *, as_json: bool) -> None:
+    if as_json:
+        show_json(asdict(found))
+        return
     quota, use = found.quota, found.use
     show(f"{found.tenant} has {'the configured quota' if found.is_default else 'its own quota'}.")
     table = Table("", "limit", "used", "reserved", box=None)

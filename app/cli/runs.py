@@ -1,37 +1,22 @@
-"""Commands of a caller: run cases and graphs, look at runs, cancel them."""
+"""Commands of a caller: run cases, look at runs, cancel them, decide what they ask."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from caseworker_client import CaseworkerClient, CaseworkerError, Run
+from caseworker_client import CaseworkerClient, Run, RunSummary
+from rich.text import Text
 
-from app.bootstrap.commands import service_url
 from app.cli.budget_options import with_budget
-from app.cli.output import fail, out, show, startup_errors
+from app.cli.output import STYLES, AsJson, fail, out, show, show_json, utc_text
+from app.cli.service import RunId, Url, complete_run_id, end_by, talk
+from app.trace.plain_text import counted, duration, money, plain
 
 cli = typer.Typer()
-graph_cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
-cli.add_typer(graph_cli, name="graph")
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        envvar="CASEWORKER_URL",
-        help="Where the service listens; left out, at the configured server.host and server.port.",
-    ),
-]
 Wait = Annotated[int, typer.Option(min=0, help="Seconds to wait for the end.")]
 ChosenId = Annotated[str | None, typer.Option("--run-id", help="Names the run; else made up.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print what the service answers.")]
-RunId = Annotated[str, typer.Argument(help="The run.")]
-GraphFile = Annotated[
-    typer.FileText, typer.Argument(help="A graph as JSON; - is standard input.", encoding="utf-8")
-]
-
-EARLY = 1
-"""Exit code if the run has not completed, or the graph is not valid."""
 
 
 @cli.command()
@@ -49,44 +34,7 @@ def run(
     post({"input": text}, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
 
 
-@graph_cli.command("run")
-@with_budget
-def run_graph(
-    file: GraphFile,
-    *,
-    budget: Mapping[str, float],
-    value: Annotated[
-        str | None, typer.Option("--input", help="The input of the graph, as JSON.")
-    ] = None,
-    url: Url = None,
-    wait: Wait = 30,
-    run_id: ChosenId = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a graph and print its outputs."""
-    body = {"kind": "graph", "graph": read_json(file.read(), "graph")}
-    if value is not None:
-        body["input"] = read_json(value, "input")
-    post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
-
-
-@graph_cli.command("validate")
-def validate_graph(file: GraphFile, url: Url = None) -> None:
-    """Print everything that is wrong with a graph."""
-    graph = read_json(file.read(), "graph")
-
-    def ask(client: CaseworkerClient) -> None:
-        found = client.validate_graph(graph)
-        for problem in found.problems:
-            show(f"{problem.severity}  {problem.place or 'graph'}: {problem.message}")
-        if not found.valid:
-            raise typer.Exit(EARLY)
-        out.print("The graph is valid.")
-
-    talk(url, ask)
-
-
-@cli.command("list")
+@cli.command("runs")
 def list_runs(
     url: Url = None,
     status: Annotated[str | None, typer.Option(help="Only runs of this status.")] = None,
@@ -109,59 +57,62 @@ def list_runs(
     def ask(client: CaseworkerClient) -> None:
         page = client.list_runs(status=status, kind=kind, agent=agent, metadata=wanted, limit=limit)
         if as_json:
-            out.print_json(data=page.as_json())
+            show_json(page.as_json())
             return
-        for run in page.as_json()["runs"]:
-            show(f"{run['created_at']}  {run['kind']:5}  {run['status']:9}  {run['run_id']}")
-
-    talk(url, ask)
-
-
-@cli.command()
-def events(
-    run_id: RunId,
-    url: Url = None,
-    after: Annotated[int, typer.Option(min=0, help="Begin behind the event of this number.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
-) -> None:
-    """Follow what happens in a run until it has ended."""
-
-    def ask(client: CaseworkerClient) -> None:
-        for event in client.stream_events(run_id, after=after):
-            sent = event.as_json()
-            if as_json:
-                show(json.dumps(sent))
-                continue
-            details = json.dumps(event.data) if event.data else ""
-            words = (f"{event.seq:4}", sent["ts"], event.type, event.step_id, details)
-            show("  ".join(word for word in words if word))
+        if out.is_terminal:
+            columns = ("created", "kind", "status", "took", "cost", "run")
+            out.print(_RUN_ROW.format(*columns), style="bold")
+        for run in page.runs:
+            out.print(_row(run))
 
     talk(url, ask)
 
 
 @cli.command()
 def cancel(
-    run_id: Annotated[str, typer.Argument(help="The run, which need not exist yet.")],
+    run_id: Annotated[
+        str,
+        typer.Argument(help="The run, which need not exist yet.", autocompletion=complete_run_id),
+    ],
     url: Url = None,
     reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Cancel a run and print the receipt."""
+    """Cancel a run; --json prints the whole receipt."""
 
     def ask(client: CaseworkerClient) -> None:
-        out.print_json(data=client.cancel_run(run_id, reason=reason).as_json())
+        receipt = client.cancel_run(run_id, reason=reason)
+        if as_json:
+            show_json(receipt.as_json())
+        elif receipt.already_finished:
+            show(f"The run had ended before: {receipt.status}.")
+        elif receipt.status is None:
+            show("There is no such run yet; it will be cancelled when it is posted.")
+        elif receipt.status == "cancelled":
+            show("The run is cancelled.")
+        else:
+            show(f"The run is {receipt.status}; no call begins any more, and it ends now.")
 
     talk(url, ask)
 
 
 @cli.command("approvals")
 def list_approvals(
-    run_id: Annotated[str | None, typer.Argument(help="Only those of this run.")] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Argument(help="Only those of this run.", autocompletion=complete_run_id),
+    ] = None,
     url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the approvals that wait for a decision."""
+    """Print the approvals that wait for a decision; of a run, as JSON, all of them."""
 
     def ask(client: CaseworkerClient) -> None:
-        for each in client.list_approvals(run_id).approvals:
+        found = client.list_approvals(run_id)
+        if as_json:
+            show_json(found.as_json())
+            return
+        for each in found.approvals:
             if each.open:
                 asked = json.dumps(each.arguments, ensure_ascii=False)
                 show(f"{each.run_id}  {each.approval_id}  {each.subject}  {asked}")
@@ -177,6 +128,7 @@ def approve(
     refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it instead.")] = False,
     arguments: Annotated[str | None, typer.Option(help="Others, as a JSON object.")] = None,
     reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Approve what a run asks for, or refuse it."""
     changed = None if arguments is None else read_json(arguments, "value of --arguments")
@@ -186,24 +138,10 @@ def approve(
             decided = client.refuse(run_id, approval_id, reason=reason)
         else:
             decided = client.approve(run_id, approval_id, arguments=changed, reason=reason)
-        out.print_json(data=decided.as_json())
-
-    talk(url, ask)
-
-
-@cli.command()
-def trace(
-    run_id: RunId,
-    url: Url = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the snapshot.")] = False,
-) -> None:
-    """Print what a run did, call by call."""
-
-    def ask(client: CaseworkerClient) -> None:
         if as_json:
-            out.print_json(data=client.get_trace(run_id).as_json())
-        else:
-            show(client.explain_run(run_id))
+            show_json(decided.as_json())
+        elif decided.decision is not None:
+            show(f"{decided.subject} of {run_id} is {decided.decision.decision}.")
 
     talk(url, ask)
 
@@ -224,16 +162,16 @@ def post(
     def ask(client: CaseworkerClient) -> None:
         posted = client.create_run({**body, **named, **limits}, wait_seconds=wait)
         if as_json:
-            out.print_json(data=posted.as_json())
+            show_json(posted.as_json())
         else:
-            _show_end(posted)
-        if posted.status != "completed":
-            raise typer.Exit(EARLY)
+            show_end(posted)
+        end_by(posted.status)
 
     talk(url, ask)
 
 
-def _show_end(run: Run) -> None:
+def show_end(run: Run) -> None:
+    """Print how a run stands, and what came of it."""
     result = run.result or {}
     show(f"run     {run.run_id}\nstatus  {run.status}")
     answer = result.get("answer", result.get("output"))
@@ -247,22 +185,33 @@ def _show_end(run: Run) -> None:
         show(f"output  {step_id}: {json.dumps(outputs, ensure_ascii=False)}")
 
 
+def show_spent(run: RunSummary) -> None:
+    """Print in a line what a run has used, if anybody knows."""
+    if (used := run.usage) is not None:
+        calls = used.llm_calls_small + used.llm_calls_big
+        counts = (counted(calls, "LLM call"), counted(used.tool_calls, "tool call"))
+        tokens = counted(used.tokens, "token")
+        show(f"spent   {', '.join((money(used.cost_usd), tokens, *counts))}")
+
+
+_RUN_ROW = "{:20}  {:5}  {:9}  {:>9}  {:>9}  {}"
+
+
+def _row(run: RunSummary) -> Text:
+    """Return a run as a line: the words that programs read, and its id at the end."""
+    took = "-"
+    if run.started_at and run.finished_at:
+        took = duration(max(round((run.finished_at - run.started_at).total_seconds() * 1000), 0))
+    cost = "-" if run.usage is None else money(run.usage.cost_usd)
+    cells = (utc_text(run.created_at), run.kind, run.status, took.replace(" ", ""), cost)
+    row = Text(_RUN_ROW.format(*cells, plain(run.run_id)))
+    row.highlight_words([run.status], STYLES.get(run.status, ""))
+    return row
+
+
 def read_json(text: str, what: str) -> Any:
     """Return what a text of JSON holds, or end the command."""
     try:
         return json.loads(text)
     except ValueError as error:
         fail(f"The {what} is not JSON: {error}")
-
-
-def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
-    """Let a function talk to the service; its refusals end the command."""
-    with startup_errors():
-        address = url or service_url()
-    try:
-        with CaseworkerClient(address) as client:
-            ask(client)
-    except CaseworkerError as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None

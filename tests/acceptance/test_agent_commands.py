@@ -44,8 +44,8 @@ async def test_an_agent_is_run_by_its_name_or_from_a_file(
     named = caseworker("agent", "run", "by-name", "6*7? (cli)", *inputs, "--run-id", "n", **at)
     pinned = caseworker("agent", "run", "by-name@1", "6*7? (cli)", *inputs, "--json", **at)
     inline = caseworker("agent", "run", str(file), "6*7? (cli)", "--max-turns", "3", **at)
-    mine = caseworker("list", "--agent", "by-name", "--kind", "agent", **at)
-    others = caseworker("list", "--kind", "graph", "--agent", "by-name", **at)
+    mine = caseworker("runs", "--agent", "by-name", "--kind", "agent", **at)
+    others = caseworker("runs", "--kind", "graph", "--agent", "by-name", **at)
 
     assert named.stdout == "run     n\nstatus  completed\nanswer  Forty-two.\n", named.stderr
     assert json.loads(pinned.stdout)["agent"] == {"name": "by-name", "version": 1}
@@ -73,7 +73,7 @@ async def test_a_wrong_agent_is_refused_with_what_to_do(
     assert "text.yaml is no agent" in refused(str(text), "?")
     assert "GET /agents lists" in refused("nobody", "?")
     assert "inputs.topic" in refused("needs-a-topic", "?")
-    wrong = caseworker("list", "--metadata", "ticket", **at)
+    wrong = caseworker("runs", "--metadata", "ticket", **at)
     assert (wrong.returncode, wrong.stderr) == (2, "--metadata ticket: write KEY=VALUE.\n")
 
 
@@ -86,8 +86,8 @@ async def test_runs_are_listed_by_what_their_callers_sent_along(
             body = {"input": "2 + 2?", "metadata": {"team": "red", "ticket": number}}
             await client.post_run({"run_id": f"red-{number}", **body})
 
-    both = caseworker("list", "--metadata", "team=red", **at)
-    one = caseworker("list", "--metadata", "team=red", "--metadata", "ticket=2", **at)
+    both = caseworker("runs", "--metadata", "team=red", **at)
+    one = caseworker("runs", "--metadata", "team=red", "--metadata", "ticket=2", **at)
 
     assert [line.split()[-1] for line in both.stdout.splitlines()] == ["red-2", "red-1"]
     assert [line.split()[-1] for line in one.stdout.splitlines()] == ["red-2"]

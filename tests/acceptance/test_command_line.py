@@ -54,11 +54,11 @@ def test_commands_find_the_service_where_it_is_configured(service: ServiceProces
     host, _, port = service.url.removeprefix("http://").partition(":")
     nowhere = {"CASEWORKER_URL": "http://127.0.0.1:9"}
 
-    by_option = caseworker("list", "--url", service.url, **nowhere)
-    by_variable = caseworker("list", CASEWORKER_URL=service.url, SERVER_PORT="9")
-    configured = caseworker("list", SERVER_HOST=host, CASEWORKER_SERVER_PORT=port)
-    lost = caseworker("list", **nowhere)
-    open_port = caseworker("list", SERVER_PORT="0")
+    by_option = caseworker("runs", "--url", service.url, **nowhere)
+    by_variable = caseworker("runs", CASEWORKER_URL=service.url, SERVER_PORT="9")
+    configured = caseworker("runs", SERVER_HOST=host, CASEWORKER_SERVER_PORT=port)
+    lost = caseworker("runs", **nowhere)
+    open_port = caseworker("runs", SERVER_PORT="0")
 
     assert [each.returncode for each in (by_option, by_variable, configured)] == [0, 0, 0]
     assert (lost.returncode, open_port.returncode) == (2, 2)
@@ -70,15 +70,16 @@ def test_a_run_takes_an_id_and_limits_and_is_listed(at: dict[str, str]) -> None:
     """The limits are those of a budget; the list can be read by people and programs."""
     asked = caseworker("run", "2 + 2?", "--run-id", "listed", "--max-tool-calls", "3", **at)
     halted = caseworker("run", "2 + 2?", "--run-id", "halted", "--max-seconds", "0", "--json", **at)
-    listed = caseworker("list", **at)
-    as_json = caseworker("list", "--status", "completed", "--limit", "1", "--json", **at)
+    listed = caseworker("runs", **at)
+    as_json = caseworker("runs", "--status", "completed", "--limit", "1", "--json", **at)
 
     assert asked.stdout == "run     listed\nstatus  completed\nanswer  4\n", asked.stderr
-    assert halted.returncode == 1
+    assert halted.returncode == 3
     assert json.loads(halted.stdout)["stop"]["dimension"] == "seconds"
-    assert [line.split()[1:] for line in listed.stdout.splitlines()][:2] == [
-        ["case", "halted", "halted"],
-        ["case", "completed", "listed"],
+    rows = [line.split() for line in listed.stdout.splitlines()][:2]
+    assert [(row[1], row[2], row[-1]) for row in rows] == [
+        ("case", "halted", "halted"),
+        ("case", "completed", "listed"),
     ]
     assert [run["status"] for run in json.loads(as_json.stdout)["runs"]] == ["completed"]
 
@@ -102,6 +103,79 @@ def test_events_are_followed_to_the_end(at: dict[str, str]) -> None:
     assert (unknown.returncode, unknown.stdout) == (2, "")
 
 
+def test_a_run_is_watched_to_its_end(at: dict[str, str]) -> None:
+    """As a tree on a terminal, else line by line or as JSON; the exit code tells how it ended."""
+    caseworker("run", "4 * 4?", "--run-id", "watched", **at)
+    caseworker("run", "4 * 4?", "--run-id", "stopped", "--max-seconds", "0", **at)
+
+    lines = caseworker("watch", "watched", **at)
+    stopped = caseworker("watch", "stopped", **at)
+    parsed = caseworker("watch", "watched", "--json", **at)
+    drawn = caseworker("watch", "watched", **at, FORCE_COLOR="1", COLUMNS="100", LINES="40")
+
+    assert [each.returncode for each in (lines, stopped, parsed, drawn)] == [0, 3, 0, 0]
+    assert "tool calculator" in lines.stdout
+    assert "answer  16\n" in lines.stdout
+    assert "\x1b" not in lines.stdout
+    assert "status  halted" in stopped.stdout
+    events = [json.loads(line)["type"] for line in parsed.stdout.splitlines()]
+    assert (events[0], events[-1]) == ("run.started", "run.completed")
+    assert "case watched" in drawn.stdout
+    assert "── " in drawn.stdout
+    assert "step.started" not in drawn.stdout
+
+
+def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
+    """With what stopped the run; the text that explains it, and the snapshot, on demand."""
+    caseworker("run", "5 * 5?", "--run-id", "traced", **at)
+    caseworker("run", "5 * 5?", "--run-id", "cut", "--max-tool-calls", "0", **at)
+
+    drawn = caseworker("trace", "traced", **at)
+    cut = caseworker("trace", "cut", **at)
+    explained = caseworker("trace", "traced", "--explain", **at)
+    parsed = json.loads(caseworker("trace", "traced", "--json", **at).stdout)
+
+    [call] = [line for line in drawn.stdout.splitlines() if "tool calculator" in line]
+    assert "─ tool calculator" in call
+    assert "completed" in call
+    assert any(block in call for block in "█▐▌▎▍▋▊▉▕▏")
+    assert len([line for line in drawn.stdout.splitlines() if "─ " in line]) == (
+        len(parsed["snapshot"]["nodes"]) - 1
+    )
+    assert "Stopped at " in cut.stdout
+    assert "Where the time went" in explained.stdout
+
+
+def test_what_is_refused_is_told_in_a_line(at: dict[str, str]) -> None:
+    """What went wrong and what to do about it, whatever was asked."""
+
+    def told(*arguments: str, **variables: str) -> str:
+        ended = caseworker(*arguments, **{**at, **variables})
+        assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+        return ended.stderr
+
+    assert "caseworker serve" in told("runs", CASEWORKER_URL="http://127.0.0.1:9")
+    assert "CASEWORKER_API_KEY" in told("runs", CASEWORKER_API_KEY="cwk_none.nothing")
+    assert "is no address" in told("runs", "--url", ":::")
+    for command in ("watch", "trace", "events"):
+        assert "`caseworker runs`" in told(command, "nobody")
+
+
+def test_a_shell_completes_commands_and_runs(at: dict[str, str]) -> None:
+    """Of a service that does not answer it knows no runs, and says nothing about that."""
+    caseworker("run", "6 * 6?", "--run-id", "complete-me", **at)
+
+    def completed(words: str, **variables: str) -> list[str]:
+        asked = {"_CASEWORKER_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        position = str(words.count(" "))
+        ended = caseworker(**at, **asked, COMP_CWORD=position, **variables)
+        assert ended.stderr == ""
+        return ended.stdout.split()
+
+    assert completed("caseworker wat") == ["watch"]
+    assert completed("caseworker watch complete-") == ["complete-me"]
+
+
 def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: Path) -> None:
     """What is wrong with it is printed, each problem with its place."""
     file, broken = tmp_path / "graph.json", tmp_path / "broken.json"
@@ -110,6 +184,7 @@ def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: 
 
     valid = caseworker("graph", "validate", str(file), **at)
     invalid = caseworker("graph", "validate", str(broken), **at)
+    told = caseworker("graph", "validate", str(broken), "--json", **at)
     ran = caseworker(
         "graph", "run", str(file), "--input", '{"price": 21}', "--max-steps", "1", **at
     )
@@ -117,6 +192,7 @@ def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: 
 
     assert (valid.returncode, valid.stdout) == (0, "The graph is valid.\n")
     assert invalid.returncode == 1
+    assert json.loads(told.stdout)["problems"][0]["place"] == "edges.0.data"
     assert "edges.0.data" in invalid.stdout
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "status  completed" in ran.stdout
@@ -138,13 +214,13 @@ def test_a_variable_that_is_nearly_a_setting_cannot_be_missed() -> None:
 
     checked = caseworker("config", "check", **miss)
     started = caseworker("serve", **miss, **nowhere)
-    asked = caseworker("list", SERVER_PORT="9", **miss)
+    asked = caseworker("runs", SERVER_PORT="9", **miss)
     fits = caseworker("config", "check")
-    linked = caseworker("config", "check", CASEWORKER_SERVICE_HOST="10.0.0.1")
+    linked = caseworker("config", "check", "--json", CASEWORKER_SERVICE_HOST="10.0.0.1")
 
     assert checked.returncode == 1
     assert told in checked.stdout
     assert told in started.stderr
     assert told in asked.stderr
     assert (fits.returncode, linked.returncode) == (0, 0)
-    assert "warning" in linked.stdout
+    assert "CASEWORKER_SERVICE_HOST" in json.loads(linked.stdout)["warnings"][0]

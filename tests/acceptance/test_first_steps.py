@@ -56,7 +56,7 @@ async def test_the_command_line_asks_stops_and_explains(database_url: str) -> No
         asked = await asyncio.to_thread(_caseworker, "run", "What is 2 to the power of 10?", *at)
         run_id = re.findall(r"run +(\S+)", asked.stdout)[0]
         explained = await asyncio.to_thread(_caseworker, "trace", run_id, *at)
-        stopped = await asyncio.to_thread(_caseworker, "cancel", run_id, *at)
+        stopped = await asyncio.to_thread(_caseworker, "cancel", run_id, "--json", *at)
         refused = await asyncio.to_thread(_caseworker, "trace", "nobody", *at)
 
         assert asked.returncode == 0, asked.stderr

@@ -80,6 +80,8 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     shown = caseworker("quotas", "show", "acme", QUOTAS_MAX_RUNNING="9")
     caseworker("quotas", "set", "zebra", "--max-cost-usd-per-month", "0")
     listed = table(caseworker("quotas", "list"))
+    as_json = json.loads(caseworker("quotas", "list", "--json").stdout)
+    shown_json = json.loads(caseworker("quotas", "show", "acme", "--json").stdout)
     removed = caseworker("quotas", "remove", "acme")
     usual = caseworker("quotas", "show", "acme", QUOTAS_MAX_RUNNING="9")
     again = caseworker("quotas", "remove", "acme")
@@ -91,6 +93,12 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert table(shown)["runs a minute"] == ["60"]
     assert table(shown)["USD today"] == ["4.50", "0", "0"]
     assert listed["acme"] == ["any", "any", "60", "4.50", "any"]
+    assert [(each["tenant"], each["max_cost_usd_per_day"]) for each in as_json] == [
+        ("acme", 4.5),
+        ("zebra", None),
+    ]
+    assert shown_json["quota"]["max_runs_per_minute"] == 60
+    assert shown_json["use"]["running"] == 0
     assert listed["zebra"] == ["any", "any", "any", "any", "0"]
     assert removed.stdout == "acme has the configured quota.\n"
     assert usual.stdout.startswith("acme has the configured quota.\n")
@@ -152,6 +160,22 @@ def test_a_database_that_is_away_is_one_line(caseworker: Command) -> None:
     assert [line for line in lost.stderr.splitlines() if line.startswith("database.url")]
 
 
+def test_keys_are_shown_to_programs(caseworker: Command, database_url: str) -> None:
+    """Their secrets once: when they are made or replaced."""
+    there = {"DATABASE_URL": database_url}
+    command = ("keys", "create", "--name", "ci", "--tenant", "json", "--scope", "read")
+    made = json.loads(caseworker(*command, "--json", **there).stdout)
+    rotated = json.loads(caseworker("keys", "rotate", made["key_id"], "--json", **there).stdout)
+    shown = caseworker("keys", "list", "--tenant", "json", "--json", **there).stdout
+
+    found = {key["key_id"]: key for key in json.loads(shown)}
+    assert set(found) == {made["key_id"], rotated["key_id"]}
+    assert found[made["key_id"]]["rotated_to"] == rotated["key_id"]
+    assert found[made["key_id"]]["scopes"] == made["scopes"] == ["read"]
+    assert made["key"].startswith(f"cwk_{made['key_id']}")
+    assert made["key"] not in shown
+
+
 def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> None:
     """The command as it is started from a shell."""
     env = {"DATABASE_URL": module_database_url}
@@ -200,7 +224,7 @@ def test_an_approval_is_listed_and_given_with_other_arguments(
     no_json = caseworker("approve", "pays", approval_id, "--arguments", "{amount")
     unfit = caseworker("approve", "pays", approval_id, "--arguments", '{"amount": "all"}')
     less = ("--arguments", '{"amount": 3}', "--reason", "less will do")
-    approved = caseworker("approve", "pays", approval_id, *less)
+    approved = caseworker("approve", "pays", approval_id, *less, "--json")
     end = end_of(caseworker, "pays")
 
     assert (run_id, subject, arguments) == ("pays", "ask", '{"default": {"amount": 5}}')
@@ -224,7 +248,7 @@ def test_an_approval_is_refused_and_stays_so(caseworker: Command, tmp_path: Path
     nothing = caseworker("approve", "refused", "nothing")
     nobody = caseworker("approvals", "nobody")
 
-    assert json.loads(refused.stdout)["decision"]["decision"] == "refused"
+    assert refused.stdout == "ask of refused is refused.\n"
     assert end["type"] == "run.failed"
     assert [each.exit_code for each in (late, nothing, nobody)] == [2, 2, 2]
     assert [each.stdout for each in (late, nothing, nobody)] == ["", "", ""]

@@ -1,5 +1,7 @@
 """What can be checked of the container files without a container engine."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -119,6 +121,47 @@ def test_the_image_is_built_with_the_locked_uv() -> None:
     [locked] = [package["version"] for package in packages if package["name"] == "uv"]
 
     assert f"ARG UV_VERSION={locked}\n" in DOCKERFILE
+
+
+def test_the_image_says_what_it_is() -> None:
+    """In the labels of OCI, with the version, description and licence of the package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    last_stage = DOCKERFILE.split("\nFROM ")[-1]
+    values = dict(re.findall(r"^ARG (\w+)=(\S*)$", last_stage, re.M))
+    labels = {
+        name: re.sub(r"\$\{(\w+)\}", lambda argument: values[argument[1]], text)
+        for name, text in re.findall(r'org\.opencontainers\.image\.(\w+)="(.*?)"', last_stage)
+    }
+
+    assert labels == {
+        "title": project["name"],
+        "description": project["description"],
+        "version": project["version"],
+        "revision": '""',
+        "source": '""',
+        "licenses": project["license"],
+    }
+
+
+def test_the_dependencies_are_listed_and_an_audit_that_cannot_be_made_fails(
+    tmp_path: Path,
+) -> None:
+    """As `make sbom` and `make audit` do it, here with nobody to ask."""
+
+    def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--silent", f"-o{ROOT / '.venv/.synced'}", *arguments]
+        env = {**os.environ, "UV_HTTP_RETRIES": "0", "NO_PROXY": "127.0.0.1"}
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+
+    listed = make("sbom", f"SBOM={tmp_path / 'sbom.json'}")
+    audited = make("audit", "ARGS=--service-url http://127.0.0.1:9")
+    components = json.loads((tmp_path / "sbom.json").read_text("utf-8"))["components"]
+
+    assert listed.returncode == 0, listed.stderr
+    assert {"fastapi", "caseworker-client"} <= {each["name"] for each in components}
+    assert "pytest" not in {each["name"] for each in components}
+    assert audited.returncode != 0
+    assert "127.0.0.1:9" in audited.stderr
 
 
 def test_every_file_that_is_copied_is_let_through() -> None:

@@ -1,0 +1,59 @@
+"""Commands for graphs: run them, and say what is wrong with them."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from caseworker_client import CaseworkerClient
+
+from app.cli.budget_options import with_budget
+from app.cli.output import AsJson, out, show, show_json
+from app.cli.runs import ChosenId, Wait, post, read_json
+from app.cli.service import NOT_COMPLETED, Url, talk
+
+cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
+
+GraphFile = Annotated[
+    typer.FileText, typer.Argument(help="A graph as JSON; - is standard input.", encoding="utf-8")
+]
+
+
+@cli.command("run")
+@with_budget
+def run_graph(
+    file: GraphFile,
+    *,
+    budget: Mapping[str, float],
+    value: Annotated[
+        str | None, typer.Option("--input", help="The input of the graph, as JSON.")
+    ] = None,
+    url: Url = None,
+    wait: Wait = 30,
+    run_id: ChosenId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a graph and print its outputs."""
+    body = {"kind": "graph", "graph": read_json(file.read(), "graph")}
+    if value is not None:
+        body["input"] = read_json(value, "input")
+    post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+
+
+@cli.command("validate")
+def validate_graph(file: GraphFile, url: Url = None, as_json: AsJson = False) -> None:
+    """Print everything that is wrong with a graph; exits with 1 if it is not valid."""
+    graph = read_json(file.read(), "graph")
+
+    def ask(client: CaseworkerClient) -> None:
+        found = client.validate_graph(graph)
+        if as_json:
+            show_json(found.as_json())
+        else:
+            for each in found.problems:
+                show(f"{each.severity}  {each.place or 'graph'}: {each.message}")
+            if found.valid:
+                out.print("The graph is valid.")
+        if not found.valid:
+            raise typer.Exit(NOT_COMPLETED)
+
+    talk(url, ask)

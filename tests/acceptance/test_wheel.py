@@ -1,0 +1,97 @@
+"""The service as it is installed: a wheel with everything in it, outside of any source tree."""
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support.database import TestServer
+from tests.support.processes import ChildProcess
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+UV = Path(sys.executable).parent / "uv"
+
+
+def uv(*arguments: str | Path) -> None:
+    ended = subprocess.run([UV, *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the installed wheel and nothing else; it is made from the sdist."""
+    folder = tmp_path_factory.mktemp("wheel")
+    uv("build", "--quiet", "--out-dir", folder / "dist", ROOT)
+    [wheel] = (folder / "dist").glob("caseworker-*.whl")
+    target = ("--target", folder / "installed", "--python", sys.executable)
+    uv("pip", "install", "--quiet", "--offline", "--no-deps", *target, wheel)
+    return folder / "installed"
+
+
+@pytest.fixture
+def environment(installed: Path) -> dict[str, str]:
+    """That of a shell in which the wheel comes before what is installed otherwise."""
+    return {**os.environ, "PYTHONPATH": str(installed), "AUTH_ANONYMOUS": "loopback"}
+
+
+@pytest.fixture
+def empty_database_url(postgres: TestServer) -> Iterator[str]:
+    """A database without any table."""
+    with postgres.empty_database() as url:
+        yield url
+
+
+def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
+    """Those of the package and the migrations, pages and styles too; nothing of the tests."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "app", "migrations"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split()
+    points = ConfigParser()
+    points.optionxform = str  # type: ignore[assignment,method-assign]
+    [text] = installed.glob("caseworker-*.dist-info/entry_points.txt")
+    points.read_string(text.read_text("utf-8"))
+
+    assert "app/ui/static/app.js" in tracked
+    assert [each for each in tracked if not (installed / each).is_file()] == []
+    assert dict(points["console_scripts"]) == PROJECT["scripts"]
+    for group, declared in PROJECT["entry-points"].items():
+        assert dict(points[group]) == declared
+    assert not (installed / "tests").exists()
+
+
+def test_it_migrates_serves_and_runs_a_case(
+    environment: dict[str, str], empty_database_url: str, installed: Path, tmp_path: Path
+) -> None:
+    """Far from its sources, with the dependencies that are there."""
+    script = installed / "bin" / "caseworker"
+    said = subprocess.run(
+        [sys.executable, script, "--version"], env=environment, cwd=tmp_path, capture_output=True
+    )
+    where = "import app, migrations; print(app.__file__, migrations.__path__[0])"
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", where], env=environment, cwd=tmp_path, capture_output=True
+    )
+    serving = {**environment, "DATABASE_URL": empty_database_url, "SERVER_PORT": "0"}
+    with ChildProcess.python(str(script), "serve", "--demo", env=serving, cwd=tmp_path) as child:
+        until = time.monotonic() + 120
+        while "Ctrl+C" not in child.stdout:
+            assert child.exit_code is None, child.stderr
+            assert time.monotonic() < until, child.stdout + child.stderr
+            time.sleep(0.1)
+        url = child.stdout.split("Caseworker listens on ")[1].split()[0]
+        with urlopen(f"{url}/ui/static/app.js", timeout=60) as page:  # noqa: S310
+            sent = page.read()
+        shown = child.stdout
+
+    assert said.stdout.decode() == f"caseworker {PROJECT['version']}\n", said.stderr
+    assert all(path.startswith(f"{installed}/") for path in found.stdout.decode().split())
+    assert "answer    397.8" in shown
+    assert sent == (ROOT / "app/ui/static/app.js").read_bytes()
