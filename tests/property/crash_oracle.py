@@ -159,10 +159,9 @@ def _about_records(cluster: CrashingCluster) -> Iterator[str]:
 
 
 def _about_attempts(cluster: CrashingCluster) -> Iterator[str]:
-    run = cluster.run
-    if run.attempts != run.fence - cluster.given_back:
-        given_back = cluster.given_back
-        yield f"{run.attempts} attempts: {run.fence} claims, {given_back} given back"
+    run, row = cluster.run, cluster.database.rows[KEY]
+    if run.attempts != run.fence - row.given_back:
+        yield f"{run.attempts} attempts: {run.fence} claims, {row.given_back} given back"
     if run.losses > cluster.losses:
         yield f"it counts {run.losses} losses of {cluster.losses}"
 

@@ -176,10 +176,8 @@ class CrashingCluster:
     """The fence under which a CallNode was first stored."""
     claimed_at: dict[int, int] = field(default_factory=dict)
     """The step of the loop at which a fence was first used."""
-    given_back: int = 0
-    """How often the run was given back without an attempt counting."""
-    losses: int = 0
-    """How often it was taken from a process, or given back as one that counts."""
+    taken_away: int = 0
+    """How often it was taken from a process."""
     begun: int = 0
     """How many processes there were."""
     gone: list[str] = field(default_factory=list)
@@ -219,6 +217,11 @@ class CrashingCluster:
         run = self.database.rows[KEY].run
         assert run is not None
         return run
+
+    @property
+    def losses(self) -> int:
+        """How often it was taken from a process, or given back as one that counts."""
+        return self.taken_away + self.database.rows[KEY].broken
 
     @property
     def is_queued(self) -> bool:
@@ -283,7 +286,7 @@ class CrashingCluster:
 
     def lose(self, name: str) -> None:
         """Put the run of a process that counts as dead back into the queue."""
-        self.losses += len(self.database.lose(name))
+        self.taken_away += len(self.database.lose(name))
 
     def take_away_from(self, name: str) -> None:
         """Have others find a process dead that is not."""

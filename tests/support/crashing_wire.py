@@ -138,16 +138,10 @@ class Wire:
         self, run: Run, *, calls: Sequence[CallRecord], counted: bool, **how: Any
     ) -> None:
         async def released() -> None:
-            cluster = self._cluster
-            before = cluster.run
             try:
                 await self._database.release(run, calls=calls, counted=counted, **how)
             finally:
-                now = cluster.run
-                cluster.recorded(calls)
-                if now.fence == before.fence == run.fence:
-                    cluster.given_back += now.attempts < before.attempts
-                    cluster.losses += counted
+                self._cluster.recorded(calls)
 
         await self._pass("release", released)
 

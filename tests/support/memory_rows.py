@@ -47,6 +47,10 @@ class Row:
     """How many calls and steps had brought a result when the run was last lost."""
     not_before: datetime | None = None
     """When the run may be claimed."""
+    given_back: int = 0
+    """How often its owner gave it back without an attempt counting."""
+    broken: int = 0
+    """How often its owner gave it back as one that counts."""
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)
     approvals: dict[str, Any] = field(default_factory=dict)

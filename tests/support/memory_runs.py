@@ -179,6 +179,8 @@ class MemoryRuns(MemoryListing, MemoryTraces):
         async with transaction():
             row = self._owned(run.key, run.fence)
             if row is not None:
+                row.given_back += not counted
+                row.broken += counted
                 row.not_before = None
                 if pause_seconds:
                     row.not_before = self.now() + timedelta(seconds=pause_seconds)
