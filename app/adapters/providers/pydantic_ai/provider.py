@@ -86,7 +86,7 @@ class PydanticAIProvider:
         name: str,
         build_model: Callable[[str], Model[Any]],
         structured_output: StructuredOutput,
-        http: httpx2.AsyncClient,
+        http: httpx2.AsyncBaseTransport,
         max_in_flight: int,
     ) -> None:
         self.name = name
