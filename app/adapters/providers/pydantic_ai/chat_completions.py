@@ -6,8 +6,8 @@ objects of a reply one by one in Python. Its types, and what it raises, stay.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, Self, TypeVar, cast
 
 import httpx2
@@ -19,6 +19,9 @@ from app.adapters.providers.pydantic_ai.transport import ReplyRefusedError
 
 _DRAIN_SECONDS = 0.1
 """How long the end of a reply is waited for whose last event came; then it is cut off."""
+
+_NOT_SENT = frozenset({"extra_headers", "extra_body", "timeout"})
+"""Options of the SDK; an attempt is limited by its caller."""
 
 _Document = TypeVar("_Document", ChatCompletion, ChatCompletionChunk)
 
@@ -36,31 +39,20 @@ class ChatCompletions:
         }
         self._http = http
 
-    async def create(
-        self,
-        *,
-        extra_headers: Mapping[str, str],
-        extra_body: Mapping[str, Any] | None,
-        timeout: object,
-        **options: Any,
-    ) -> Any:
-        """Return the completion, or its parts as they come if ``stream`` is set.
+    async def create(self, **options: Any) -> Any:
+        """Return the completion, or its chunks as they come if ``stream`` is set.
 
         Raises:
             APIError: there is none, as the SDK says it.
         """
-        asked = {
-            name: value
-            for name, value in {**options, **(extra_body or {})}.items()
-            if not isinstance(value, Omit | NotGiven)
-        }
-        content = json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode()
-        headers = {**extra_headers, **self._headers}
-        request = httpx2.Request("POST", self._url, headers=headers, content=content)
-        with _as_api_errors(request):
+        request, stream = self._request(options), options["stream"]
+        options.clear()  # it may be a long wait
+        try:
             response = await self._http.handle_async_request(request)
+        except httpx2.TransportError as error:
+            raise _api_error(error, request) from error
         response.request = request
-        if options["stream"] and response.is_success:
+        if stream and response.is_success:
             return _Chunks(response)
         try:
             content = b"".join([part async for part in _parts(response)])
@@ -69,6 +61,18 @@ class ChatCompletions:
         if not response.is_success:
             raise _status_error(response, content)
         return _read(ChatCompletion, content)
+
+    def _request(self, options: Mapping[str, Any]) -> httpx2.Request:
+        headers, more = options["extra_headers"], options["extra_body"] or {}
+        asked = {
+            name: value
+            for name, value in {**options, **more}.items()
+            if name not in _NOT_SENT and not isinstance(value, Omit | NotGiven)
+        }
+        content = json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode()
+        return httpx2.Request(
+            "POST", self._url, headers={**headers, **self._headers}, content=content
+        )
 
 
 class _Chunks:
@@ -126,19 +130,17 @@ async def _data_of_events(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _parts(response: httpx2.Response) -> AsyncIterator[bytes]:
-    with _as_api_errors(response.request):
+    try:
         async for part in cast(httpx2.AsyncByteStream, response.stream):
             yield part
-
-
-@contextmanager
-def _as_api_errors(request: httpx2.Request) -> Iterator[None]:
-    try:
-        yield
-    except httpx2.TimeoutException as error:
-        raise APITimeoutError(request) from error
     except httpx2.TransportError as error:
-        raise APIConnectionError(request=request) from error
+        raise _api_error(error, response.request) from error
+
+
+def _api_error(error: httpx2.TransportError, request: httpx2.Request) -> APIError:
+    if isinstance(error, httpx2.TimeoutException):
+        return APITimeoutError(request)
+    return APIConnectionError(request=request)
 
 
 def _read(kind: type[_Document], content: bytes) -> _Document:
