@@ -1,5 +1,6 @@
 """What a process does beside runs: deliveries of webhooks, and schedules that fire."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -20,8 +21,10 @@ from app.adapters.webhooks.sender import WebhookSender
 from app.api.run_views import view_of
 from app.control.retry import JITTER, RetryPolicy
 from app.runs.heartbeat import Loops
+from app.runs.run import Run
 from app.runs.service import RunService
 from app.settings.schema import Settings
+from app.trace.spans import SpanOf
 from app.webhooks.addresses import UrlRules
 from app.webhooks.delivery import Deliveries, DeliveryLimits
 from app.webhooks.signing import SecretBox
@@ -44,6 +47,7 @@ class Background:
         dispatch: QueueDispatch,
         runs: RunService,
         limits: StoreLimits,
+        span_of: Callable[[Run], SpanOf | None],
     ) -> None:
         self._settings = settings
         self._url = url
@@ -63,6 +67,7 @@ class Background:
             runs,
             lambda run: view_of(run, "").model_dump(mode="json"),
             delivery_limits(settings),
+            span_of,
         )
 
     def keep(self, loops: Loops, patience: Patience) -> None:

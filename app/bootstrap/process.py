@@ -126,6 +126,7 @@ class Process:
             dispatch=self._dispatch,
             runs=self.runs,
             limits=store_limits(settings),
+            span_of=self.telemetry.observers.span_of,
         )
         self._loops = Loops()
         self._closing = False

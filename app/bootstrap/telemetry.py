@@ -15,8 +15,9 @@ from app.api.services import MetricsAccess
 from app.runs.executor import RunExecutor
 from app.runs.heartbeat import Loops
 from app.runs.observing import RunObserver, RunObservers
+from app.runs.run import Run
 from app.settings.schema import TelemetrySettings
-from app.trace.spans import resource_of
+from app.trace.spans import SpanOf, resource_of, spans_of_nodes
 
 _STANDARD = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """The variables that name a collector for programs of every kind."""
@@ -37,7 +38,7 @@ class Telemetry:
         self._export = _export_to(settings.otlp_endpoint)
         if self._export is not None:
             observers.append(self._export)
-        self.observers = RunObservers(observers)
+        self.observers = RunObservers(observers, self._span_of)
         self.metrics: MetricsAccess | None = None
         """Who may read what was counted; None if nobody may."""
         self._page: MetricsPage | None = None
@@ -70,6 +71,13 @@ class Telemetry:
     def of_requests(self) -> TelemetryConfig:
         """What makes the framework trace requests; nothing where no spans are sent."""
         return {} if self._export is None else self._export.of_requests
+
+    def _span_of(self, run: Run) -> SpanOf | None:
+        """Return the spans that what a run calls is told of; None if it is told of none."""
+        above = run.request.traceparent
+        if not self._settings.propagate or (above is None and self._export is None):
+            return None
+        return spans_of_nodes(run.key.tenant, run.key.run_id, above)
 
     async def aclose(self) -> None:
         """Send what waits to be sent."""

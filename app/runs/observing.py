@@ -4,12 +4,13 @@ An observer is told what has happened once it is stored. It gets values, keeps n
 holds, and decides nothing: a failure of one is logged, and the run goes on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 
 from app.runs.run import Run
+from app.trace.spans import SpanOf
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +37,15 @@ class RunObserver(Protocol):
 class RunObservers:
     """Several observers, told one after the other."""
 
-    def __init__(self, observers: Sequence[RunObserver] = ()) -> None:
+    def __init__(
+        self,
+        observers: Sequence[RunObserver] = (),
+        span_of: Callable[[Run], SpanOf | None] = lambda run: None,
+    ) -> None:
+        """Tell ``observers``; ``span_of`` returns what :meth:`span_of` does, by default None."""
         self._observers = tuple(observers)
+        self.span_of = span_of
+        """Returns the spans of a run that what it calls is told of; None if it is told of none."""
 
     def accepted(self, run: Run) -> None:
         """See :class:`RunObserver`."""
