@@ -3,7 +3,7 @@
 The service runs in the process of the test; OpenTelemetry's own propagator reads the headers.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -77,6 +77,8 @@ class World:
     model: Receiver
     tools: Receiver
     hook: Receiver
+    opening: Sequence[Arrival]
+    """What the server of tools got when a request for the list of tools opened the session."""
 
     async def arrivals(
         self, run_id: str, headers: Mapping[str, str]
@@ -126,7 +128,10 @@ async def world(postgres: TestServer) -> AsyncIterator[World]:
         http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         await stack.enter_async_context(http)
         assert (await http.post("/webhooks/secret", json={})).status_code == 201
-        yield World(http, model, tools, hook)
+        listed = await http.get("/tools", headers={"traceparent": CALLER})
+        assert "web.echo" in listed.text
+        world = World(http, model, tools, hook, opening=tuple(tools.arrivals))
+        yield world
 
 
 def read(carrier: Mapping[str, str]) -> SpanContext:
@@ -152,10 +157,14 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
         assert told.trace_flags.sampled, name
     in_message = read(tool.message["params"]["_meta"])
     assert f"{in_message.span_id:016x}" == shown["execute_tool web.echo"]
-    # The session outlives the run that it was opened for, and belongs to no trace.
-    opening = [each for each in world.tools.arrivals if b"initialize" in each.body]
-    assert opening
-    assert not any(b"traceparent" in each.body or "traceparent" in each.headers for each in opening)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: World) -> None:
+    """It outlives whatever it was opened for."""
+    assert [each for each in world.opening if b"tools/list" in each.body]
+    assert not any("traceparent" in each.headers for each in world.opening)
+    assert not any(b"traceparent" in each.body for each in world.opening)
 
 
 @pytest.mark.asyncio(loop_scope="module")
