@@ -1,6 +1,5 @@
 """What a process does beside runs: deliveries of webhooks, and schedules that fire."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -21,10 +20,9 @@ from app.adapters.webhooks.sender import WebhookSender
 from app.api.run_views import view_of
 from app.control.retry import JITTER, RetryPolicy
 from app.runs.heartbeat import Loops
-from app.runs.run import Run
+from app.runs.observing import RunObservers
 from app.runs.service import RunService
 from app.settings.schema import Settings
-from app.trace.spans import SpanOf
 from app.webhooks.addresses import UrlRules
 from app.webhooks.delivery import Deliveries, DeliveryLimits
 from app.webhooks.signing import SecretBox
@@ -47,7 +45,7 @@ class Background:
         dispatch: QueueDispatch,
         runs: RunService,
         limits: StoreLimits,
-        span_of: Callable[[Run], SpanOf | None],
+        observers: RunObservers,
     ) -> None:
         self._settings = settings
         self._url = url
@@ -56,7 +54,11 @@ class Background:
         box = SecretBox(None if key is None else key.get_secret_value())
         self.webhooks = PostgresWebhooks(engines, dispatch, box)
         self.schedules = PostgresSchedules(
-            engines, dispatch, limits, max_schedules=settings.admission.max_schedules
+            engines,
+            dispatch,
+            limits,
+            max_schedules=settings.admission.max_schedules,
+            observers=observers,
         )
         self._sender = WebhookSender(
             url_rules(settings), timeout_seconds=settings.webhooks.timeout_seconds
@@ -67,7 +69,7 @@ class Background:
             runs,
             lambda run: view_of(run, "").model_dump(mode="json"),
             delivery_limits(settings),
-            span_of,
+            observers.span_of,
         )
 
     def keep(self, loops: Loops, patience: Patience) -> None:

@@ -29,7 +29,7 @@ class RunObserver(Protocol):
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
         """A run has ended, as ``run`` says.
 
-        ``graph`` is the snapshot of its ExecutionGraph; None if no process was executing it.
+        ``graph`` is the snapshot of its ExecutionGraph; None if it has ended before it was stored.
         """
         ...
 
