@@ -28,7 +28,8 @@ class Telemetry:
 
     def __init__(self, settings: TelemetrySettings) -> None:
         self._settings = settings
-        disable_created_metrics()  # the age of each series would be as many series again
+        # The age of each series would be as many series again.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self.requests: RunMetrics | None = None
         """Counts the requests of the API; None if nobody reads that."""

@@ -12,7 +12,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
@@ -41,6 +41,13 @@ _UNITS: Final = {"seconds": "s", "bytes": "By", "usd": "{USD}"}
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 _UNKNOWN: Final = cast("float", None)
 """The least and the greatest value of a histogram, which its buckets do not tell."""
+
+
+class Times(NamedTuple):
+    """The time that values are of, in nanoseconds since 1970."""
+
+    since_ns: int
+    now_ns: int
 
 
 class MetricExport:
@@ -83,13 +90,13 @@ class MetricExport:
             await sending
 
     def _send(self) -> None:
-        times = {"start_time_unix_nano": self._since_ns, "time_unix_nano": time.time_ns()}
+        times = Times(self._since_ns, time.time_ns())
         metrics = [metric for family in self._collect() for metric in metrics_of(family, times)]
         scopes = [ScopeMetrics(self._scope, metrics, "")]
         self._exporter.export(MetricsData([ResourceMetrics(self._resource, scopes, "")]))
 
 
-def metrics_of(family: Family, times: Mapping[str, int]) -> Iterator[Metric]:
+def metrics_of(family: Family, times: Times) -> Iterator[Metric]:
     """Yield a metric of Prometheus, under its own name, as OpenTelemetry has it; none if empty."""
     name, data = family.name, _data_of(family, times)
     if family.type == "counter":
@@ -99,7 +106,7 @@ def metrics_of(family: Family, times: Mapping[str, int]) -> Iterator[Metric]:
         yield Metric(name, family.documentation, unit, data)
 
 
-def _data_of(family: Family, times: Mapping[str, int]) -> Sum | Gauge | Histogram:
+def _data_of(family: Family, times: Times) -> Sum | Gauge | Histogram:
     if family.type == "histogram":
         rows = defaultdict[tuple[tuple[str, str], ...], list[Sample]](list)
         for sample in family.samples:
@@ -108,7 +115,7 @@ def _data_of(family: Family, times: Mapping[str, int]) -> Sum | Gauge | Histogra
         histograms = [_histogram(dict(labels), row, times) for labels, row in rows.items()]
         return Histogram(histograms, _CUMULATIVE)
     points = [
-        NumberDataPoint(dict(sample.labels), value=sample.value, **times)
+        NumberDataPoint(dict(sample.labels), times.since_ns, times.now_ns, sample.value)
         for sample in family.samples
         if not math.isnan(sample.value)  # nobody knows it at the moment
     ]
@@ -116,7 +123,7 @@ def _data_of(family: Family, times: Mapping[str, int]) -> Sum | Gauge | Histogra
 
 
 def _histogram(
-    labels: Mapping[str, str], row: Iterable[Sample], times: Mapping[str, int]
+    labels: Mapping[str, str], row: Iterable[Sample], times: Times
 ) -> HistogramDataPoint:
     """Return a histogram, whose buckets count what is in each of them and not below its bound."""
     bounds, counts, total, before = list[float](), list[int](), 0.0, 0
@@ -129,7 +136,8 @@ def _histogram(
             before = int(sample.value)
     return HistogramDataPoint(
         dict(labels),
-        **times,
+        times.since_ns,
+        times.now_ns,
         count=before,
         sum=total,
         bucket_counts=counts,
