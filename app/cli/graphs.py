@@ -71,7 +71,7 @@ def validate_graph(
 def _show(found: Validation, *, as_json: bool) -> None:
     """Print what is wrong with a graph, and end the command by whether anything is."""
     if as_json:
-        show_json(found.model_dump())
+        show_json(found.as_json())
     else:
         for each in found.problems:
             show(f"{each.severity}  {each.place or 'graph'}: {each.message}")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from app.runs.run import Run
+from app.runs.run import Run, RunStatus
 from app.trace.spans import SpanOf
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,9 @@ class RunObservers:
         """Returns the spans of a run that what it calls is told of; None if it is told of none."""
 
     def accepted(self, run: Run) -> None:
-        """See :class:`RunObserver`."""
+        """See :class:`RunObserver`; a run that others may execute is logged with its request."""
+        if run.status is RunStatus.QUEUED:
+            log.info("run.queued", tenant=run.key.tenant, run_id=run.key.run_id)
         self._tell("accepted", run)
 
     def begun(self, run: Run) -> None:

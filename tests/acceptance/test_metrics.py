@@ -280,7 +280,7 @@ def _sent(metrics: Any) -> Mapping[Point, float]:
             found[f"{metric.name}_count", frozenset(labels)] = point.count
             below = itertools.accumulate(point.bucket_counts)
             for bound, count in zip((*point.explicit_bounds, math.inf), below, strict=True):
-                at = labels | {("le", floatToGoString(bound))}
+                at = labels | {("le", floatToGoString(bound))}  # type: ignore[no-untyped-call]
                 found[f"{metric.name}_bucket", frozenset(at)] = count
     return found
 
