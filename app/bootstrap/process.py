@@ -128,6 +128,7 @@ class Process:
             dispatch=self._dispatch,
             runs=self.runs,
             limits=store_limits(settings),
+            observers=self.telemetry.observers,
         )
         self._loops = Loops()
         self._closing = False
@@ -269,6 +270,7 @@ class Process:
             max_attempts=worker.max_attempts,
             worker_id=executor.worker_id,
             usual_max_running=self.settings.quotas.max_running,
+            observers=self.telemetry.observers,
         )
         kept = self.settings.retention
         retention = Retention(

@@ -48,6 +48,8 @@ class CancelStatus:
     """True if the run had ended before, so that nothing was changed."""
     calls: Sequence[CallRecord] = ()
     """The LLM and tool calls that had begun when the request was stored."""
+    snapshot: Mapping[str, Any] | None = None
+    """The ExecutionGraph of a run that the request has ended, because nobody was executing it."""
 
     @property
     def status(self) -> RunStatus | None:

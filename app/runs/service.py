@@ -237,7 +237,7 @@ class RunService:
         if run is None or cancelled.already_finished:
             return
         if run.finished:
-            self._observers.ended(run, None)
+            self._observers.ended(run, cancelled.snapshot)
         elif request and self._executor is not None:
             self._executor.cancel(key, request)
 
