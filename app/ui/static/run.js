@@ -137,7 +137,8 @@ class RunPage {
     const { run, trace } = this;
     const { stop } = run;
     if (!stop) return null;
-    const at = trace.analysis.stopped_at;
+    // Beside a step that failed others are cut off: what is looked for is the one that failed.
+    const at = stop.kind === "error" ? failedStep(trace, stop) : trace.analysis.stopped_at;
     const limit = stop.dimension && [`the limit of ${words(stop.dimension)}`, stop.scope && stop.scope !== "run" ? ` of ${stop.scope}` : "",
       stop.limit === undefined ? "" : `: ${amount(stop.dimension, stop.used)} of ${amount(stop.dimension, stop.limit)} used`,
       stop.requested ? `, ${amount(stop.dimension, stop.requested)} more asked for` : ""];
@@ -147,7 +148,7 @@ class RunPage {
     ];
     return h("div", { class: `banner banner-${run.status}` },
       badge(run.status), h("span", {}, texts),
-      at && h("button", { type: "button", class: "link", on: { click: () => this.#choose(at.node_id) } }, `Show the call: ${at.name}`));
+      at && h("button", { type: "button", class: "link", on: { click: () => this.#choose(at.node_id) } }, `Show the call: ${at.name ?? at.path}`));
   }
 
   #facts() {
@@ -231,6 +232,10 @@ class RunPage {
     this.timeline.select(call);
     this.timeline.grid.focus();
   }
+}
+
+function failedStep({ steps }, { step_id: id }) {
+  return steps.findLast((one) => one.status === "failed" && (!id || one.path === id));
 }
 
 function answerOf({ result: came }) {
