@@ -15,6 +15,7 @@
 #   make outages   take the database away for 30 s, starve processes, and look for lost runs
 #   make crashes   kill processes at every write of a run, by 100,000 seeds, and look for losses
 #   make attacks   attack the service under a limit of memory, and print what each attack did
+#   make pictures  make the pictures of the README anew, in docs/pictures
 #   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
 #   make audit     ask whether a dependency has a known vulnerability; fails if it cannot ask
 #   make clean     remove what these commands made; data/ stays
@@ -26,7 +27,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve test check format docs example eval bench exact races chaos takeovers outages crashes attacks \
-	sbom audit clean \
+	pictures sbom audit clean \
 	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
 VENV := .venv
@@ -117,6 +118,9 @@ crashes: $(SYNC_STAMP)
 
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)
+
+pictures: $(SYNC_STAMP)
+	$(BIN)/python -m tests.viewer.pictures $(ARGS)
 
 SBOM := dist/sbom.json
 

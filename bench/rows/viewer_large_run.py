@@ -1,4 +1,4 @@
-"""The viewer's page of a run with 10,000 calls: opening it, scrolling it, and the trace behind it."""
+"""The viewer's page of a run with 10,000 calls: opening it, scrolling it, the trace behind it."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence

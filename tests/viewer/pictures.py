@@ -74,7 +74,7 @@ SCENES = {
     "cancelled": Scene("/ui/runs/translate-manual", "dark", _nothing),
     "fan-out": Scene("/ui/runs/classify-100", "dark", _nothing, 1000),
     "sub-agent": Scene("/ui/runs/stock-question", "dark", _select("clerk")),
-    "chat": Scene("/ui/threads/trip", "light", _nothing, 640),
+    "chat": Scene("/ui/threads/trip", "light", _nothing, 540),
 }
 
 
@@ -98,17 +98,16 @@ async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
 def _script() -> dict[str, list[Step]]:
     plan = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
     lookup = {"expression": "12 * 144 - 96"}
-    sizes = {"tokens_in": 412, "tokens_out": 38}
     return {
         QUESTION: [Step(plan=plan, delay_seconds=0.6, tokens_in=588, tokens_out=31)],
         "exchange rates": [
             Step(status=503, delay_seconds=0.2),
             Step(status=429, headers={"retry-after": "1"}, delay_seconds=0.1),
-            Step(text="EUR 1.0842, GBP 1.2710, CHF 1.1325", delay_seconds=0.9, **sizes),
+            _said("EUR 1.0842, GBP 1.2710, CHF 1.1325", 0.9),
         ],
-        "open orders": [Step(text="17 orders, 3 of them late", delay_seconds=3, **sizes)],
-        "Translate chapter 1": [Step(text="Kapitel 1: Aufbau", delay_seconds=0.8, **sizes)],
-        "Translate chapter 2": [Step(text="Kapitel 2: Betrieb", delay_seconds=1.1, **sizes)],
+        "open orders": [_said("17 orders, 3 of them late", 3)],
+        "Translate chapter 1": [_said("Kapitel 1: Aufbau", 0.8)],
+        "Translate chapter 2": [_said("Kapitel 2: Betrieb", 1.1)],
         **{f"Translate chapter {n}": [Step(hang=True)] for n in range(3, 7)},
         **{
             f"message {item}:": [
@@ -129,13 +128,17 @@ def _script() -> dict[str, list[Step]]:
             _calls("call_2", "calculator", lookup, 0.5),
             Step(text="There are 1,632 bolts.", delay_seconds=0.4),
         ],
-        "where do I eat": [Step(text="In the Mercado do Bolhão at noon, in Matosinhos at night.")],
         "two days in Lisbon": [Step(text="Day 1: Alfama and the castle. Day 2: Belém by tram 15.")],
         "three days in Porto": [
             Step(text="Ribeira, the wine cellars of Gaia, and a day in the Douro valley."),
             Step(text="Day 1: Ribeira. Day 2: Serralves. Day 3: by train to Pinhão and back."),
         ],
+        "where do I eat": [Step(text="In the Mercado do Bolhão at noon, in Matosinhos at night.")],
     }
+
+
+def _said(text: str, delay: float) -> Step:
+    return Step(text=text, delay_seconds=delay, tokens_in=412, tokens_out=38)
 
 
 def _calls(call_id: str, name: str, arguments: Json, delay: float) -> Step:
@@ -175,8 +178,8 @@ def _translation() -> Json:
 
 def _classification() -> Json:
     prompt = "message ${default}: is it a complaint, an order or a question?"
-    data = {"over": "default", "step": ask("say", prompt), "max_items": BULKY, "max_parallel": 16}
-    del data["step"]["id"]
+    step = {"type": "llm", "data": {"prompt": prompt}}
+    data = {"over": "default", "step": step, "max_items": BULKY, "max_parallel": 16}
     steps = [{"id": "classify", "type": "map", "data": data}, calculate("hours", "100 * 0.4")]
     limits = {"max_api_calls": 130, "max_cost_usd": 0.1, "max_seconds": 120}
     run = graph_run("classify-100", steps, flow("classify", "hours"), budget=limits)
@@ -279,7 +282,6 @@ def _save(picture: bytes, file: Path) -> None:
 
 async def make(folder: Path, theme: Theme | None) -> None:
     """Make all pictures in a folder, in the theme of each or in the given one."""
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="caseworker-pictures-") as temporary:
         async with _served(Path(temporary)) as (url, reports), opened_browser() as browser:
 
@@ -299,6 +301,7 @@ def _main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--theme", choices=get_args(Theme), help="One for all of them.")
     given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
     asyncio.run(make(given.folder, cast("Theme | None", given.theme)))
 
 

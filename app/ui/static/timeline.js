@@ -57,7 +57,10 @@ export class Timeline {
       this.grid,
       h("ul", { class: "legend", "aria-label": "Legend" },
         LEGEND.map(([name, text]) => h("li", {}, h("i", { class: `swatch swatch-${name}` }), text))));
-    new ResizeObserver(this.draw).observe(this.grid);
+    new ResizeObserver(() => {
+      if (this.tree) this.#axis();
+      this.draw();
+    }).observe(this.grid);
   }
 
   /** Shows a tree; what is folded, selected and zoomed stays. */
