@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache
 from typing import Any
 
 from app.control.budget import Dimension
@@ -117,7 +117,6 @@ class Execution:
     ) -> RunContext:
         """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
         seed = f"{self.run.key.run_id}/{self.run.fence}"
-        jitter = partial(random.Random(seed).uniform, -1, 1)
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,
@@ -130,7 +129,7 @@ class Execution:
                 graph=self.graph,
                 journal=self.journal,
                 token=self.token,
-                jitter=jitter,
+                jitter=_jitter(seed),
                 deadline_in=self.deadline_in,
                 events=self.journal,
             ),
@@ -179,6 +178,16 @@ class Execution:
         """Close what is open, but not the run; return the calls and events not stored yet."""
         self.graph.close_open(reason)
         return self.journal.close(), self.journal.unstored_events()
+
+
+def _jitter(seed: str) -> Callable[[], float]:
+    """Return what draws numbers from -1 to 1; its generator, of 2.5 KB, is made for the first."""
+
+    @cache
+    def chance() -> random.Random:
+        return random.Random(seed)
+
+    return lambda: chance().uniform(-1, 1)
 
 
 def _warner(journal: RunJournal) -> Callable[[Scope, Dimension, float], None]:

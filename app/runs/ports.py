@@ -297,8 +297,8 @@ class RunStore(Protocol):
         """
         ...
 
-    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return the ExecutionGraph that was stored with the end of a run; None before."""
+    async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
+        """Return the CallNodes that a run has stored, in the order of their ids."""
         ...
 
 

@@ -17,6 +17,7 @@ from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.workers import PostgresWorkers
 from app.control.budget import Budget
+from app.runs.ports import RunStore
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -29,6 +30,7 @@ from app.runs.run import (
     RunStatus,
 )
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.snapshot import Snapshot
 from tests.support.limits import pool_sizes, store_limits
 
 CANCEL_REQUEST = CancelRequest(requested_by="tester", reason="no longer needed")
@@ -145,6 +147,12 @@ def records_of(graph: ExecutionGraph, **values: Any) -> tuple[CallRecord, ...]:
     return tuple(
         CallRecord(node=node, **({} if node["parent_id"] is None else values)) for node in nodes
     )
+
+
+async def stored_graph(runs: RunStore, key: RunKey) -> Snapshot | None:
+    """Return the ExecutionGraph of a run as its journal holds it; None if there is none."""
+    nodes = await runs.nodes(key)
+    return ExecutionGraph.restore(key.run_id, map(dict, nodes)).snapshot() if nodes else None
 
 
 def end_of(

@@ -13,12 +13,12 @@ from typing import Any
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.quotas import admission_of
 from app.adapters.postgres.rows import (
     call_from_row,
     call_to_json,
     cancel_request_from_row,
-    dump,
     event_to_json,
     finish_to_json,
     new_run_to_json,

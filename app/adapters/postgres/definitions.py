@@ -16,7 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import decode_cursor, dump, page_of
+from app.adapters.postgres.json_text import exact_dump
+from app.adapters.postgres.rows import decode_cursor, page_of
 from app.adapters.postgres.tables import definitions
 from app.kernel.validation import Problem
 from app.nodes.nesting import DefinitionKind
@@ -248,7 +249,7 @@ async def _users(
 
 
 def _asked(refs: Iterable[DefinitionRef]) -> str:
-    return dump(_as_json(refs))
+    return exact_dump(_as_json(refs))
 
 
 def _as_json(refs: Iterable[DefinitionRef]) -> list[dict[str, Any]]:
