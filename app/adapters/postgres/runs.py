@@ -257,7 +257,7 @@ class PostgresRuns:
         return EventPage(found, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification that is set whenever this process stores events of a run."""
+        """Return a notification that is set whenever there are new events of a run."""
         return self.journal.notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
