@@ -19,6 +19,8 @@ class RunNotifier:
     def __init__(self) -> None:
         self._listeners: dict[RunKey, set[Notification]] = {}
         self._listened = asyncio.Event()
+        self.changes = 0
+        """How often a run has got its first listener, or lost its last one."""
 
     @property
     def listened_to(self) -> Set[RunKey]:
@@ -39,6 +41,7 @@ class RunNotifier:
         """Yield a notification that is set for a run until the block ends."""
         notification = Notification()
         others = self._listeners.setdefault(key, set())
+        self.changes += not others
         others.add(notification)
         self._listened.set()
         try:
@@ -47,5 +50,6 @@ class RunNotifier:
             others.discard(notification)
             if not others:
                 self._listeners.pop(key, None)
+                self.changes += 1
             if not self._listeners:
                 self._listened.clear()

@@ -35,10 +35,10 @@ ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
 """How often a run that is executed elsewhere is looked at while a caller waits: first, at most."""
 
-QUIET_SECONDS = 4.0
+QUIET_SECONDS = 5.0
 """How often a follower of a run is told that there is nothing new."""
 
-LOOK_SECONDS = 10.0
+LOOK_SECONDS = 20.0
 """How often the events of a run are looked for although nothing was heard."""
 
 AT_ONCE = 500

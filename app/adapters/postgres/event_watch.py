@@ -46,8 +46,11 @@ class EventWatch:
         self._notifier = notifier
         self._executed = executed
         self._seen: dict[RunKey, int] = {}
-        """Of the runs that were asked about last: the newest event that is known."""
+        """The runs to ask about, with the newest event that is known of each."""
         self._asked = ""
+        """The same as JSON; empty if it has to be written."""
+        self._changes = -1
+        self._some_here = False
 
     async def run(self) -> None:
         """Watch for ever; the connection is made when it is first needed.
@@ -55,33 +58,40 @@ class EventWatch:
         Raises:
             psycopg.OperationalError: it was lost, or the database cannot be reached.
         """
-        followed = await self._elsewhere()
+        await self._somebody_follows()
         connection = await Connection.open(
             self._url, self._patience, autocommit=True, prepare_threshold=0
         )
         async with connection:
             await connection.execute("SET enable_seqscan = off")
             while True:
-                await self._look(connection, followed)
+                await self._look(connection)
                 await asyncio.sleep(WATCH_SECONDS)
-                followed = await self._elsewhere()
+                await self._somebody_follows()
 
-    async def _elsewhere(self) -> Set[RunKey]:
-        """Wait until somebody follows a run that is not executed here; return all such runs."""
-        while not (followed := self._notifier.listened_to - self._executed()):
+    async def _somebody_follows(self) -> None:
+        """Wait until somebody follows a run that is not executed here."""
+        while not self._elsewhere():
             await self._notifier.listened()
             await asyncio.sleep(WATCH_SECONDS)
-        return followed
 
-    async def _look(self, connection: Connection, followed: Set[RunKey]) -> None:
-        """Ask once, and notify those who follow a run of which there is something new.
+    def _elsewhere(self) -> bool:
+        """See which runs to ask about, and whether there are any.
 
         Of one that was not asked about before everything is new: its followers may have looked
         before its process was another.
         """
-        if followed != self._seen.keys():
-            self._seen = {key: self._seen.get(key, 0) for key in followed}
-            self._asked = ""
+        executed = self._executed()
+        if executed or self._some_here or self._changes != self._notifier.changes:
+            self._changes, self._some_here = self._notifier.changes, bool(executed)
+            followed = self._notifier.listened_to - executed
+            if followed != self._seen.keys():
+                self._seen = {key: self._seen.get(key, 0) for key in followed}
+                self._asked = ""
+        return bool(self._seen)
+
+    async def _look(self, connection: Connection) -> None:
+        """Ask once, and notify those who follow a run of which there is something new."""
         if not self._asked:
             seen = self._seen.items()
             self._asked = dump(

@@ -8,6 +8,7 @@ Runs are looked up one by one, by LATERAL: in a join the planner, which knows no
 a batch, reads the whole of a table that was small when it made its plan.
 """
 
+from app.adapters.postgres.dispatch import EXECUTE, QUEUE
 from app.adapters.postgres.webhooks import ANNOUNCE_FINISHED
 
 OWNED = "('running')"
@@ -41,11 +42,14 @@ FROM json_to_recordset(%s::json) AS new(
 ), (SELECT clock_timestamp() AS at) AS now
 """
 
-ACCEPT_NEW = f"""{_INSERT}
-WHERE concurrency_key IS NULL
+_MEETS_NOTHING = """concurrency_key IS NULL
     AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)
     AND (idempotency_key IS NULL
     OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
+"""
+
+ACCEPT_NEW = f"""{_INSERT}
+WHERE {_MEETS_NOTHING}
 ON CONFLICT DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
@@ -55,6 +59,27 @@ have to wait for other runs of its tenant.
 
 The rows come sorted: two processes that insert the same ids must not wait for one another.
 """
+
+ACCEPT_QUEUED = f"""
+WITH accepted AS (
+    {_INSERT}
+    WHERE {_MEETS_NOTHING} AND (SELECT count(*) FROM (
+        SELECT FROM runs WHERE status = 'queued' LIMIT greatest(0, %s::bigint + 1)
+    ) queued) <= %s::bigint
+    ON CONFLICT DO NOTHING
+    RETURNING tenant_id, run_id, created_at
+), deferred AS (
+    SELECT cardinality(procrastinate_defer_jobs_v1(array_agg(ROW(
+        '{QUEUE}', '{EXECUTE}', 0, NULL, tenant_id || '/' || run_id,
+        jsonb_build_object('tenant', tenant_id, 'run_id', run_id), NULL
+    )::procrastinate_job_to_defer_v1))) AS jobs
+    FROM accepted
+)
+SELECT accepted.*, jobs FROM accepted, deferred
+"""  # noqa: S608
+"""Insert runs that are queued, each with its job, as :data:`ACCEPT_NEW` inserts claimed ones; none
+of them if more are queued already than the second and third parameter say. The library's own
+function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
 """Keep an idempotency key, of a tenant, to this transaction."""

@@ -1,7 +1,7 @@
 """Who follows a run here learns what other processes store of it, whatever they know."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
@@ -21,10 +21,12 @@ WATCHES = """SELECT count(*) FROM pg_stat_activity
 
 
 @asynccontextmanager
-async def watched(url: str, stores: Stores) -> AsyncIterator[asyncio.Task[None]]:
-    """Watch for the followers of ``stores``, which executes one of the runs."""
+async def watched(
+    url: str, stores: Stores, executed: Set[RunKey] = frozenset({HERE})
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Watch for the followers of ``stores``, whose process executes some of the runs."""
     notifier = stores.journal.notifier
-    watch = EventWatch(url, patience(), notifier=notifier, executed=lambda: frozenset({HERE}))
+    watch = EventWatch(url, patience(), notifier=notifier, executed=lambda: executed)
     task = asyncio.create_task(watch.run())
     try:
         yield task
@@ -59,6 +61,29 @@ async def test_followers_hear_of_each_write_of_another_process(
                     told.clear()
             assert not here.is_set()
             assert not quiet.is_set()
+
+
+async def test_a_run_that_is_not_executed_here_any_more_is_watched(
+    database_url: str, stores: Stores
+) -> None:
+    """Though nobody has begun or ceased to follow anything."""
+    executed = {KEY, HERE}
+    async with (
+        open_stores(database_url) as other,
+        watched(database_url, stores, executed),
+    ):
+        for name in ("elsewhere", "here", "quiet"):
+            await other.runs.accept(new_run(name), worker_id="w2")
+            await write(other, RunKey("default", name), 1)
+        with (
+            stores.runs.listening(KEY) as told,
+            stores.runs.listening(RunKey("default", "quiet")) as quiet,
+        ):
+            async with asyncio.timeout(10):
+                await quiet.wait()
+                assert not told.is_set()
+                executed.clear()
+                await told.wait()
 
 
 async def test_one_who_comes_later_misses_nothing(database_url: str, stores: Stores) -> None:
