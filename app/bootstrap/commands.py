@@ -171,6 +171,21 @@ def read_agent(path: Path) -> dict[str, Any]:
     return agent
 
 
+def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return everything that is wrong with a graph, as JSON, without any service or database.
+
+    Raises:
+        StartupError: the configuration does not fit.
+    """
+    settings = read_settings().settings
+    from app.bootstrap.graph_checks import graph_problems
+
+    return [
+        {"place": each.place, "message": each.message, "severity": each.severity.value}
+        for each in graph_problems(settings, graph)
+    ]
+
+
 def upgrade_database() -> None:
     """Bring the configured database to the newest revision.
 

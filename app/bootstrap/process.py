@@ -20,6 +20,7 @@ from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.approvals import PostgresApprovals
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
+from app.adapters.postgres.definition_heads import DefinitionHeads
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
@@ -99,7 +100,8 @@ class Process:
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         provider_limits = PostgresProviderLimits(self._engines.work)
         self.models = build_models(settings, recorder, provider_limits)
-        self.definitions = PostgresDefinitions(self._engines)
+        self._heads = DefinitionHeads(url, self._patience)
+        self.definitions = PostgresDefinitions(self._engines, self._heads)
         self.threads = PostgresThreads(self._engines)
         self.keys = PostgresKeys(self._engines.work)
         self.authentication = authentication_of(settings.auth, self.keys)
@@ -133,6 +135,7 @@ class Process:
             dispatch=self._dispatch,
             runs=self.runs,
             limits=store_limits(settings),
+            observers=self.telemetry.observers,
         )
         self._loops = Loops()
         self._closing = False
@@ -146,6 +149,7 @@ class Process:
         """
         try:
             await self._journal.start()
+            self._heads.begin()
             self.telemetry.keep(self._loops)
             self._loops.keep("events", self._watch.run)
             if self._executor is not None:
@@ -171,6 +175,7 @@ class Process:
         if self._heartbeat is not None:
             await self._heartbeat.leave()
         await self._journal.stop()
+        await self._heads.stop()
         await self.models.aclose()
         await self._engines.dispose()
         await self.background.aclose()
@@ -273,6 +278,7 @@ class Process:
             max_attempts=worker.max_attempts,
             worker_id=executor.worker_id,
             usual_max_running=self.settings.quotas.max_running,
+            observers=self.telemetry.observers,
         )
         kept = self.settings.retention
         retention = Retention(

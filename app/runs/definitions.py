@@ -9,13 +9,16 @@ becomes of the definitions that the graph was put together from.
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+from cachetools import LRUCache
+
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import DefinitionKind
+from app.nodes.nesting import DefinitionKind, DefinitionReference
 from app.runs.errors import ContainedDefinitionGoneError, DefinitionNotFoundError, GraphRefusedError
-from app.runs.expansion import Expansion, Missing, canonical, place_of
+from app.runs.expansion import Expansion, GraphSize, Missing, canonical, place_of
 from app.runs.graphs import (
     Definition,
     DefinitionPage,
@@ -31,6 +34,9 @@ from app.runs.run import DefinitionRef
 MANY_STEPS = 200
 LARGE_BYTES = 8192
 """A graph of more steps or bytes is checked on a thread, so that others need not wait for it."""
+
+COMPILED_BYTES = 512 * 1024
+"""How much JSON there is of the graphs that are kept ready; ready they take ten times as much."""
 
 AGENT_STEP = "agent"
 _AGENT_PLACE = f"steps.0.data.{AGENT_STEP}."
@@ -51,6 +57,9 @@ class Definitions:
         self._store = store
         self._checks = checks
         self._limits = limits
+        self._compiled = LRUCache[tuple[DefinitionKind, bytes | None], _Compiled](
+            maxsize=COMPILED_BYTES, getsizeof=lambda each: each.size_bytes
+        )
 
     async def inline(
         self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind = DefinitionKind.GRAPH
@@ -144,7 +153,13 @@ class Definitions:
         itself: DefinitionRef | None = None,
         registering: DefinitionRef | None = None,
     ) -> tuple[RunnableGraph, Sequence[Problem]]:
-        """Return a graph with all that it contains, and everything that is wrong with it."""
+        """Return a graph with all that it contains, and everything that is wrong with it.
+
+        What names no other definition is the same each time, so the last ones are kept.
+        """
+        text = None if registering is not None else _text_of(content)
+        if (known := self._compiled.get((kind, text))) is not None:
+            return known.runnable, known.problems
         expansion = Expansion(tenant, self._store, self._checks, self._limits)
         if registering is not None:
             itself = registering
@@ -161,11 +176,14 @@ class Definitions:
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
             newest = {replace(gap.ref, version=None) for gap in expansion.missing}
-            known = await self._store.known(tenant, newest)
+            there = await self._store.known(tenant, newest)
             gaps = {place_of(gap.path) for gap in expansion.missing}
             others = [problem for problem in found if not _is_at(problem, gaps)]
-            found = (*(_not_there(gap, known) for gap in expansion.missing), *others)
-        return runnable, at_home(found, kind)
+            found = (*(_not_there(gap, there) for gap in expansion.missing), *others)
+        problems = at_home(found, kind)
+        if text is not None and not expansion.named_others and len(text) <= LARGE_BYTES:
+            self._compiled[kind, text] = _Compiled(runnable, problems, len(text))
+        return runnable, problems
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
         """Store an agent as the next version of the name that it has.
@@ -200,6 +218,44 @@ class Definitions:
                 dict.fromkeys(DefinitionRef(each.name, each.version, each.kind) for each in named)
             ),
         )
+
+
+def problems_alone(
+    checks: GraphChecks, limits: GraphLimits, graph: Mapping[str, Any]
+) -> Sequence[Problem]:
+    """Return everything that is wrong with a graph, as far as it shows without what is registered.
+
+    Each definition that the graph names is a warning.
+    """
+    if beyond := GraphSize.of(graph).beyond(limits):
+        return beyond
+    _, found = checks.examine(graph)
+    named = checks.references(graph)
+    places = {place_of(each.place) for each in named}
+    others = [problem for problem in found if not _is_at(problem, places)]
+    return (*map(_unseen, named), *others)
+
+
+def _unseen(named: DefinitionReference) -> Problem:
+    message = f"What this {named.kind.value} is shows only to a service where it is registered."
+    return Problem(place_of((*named.place, "name")), message, Severity.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A graph or an agent that names no other, as it was found once."""
+
+    runnable: RunnableGraph
+    problems: Sequence[Problem]
+    size_bytes: int
+
+
+def _text_of(content: Mapping[str, Any]) -> bytes | None:
+    """Return a definition as JSON, its members in their order; None if that is not simple."""
+    try:
+        return orjson.dumps(content)
+    except orjson.JSONEncodeError:
+        return None
 
 
 def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache
 from typing import Any
 
 from app.control.budget import Dimension
@@ -25,6 +25,7 @@ from app.runs.ports import JournalStore, LateResult
 from app.runs.replay import graph_of, reopened, spent_before, taken_over_by
 from app.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from app.trace.spans import SpanOf
 
 
 @dataclass(slots=True)
@@ -64,8 +65,11 @@ class Execution:
         permitted_at: float,
         clock: Callable[[], float],
         limits: ValueLimits = USUAL_LIMITS,
+        span_of: SpanOf | None = None,
     ) -> None:
+        """``span_of`` returns the spans that what the run calls is told of; None tells of none."""
         self.run = run
+        self._span_of = span_of
         self.token = token
         self.graph, self.root = graph_of(run, earlier)
         self.taken_over = taken_over_by(run, earlier)
@@ -117,7 +121,6 @@ class Execution:
     ) -> RunContext:
         """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
         seed = f"{self.run.key.run_id}/{self.run.fence}"
-        jitter = partial(random.Random(seed).uniform, -1, 1)
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,
@@ -130,9 +133,10 @@ class Execution:
                 graph=self.graph,
                 journal=self.journal,
                 token=self.token,
-                jitter=jitter,
+                jitter=_jitter(seed),
                 deadline_in=self.deadline_in,
                 events=self.journal,
+                span_of=self._span_of,
             ),
             services=services,
             tenant=self.run.key.tenant,
@@ -179,6 +183,16 @@ class Execution:
         """Close what is open, but not the run; return the calls and events not stored yet."""
         self.graph.close_open(reason)
         return self.journal.close(), self.journal.unstored_events()
+
+
+def _jitter(seed: str) -> Callable[[], float]:
+    """Return what draws numbers from -1 to 1; its generator, of 2.5 KB, is made for the first."""
+
+    @cache
+    def chance() -> random.Random:
+        return random.Random(seed)
+
+    return lambda: chance().uniform(-1, 1)
 
 
 def _warner(journal: RunJournal) -> Callable[[Scope, Dimension, float], None]:

@@ -109,6 +109,11 @@ class Expansion:
         self.missing: list[Missing] = []
         """What was named and does not exist; it is left as it stands."""
 
+    @property
+    def named_others(self) -> bool:
+        """Whether other definitions were named in what was expanded."""
+        return bool(self._found)
+
     def put(self, ref: DefinitionRef, graph: Graph) -> None:
         """Let a name stand for a graph that is not stored yet."""
         self._found[ref] = ref, graph

@@ -48,6 +48,8 @@ class CancelStatus:
     """True if the run had ended before, so that nothing was changed."""
     calls: Sequence[CallRecord] = ()
     """The LLM and tool calls that had begun when the request was stored."""
+    snapshot: Mapping[str, Any] | None = None
+    """The ExecutionGraph of a run that the request has ended, because nobody was executing it."""
 
     @property
     def status(self) -> RunStatus | None:
@@ -297,8 +299,8 @@ class RunStore(Protocol):
         """
         ...
 
-    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return the ExecutionGraph that was stored with the end of a run; None before."""
+    async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
+        """Return the CallNodes that a run has stored, in the order of their ids."""
         ...
 
 

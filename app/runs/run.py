@@ -253,6 +253,7 @@ class FinishRun:
     calls: tuple[CallRecord, ...]
     """What the journal does not hold yet."""
     snapshot: Mapping[str, Any]
+    """The ExecutionGraph as it ended, for observers; the journal holds all of it."""
     events: tuple[EventRecord, ...] = ()
     """Those that may not be stored yet; the last one is that of the end itself."""
     delivered_at: datetime | None = None

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from app.engine.supervision import shielded
@@ -28,7 +29,7 @@ from app.runs.ports import (
 )
 from app.runs.put_back import whole_events, whole_run
 from app.runs.replay import graph_of
-from app.runs.run import CallRecord, CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
+from app.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 
 ACCEPT_GRACE_SECONDS = 30.0
@@ -234,10 +235,7 @@ class RunService:
     async def trace(self, key: RunKey) -> Trace:
         """Return what a run did so far."""
         run = await self.get(key)
-        stored = await self._store.snapshot(key) if run.finished else None
-        if stored is not None:
-            return Trace(run, stored)
-        return Trace(run, _rebuilt(run, await self._store.calls(key)))
+        return Trace(run, _graph_of(run, await self._store.nodes(key)))
 
     def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
         """Stop the run at once if it is executed here."""
@@ -245,7 +243,7 @@ class RunService:
         if run is None or cancelled.already_finished:
             return
         if run.finished:
-            self._observers.ended(run, None)
+            self._observers.ended(run, cancelled.snapshot)
         elif request and self._executor is not None:
             self._executor.cancel(key, request)
 
@@ -293,10 +291,11 @@ def new_run_id() -> str:
     return str(uuid.UUID(int=(value & ~(0x3 << 62)) | (0x2 << 62)))
 
 
-def _rebuilt(run: Run, calls: Sequence[CallRecord]) -> Mapping[str, Any]:
-    """Return the graph as the journal holds it, open calls left open."""
-    if not calls:
+def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the ExecutionGraph as the journal holds it: as it ended, or with open calls open."""
+    if not nodes:
         graph, _ = graph_of(run, ())
         return graph.snapshot()
-    nodes = [dict(record.node) for record in calls]
-    return ExecutionGraph.restore(run.key.run_id, nodes).snapshot()
+    ended_at = run.finished_at
+    clock = None if ended_at is None else partial(int, ended_at.timestamp() * 1000)
+    return ExecutionGraph.restore(run.key.run_id, map(dict, nodes), now_ms=clock).snapshot()

@@ -274,8 +274,14 @@ class TelemetrySettings(Section):
         (), "By what runs and their cost are told apart besides; at most 100 values each."
     )
     otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
-    """The collector that spans are sent to by OTLP over HTTP, such as http://localhost:4318; null
+    """The collector of spans and metrics, by OTLP over HTTP, such as http://localhost:4318; null
     leaves it to OTEL_EXPORTER_OTLP_ENDPOINT, and without that sends none."""
+    otlp_metrics_seconds: Seconds | None = key(
+        60.0, "How often it gets the metrics, unless these are off; null sends it spans alone."
+    )
+    propagate: bool = True
+    """Whether models, MCP servers and webhooks are told by traceparent of the span that calls them,
+    where the run came with a traceparent or spans are sent; false tells them nothing."""
 
 
 class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):

@@ -5,19 +5,20 @@ open counts as lasting until the snapshot was taken.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
-from app.trace.call_tree import CUT_OFF, ROOT_ENDED
+from app.trace.call_tree import CUT_OFF, ROOT_ENDED, WAITS
 from app.trace.node import ATTEMPT, Node, NodeStatus, estimated_of, made_by, number_of
 from app.trace.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
 
 ShownStatus = Literal["waiting", "running", "completed", "failed", "halted", "cancelled"]
-"""The words of a run's status; what is ``waiting`` has not been let through yet."""
+"""The words of a run's status; what is ``waiting`` has not been let through yet, or waits for a
+person."""
 
 _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "created": "waiting",
@@ -106,6 +107,23 @@ def first_halted(snapshot: Snapshot) -> Node | None:
     of it, unless it began last: a refused call begins and ends at once. A call that was cut off
     with its worker and begun anew stopped nothing.
     """
+    last = _halted_last(snapshot)
+    halted = [node for node in last if made_by(node) is None and node["stop_reason"] != WAITS]
+    calls = [node for node in halted if node["parent_id"] is not None]
+    return min(calls or halted, key=_halt_order, default=None)
+
+
+def waiting_nodes(snapshot: Snapshot) -> frozenset[str]:
+    """Return what waits for a person in a run that does, the run's own node included.
+
+    In the graph such nodes are halted: their execution was given up, and goes on with new ones.
+    """
+    waiting = {node["node_id"] for node in _halted_last(snapshot) if node["stop_reason"] == WAITS}
+    return frozenset(waiting | {snapshot["root_id"] or ""})
+
+
+def _halted_last(snapshot: Snapshot) -> list[Node]:
+    """Return the halted nodes that were not begun anew, nor is anything around them."""
     nodes = snapshot["nodes"].values()
     latest = {(node["parent_id"], node["kind"], node["name"]): node for node in nodes}
     cut_off: set[str] = set()
@@ -114,10 +132,9 @@ def first_halted(snapshot: Snapshot) -> Node | None:
         again = latest[node["parent_id"], node["kind"], node["name"]]
         if node["parent_id"] in cut_off or _began_anew(node, again):
             cut_off.add(node["node_id"])
-        elif node["status"] == "halt" and made_by(node) is None:
+        elif node["status"] == "halt":
             halted.append(node)
-    calls = [node for node in halted if node["parent_id"] is not None]
-    return min(calls or halted, key=_halt_order, default=None)
+    return halted
 
 
 def _began_anew(node: Node, again: Node) -> bool:
@@ -172,12 +189,17 @@ def duration_ms(node: Node, snapshot: Snapshot) -> int:
     return max(_end_ms(node, snapshot) - node["start_ts_ms"], 0)
 
 
-def status_of(node: Node, root: Node, *, cancelled: bool) -> ShownStatus:
+def status_of(
+    node: Node, root: Node, *, cancelled: bool, waiting: Set[str] = frozenset()
+) -> ShownStatus:
     """Return how a node stands, in the words of a run's status.
 
-    What a limit has stopped was halted. What was cut off for another reason was cancelled: with
-    the ``cancelled`` run, because a step beside it failed, or because its worker was lost.
+    ``waiting`` are the nodes that wait for a person. What a limit has stopped was halted. What was
+    cut off for another reason was cancelled: with the ``cancelled`` run, because a step beside it
+    failed, or because its worker was lost.
     """
+    if node["node_id"] in waiting:
+        return "waiting"
     if node["status"] != "halt":
         return _WORDS[node["status"]]
     with_the_run = cancelled and node["stop_reason"] == root["stop_reason"]

@@ -93,10 +93,11 @@ class _PageOfTrace(Route):
     """The page of a run at the address of its trace, for those who would rather read HTML."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] == "http" and b"format=" not in scope["query_string"]:
+        found = super().matches(scope)
+        if found[0] is Match.FULL and b"format=" not in scope["query_string"]:
             accepted = ",".join(Headers(scope=scope).getlist("accept"))
             if prefers_html(accepted):
-                return super().matches(scope)
+                return found
         return Match.NONE, {}
 
 

@@ -25,7 +25,7 @@ from bench.load import put_load
 from bench.rows.trivial_run import OUR_RUN
 from bench.servers import another_database, database, process_at, service
 
-TABLES: Final = ("runs", "calls", "events", "snapshots")
+TABLES: Final = ("runs", "calls", "events")
 AT_ONCE: Final = 20_000
 IN_FLIGHT: Final = 16
 DAYS: Final = 7

@@ -25,9 +25,9 @@ BESIDE = 1500
 """How many bytes a turn stores beside its texts: its nodes, its journal, about 12 events."""
 PROSE_SHARE = 1.3
 """How many bytes are stored in all for each byte of prose, at most."""
-TEXTS = ("calls.value", "runs.result", "runs.request", "snapshots.snapshot")
+TEXTS = ("calls.value", "runs.result", "runs.request")
 
-TABLES = ("runs", "calls", "events", "snapshots")
+TABLES = ("runs", "calls", "events")
 
 
 def said(number: int) -> Step:

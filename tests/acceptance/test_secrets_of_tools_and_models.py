@@ -145,10 +145,10 @@ async def test_what_tools_and_models_say_is_not_logged(
 async def test_what_tools_and_models_say_is_kept_in_the_journal_alone(
     story: Story, module_database_url: str
 ) -> None:
-    """No event, no snapshot and no job of the queue holds a copy."""
+    """No event and no job of the queue holds a copy."""
     elsewhere = [each for each in columns_of(module_database_url) if each.name not in KEPT]
 
-    assert {each.name.partition(".")[0] for each in elsewhere} >= {"events", "snapshots", "calls"}
+    assert {each.name.partition(".")[0] for each in elsewhere} >= {"events", "calls"}
     assert leaks(story, elsewhere) == []
 
 

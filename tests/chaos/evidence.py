@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from app.runs.run import EventRecord, RunKey
+from app.trace.execution_graph import ExecutionGraph
+from app.trace.snapshot import Snapshot
 from tests.chaos.customers import Customers
 from tests.chaos.requests import Posted
 from tests.chaos.watch import Watch
@@ -16,11 +18,13 @@ from tests.support.event_log import stored_events
 from tests.support.fake_provider.arrivals import Arrival
 
 _RUNS = """
-SELECT run_id, status, fence, coalesce(usage, '{}'), stop, idempotency_key, snapshot, ARRAY(
+SELECT run_id, status, fence, coalesce(usage, '{}'), stop, idempotency_key, ARRAY(
+    SELECT node FROM journal j
+    WHERE j.tenant_id = runs.tenant_id AND j.run_id = runs.run_id ORDER BY seq), ARRAY(
     SELECT node || jsonb_build_object('call_key', call_key) FROM journal j
     WHERE j.tenant_id = runs.tenant_id AND j.run_id = runs.run_id AND call_key IS NOT NULL
         AND node->>'kind' IN ('llm', 'tool') ORDER BY seq)
-FROM runs LEFT JOIN snapshots USING (tenant_id, run_id) WHERE request IS NOT NULL
+FROM runs WHERE request IS NOT NULL
 """
 _TURN = re.compile(r"(?:a|agent)/turn/(\d+)")
 _PLACE = re.compile(r"case|join|s\d|m/\d+")
@@ -40,9 +44,17 @@ class StoredRun(NamedTuple):
     usage: Json
     stop: Json | None
     key: str | None
-    snapshot: Json | None
+    nodes: list[Json]
+    """Its CallNodes."""
     calls: list[Json]
-    """Its CallNodes of models and tools, each with its ``call_key``."""
+    """Those of models and tools, each with its ``call_key``."""
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """Its ExecutionGraph."""
+        if not self.nodes:
+            return None
+        return ExecutionGraph.restore(self.run_id, map(dict, self.nodes)).snapshot()
 
 
 @dataclass(slots=True)

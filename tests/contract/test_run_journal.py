@@ -151,15 +151,16 @@ class TestJournaling:
         assert await found(1) == ["k0"]
         assert await found(2, 160) == ["k1", "k2"]
 
-    async def test_a_snapshot_is_stored_with_the_end(self, ports: Ports) -> None:
-        """Not before: until then the graph is rebuilt from the journal."""
+    async def test_the_nodes_of_a_run_are_its_graph(self, ports: Ports) -> None:
+        """In their order, also while it works; of no run there are none."""
         run = await ports.claimed()
-        before = await ports.runs.snapshot(KEY)
-        await ports.journal.finish(end_of(run, snapshot={"final": True}))
+        before = await ports.runs.nodes(KEY)
+        records = records_of(graph_with_calls("case-1"))
+        await ports.journal.write(JournalWrite(key=KEY, fence=run.fence, calls=records[::-1]))
 
-        assert before is None
-        assert await ports.runs.snapshot(KEY) == {"final": True}
-        assert await ports.runs.snapshot(RunKey("default", "nobody")) is None
+        assert list(before) == []
+        assert list(await ports.runs.nodes(KEY)) == [record.node for record in records]
+        assert list(await ports.runs.nodes(RunKey("default", "nobody"))) == []
 
     async def test_only_the_owner_writes(self, ports: Ports) -> None:
         """Not under an older fence, not without a run, not after the end."""
@@ -179,7 +180,7 @@ class TestJournaling:
 
 class TestEnding:
     async def test_a_run_ends_once(self, ports: Ports) -> None:
-        """With its result, its usage, its last calls and its snapshot, all at once."""
+        """With its result, its usage, and its last calls, all at once."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         end = end_of(run, calls=records)
@@ -195,7 +196,6 @@ class TestEnding:
         assert stored.active_seconds == end.active_seconds
         assert stored.finished_at is not None
         assert list(await ports.runs.calls(KEY)) == list(records)
-        assert await ports.runs.snapshot(KEY) == end.snapshot
 
     async def test_a_run_that_was_lost_cannot_be_ended(self, ports: Ports) -> None:
         """The new owner's run is untouched."""
@@ -205,7 +205,6 @@ class TestEnding:
 
         assert not (await ports.journal.finish(end_of(run))).done
         assert (await ports.stored()).status is RunStatus.RUNNING
-        assert await ports.runs.snapshot(KEY) is None
 
     @pytest.mark.parametrize(("counted", "attempts"), [(True, 2), (False, 1)])
     async def test_a_run_that_is_given_back_is_taken_under_a_higher_fence(

@@ -28,6 +28,7 @@ from tests.support.stores import (
     graph_with_calls,
     new_run,
     records_of,
+    stored_graph,
 )
 
 
@@ -163,7 +164,7 @@ class TestStopping:
         early = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         unseen = await ports.runs.get(KEY), (await ports.runs.find("default", RunFilter())).runs
         accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
-        snapshot = await ports.runs.snapshot(KEY)
+        snapshot = await stored_graph(ports.runs, KEY)
 
         assert (early.run, early.already_finished, unseen) == (None, False, (None, []))
         assert early.cancel_request is not None
@@ -215,9 +216,12 @@ class TestStopping:
         assert cancelled.run.status is RunStatus.CANCELLED
         assert cancelled.run.finished_at is not None
         assert not cancelled.already_finished
+        assert cancelled.snapshot is not None
+        assert cancelled.snapshot["nodes"][cancelled.snapshot["root_id"]]["status"] == "halt"
         assert await ports.runs.claim(KEY, "w1") is None
-        assert await ports.runs.snapshot(KEY) is not None
+        assert await stored_graph(ports.runs, KEY) is not None
         assert again.already_finished
+        assert again.snapshot is None
         assert again.cancel_request is not None
         assert again.cancel_request.requested_by == "tester"
 

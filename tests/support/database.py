@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.migrating import upgrade
+from app.trace.execution_graph import ExecutionGraph
 from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.graph_invariants import violations
 
@@ -34,20 +35,27 @@ def upstream_of(url: str) -> Upstream:
     return parsed.host or "localhost", parsed.port or 5432
 
 
-def require_sound_snapshots(url: str) -> None:
-    """Check every snapshot in a database.
+_GRAPHS = """
+SELECT run_id, array_agg(node ORDER BY seq) FROM journal JOIN runs USING (tenant_id, run_id)
+WHERE finished_at IS NOT NULL
+GROUP BY tenant_id, run_id
+"""
 
-    Snapshots that a test wrote by hand, to see what the database refuses, have no nodes.
+
+def require_sound_graphs(url: str) -> None:
+    """Check the ExecutionGraph of every ended run in a database.
+
+    Calls that a test wrote by hand, to see what the database refuses, are no nodes of a graph.
     """
-    exists = "SELECT to_regclass('snapshots') IS NOT NULL"
+    exists = "SELECT to_regclass('journal') IS NOT NULL"
     with psycopg.connect(url) as connection:
         if connection.execute(exists).fetchone() != (True,):
             return
-        rows = connection.execute("SELECT run_id, snapshot FROM snapshots").fetchall()
-    for run_id, snapshot in rows:
-        if snapshot.get("nodes"):
-            broken = violations(snapshot)
-            assert broken == [], f"snapshot of run {run_id}: {broken}"
+        rows = connection.execute(_GRAPHS).fetchall()
+    for run_id, nodes in rows:
+        if all(node.get("node_id") for node in nodes):
+            broken = violations(ExecutionGraph.restore(run_id, nodes).snapshot())
+            assert broken == [], f"graph of run {run_id}: {broken}"
 
 
 class TestServer:
@@ -83,12 +91,12 @@ class TestServer:
     def database(self) -> Iterator[str]:
         """Return the URL of a fresh, migrated database that is dropped afterwards.
 
-        Whatever snapshots a test leaves in it must keep the invariants of an ExecutionGraph.
+        Whatever runs a test leaves in it must keep the invariants of an ExecutionGraph.
         """
         name = self.create(template=self._template)
         try:
             yield self.url_of(name)
-            require_sound_snapshots(self.url_of(name))
+            require_sound_graphs(self.url_of(name))
         finally:
             self.drop(name)
 

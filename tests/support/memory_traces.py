@@ -10,7 +10,7 @@ from typing import Any
 from app.runs.conversations import beginning_of
 from app.runs.ports import SpentSoFar
 from app.runs.run import CallRecord, RunKey
-from tests.support.memory_rows import Row, as_json, journal_of, spent_of
+from tests.support.memory_rows import Row, journal_of, spent_of
 
 
 @asynccontextmanager
@@ -76,7 +76,6 @@ class MemoryTraces:
         fits = sum(size <= max_bytes for size in sizes)
         return found[len(found) - fits :]
 
-    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
+    async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
         async with transaction():
-            stored = self.rows.get(key, Row()).snapshots
-            return as_json(stored[-1]) if stored else None
+            return [each.node for each in journal_of(self.rows.get(key, Row()))]

@@ -1,7 +1,7 @@
 """The real stores on a real database, opened and closed for a test, and what to put into them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.workers import PostgresWorkers
 from app.control.budget import Budget
+from app.runs.ports import RunStore
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -29,6 +30,7 @@ from app.runs.run import (
     RunStatus,
 )
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.snapshot import Snapshot
 from tests.support.limits import pool_sizes, store_limits
 
 CANCEL_REQUEST = CancelRequest(requested_by="tester", reason="no longer needed")
@@ -96,6 +98,23 @@ async def open_oracle(url: str) -> AsyncIterator[Oracle]:
         yield Oracle(connection)
 
 
+class NotingObserver:
+    """Notes what it is told of runs, as ``what run_id status``, with the status of a graph."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def accepted(self, run: Run) -> None:
+        self.told.append(f"accepted {run.key.run_id} {run.status}")
+
+    def begun(self, run: Run) -> None:
+        self.told.append(f"begun {run.key.run_id} {run.status}")
+
+    def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
+        shown = "" if graph is None else f" {graph['nodes'][graph['root_id']]['status']}"
+        self.told.append(f"ended {run.key.run_id} {run.status}{shown}")
+
+
 async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 20) -> None:
     """Wait until a condition holds.
 
@@ -145,6 +164,12 @@ def records_of(graph: ExecutionGraph, **values: Any) -> tuple[CallRecord, ...]:
     return tuple(
         CallRecord(node=node, **({} if node["parent_id"] is None else values)) for node in nodes
     )
+
+
+async def stored_graph(runs: RunStore, key: RunKey) -> Snapshot | None:
+    """Return the ExecutionGraph of a run as its journal holds it; None if there is none."""
+    nodes = await runs.nodes(key)
+    return ExecutionGraph.restore(key.run_id, map(dict, nodes)).snapshot() if nodes else None
 
 
 def end_of(

@@ -118,6 +118,9 @@ async def test_an_approval_is_given_with_other_arguments(
     """What does not fit is refused with a reason; then the run goes on with what was changed."""
     await http.post("/runs", json=asking("to-approve"))
     await reader.open("/ui/runs/to-approve")
+    signs = reader.page.locator(".calls-body .call .cell-name > .sign")
+    await expect(signs).to_have_count(3, timeout=WAIT_MS)  # the run, its step and the question
+    await expect(reader.page.locator(".calls-body .cell-name > .sign-waiting")).to_have_count(3)
     arguments = reader.page.get_by_label("Arguments (may be changed)")
     await arguments.fill('{"amount": "much"}')
     await reader.page.get_by_role("button", name="Approve").click()

@@ -24,7 +24,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.rows import Row, decode_cursor, page_of, storable
+from app.adapters.postgres.json_text import storable
+from app.adapters.postgres.rows import Row, decode_cursor, page_of
 from app.adapters.postgres.run_statements import OWNED
 from app.adapters.postgres.tables import approvals, of_run, runs
 from app.engine.approvals import Asked, Decision, Question, Verdict

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import RowMapping
 
+from app.adapters.postgres.json_text import dump
 from app.engine.events import (
     CALL_COMPLETED,
     CALL_STARTED,
@@ -142,7 +143,7 @@ def brief_event(record: EventRecord) -> tuple[str, str] | None:
         if not str(values[-1]).startswith(turn):
             return None
         values[-1] = _HERE + values[-1][len(turn) :]
-    return code, json.dumps(values, separators=(",", ":"))[1:-1]
+    return code, dump(values)[1:-1]
 
 
 def whole_event(row: Mapping[str, Any] | RowMapping) -> tuple[str, Mapping[str, Any]]:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Set
 
 from app.adapters.postgres.connections import Connection, Patience
-from app.adapters.postgres.rows import dump
+from app.adapters.postgres.json_text import dump
 from app.runs.notifying import RunNotifier
 from app.runs.run import RunKey
 

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -18,6 +17,7 @@ from app.adapters.postgres.brief import (
     brief_request,
     whole_event,
 )
+from app.adapters.postgres.json_text import exact_dump
 from app.control.budget import Budget
 from app.engine.ports import HASH_CHARS
 from app.nodes.chat import ChatInput
@@ -59,41 +59,6 @@ _RUN_COLUMNS = (
 _CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
 _EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
 """The fields whose columns have their names and hold them as they are."""
-
-_MAYBE_UNSTORABLE = re.compile(
-    r"\\u0000|\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]|\\\\ud[89ab]"
-)
-"""The escapes of NUL and of surrogates without their other half, in text that json has written."""
-
-
-def dump(value: Any) -> str:
-    """Return ``value`` as JSON text.
-
-    The database refuses NUL and lone surrogates inside strings. Requests with them are refused
-    before; what a provider or a tool wrote gets U+FFFD instead.
-
-    Raises:
-        ValueError: there is a NaN, an infinity, or an integer that nobody could read back.
-        TypeError: it is not JSON.
-    """
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    if ("\\u0000" in text or "\\ud" in text) and _MAYBE_UNSTORABLE.search(text):
-        return json.dumps(storable(value), separators=(",", ":"), allow_nan=False)
-    return text
-
-
-def storable(value: Any) -> Any:
-    """Return a JSON value with U+FFFD for what the database refuses in texts."""
-    match value:
-        case str():
-            whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            return whole.replace("\x00", "\ufffd")
-        case dict():
-            return {storable(key): storable(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [storable(inner) for inner in value]
-        case _:
-            return value
 
 
 def encode_cursor(place: Any) -> str:
@@ -268,7 +233,7 @@ def _queueing(new: NewRun) -> dict[str, Any]:
 
 
 def finish_to_json(finish: FinishRun) -> dict[str, Any]:
-    """Return how a run ends, with its snapshot."""
+    """Return how a run ends."""
     return {
         **key_to_json(finish.key, finish.fence),
         "status": finish.status.value,
@@ -278,7 +243,6 @@ def finish_to_json(finish: FinishRun) -> dict[str, Any]:
         "stop": finish.stop,
         "active_seconds": finish.active_seconds,
         "delivered_at": finish.delivered_at.isoformat() if finish.delivered_at else None,
-        "snapshot": finish.snapshot,
     }
 
 
@@ -304,7 +268,7 @@ def _text_of(value: Any) -> str | None:
     """Return the text of a value; in a row it is a text within the JSON, which costs less."""
     if type(value) is FrozenJson:
         return value.text
-    return None if value is None else dump(value)
+    return None if value is None else exact_dump(value)
 
 
 def call_from_row(row: Row) -> CallRecord:

@@ -1,4 +1,4 @@
-"""The statements that change runs and what hangs on them: calls, events, snapshots.
+"""The statements that change runs and what hangs on them: calls, events.
 
 They are written for the driver, and each stands here once. The batches of :mod:`journal` send them
 over a connection of their own; transactions send the same text by ``exec_driver_sql``. They take
@@ -266,8 +266,7 @@ def _finish(statuses: str) -> str:
 WITH ended AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s::json) AS e(
         tenant_id text, run_id text, fence integer, status text, finish_reason text, result jsonb,
-        usage jsonb, stop jsonb, active_seconds double precision, delivered_at timestamptz,
-        snapshot json
+        usage jsonb, stop jsonb, active_seconds double precision, delivered_at timestamptz
     )
 ), locked AS MATERIALIZED (
     SELECT run.* FROM ended asked, LATERAL (
@@ -295,9 +294,6 @@ WITH ended AS MATERIALIZED (
     GROUP BY tenant_id, day ORDER BY tenant_id, day
     ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd,
         reserved_usd = d.reserved_usd + excluded.reserved_usd
-), snapshots_written AS (
-    INSERT INTO snapshots (tenant_id, run_id, snapshot)
-    SELECT tenant_id, run_id, snapshot FROM ended JOIN finished USING (tenant_id, run_id, fence)
 ), {ANNOUNCE_FINISHED}
 SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
 """  # noqa: S608

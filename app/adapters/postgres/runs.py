@@ -25,13 +25,13 @@ from app.adapters.postgres.brief import whole_once
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import UNLIMITED, PostgresJournal, RunInsert
+from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.read_statements import CONVERSATION, EVENTS, PAYLOADS
 from app.adapters.postgres.retention import erase_in
 from app.adapters.postgres.rows import (
     accepted_run,
     call_from_row,
     call_to_json,
-    dump,
     encode_cursor,
     event_from_row,
     event_to_json,
@@ -46,7 +46,7 @@ from app.adapters.postgres.run_statements import (
     WRITE_CALLS,
     WRITE_EVENTS,
 )
-from app.adapters.postgres.tables import events, journal, of_run, runs, snapshots
+from app.adapters.postgres.tables import events, journal, of_run, runs
 from app.runs.event_log import late_result
 from app.runs.notifying import Notification
 from app.runs.ports import (
@@ -312,12 +312,11 @@ class PostgresRuns:
             rows = (await connection.exec_driver_sql(CONVERSATION, asked)).mappings().all()
         return [call_from_row(row) for row in rows]
 
-    async def snapshot(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return the ExecutionGraph that was stored with the end of a run."""
-        query = select(snapshots.c.snapshot).where(of_run(snapshots, key))
+    async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
+        """Return the CallNodes that a run has stored."""
+        query = select(journal.c.node).where(of_run(journal, key)).order_by(journal.c.seq)
         async with transaction(self.engines.work, key.tenant) as connection:
-            found: Mapping[str, Any] | None = await connection.scalar(query)
-        return found
+            return (await connection.scalars(query)).all()
 
 
 def _wall(tenant: str, wanted: RunFilter) -> str | None:

@@ -88,7 +88,7 @@ journal = Table("journal", MetaData(), *_of_call())
 JOURNAL_COLUMNS = [column for column in journal.c if column.name != "request"]
 
 snapshots = Table("snapshots", metadata, *_of_run(), Column("snapshot", JSON, nullable=False))
-"""The ExecutionGraph of each finished run; that of a run at work is rebuilt from its calls."""
+"""The ExecutionGraphs of runs that an earlier release has ended; nothing reads them any more."""
 
 events = Table(
     "events",

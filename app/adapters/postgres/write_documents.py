@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.adapters.postgres.rows import call_to_json, dump, event_to_json, finish_to_json
+from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.rows import call_to_json, event_to_json, finish_to_json
 from app.runs.ports import JournalWrite
 from app.runs.run import FinishRun, RunKey
 

@@ -17,11 +17,13 @@ from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.rows import accepted_run, dump, request_to_json
+from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.rows import accepted_run, request_to_json
 from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.workers import take_lost
 from app.runs.ports import CancelStatus, JournalWrite
 from app.runs.run import Run, RunKey, RunStatus
+from app.trace.execution_graph import ExecutionGraph
 from tests.integration.postgres.interleaving import (
     Begin,
     Session,
@@ -38,6 +40,8 @@ from tests.support.stores import (
     new_run,
     open_oracle,
     open_stores,
+    records_of,
+    stored_graph,
 )
 
 EARLY, AT_BARRIER, LATER = "cancelled", "seen at its barrier", "seen when it is claimed"
@@ -124,9 +128,9 @@ async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -
     (row,) = await oracle.rows("SELECT * FROM runs WHERE run_id = %s", key.run_id)
     match row["status"]:
         case "cancelled":
-            snapshot = await watching.runs.snapshot(key) or {}
-            statuses = [node["status"] for node in snapshot.get("nodes", {}).values()]
-            sound = statuses == ["halt"] and not violations(dict(snapshot))
+            graph = await stored_graph(watching.runs, key)
+            statuses = [node["status"] for node in graph["nodes"].values()] if graph else []
+            sound = graph is not None and statuses == ["halt"] and not violations(graph)
             return "cancelled" if sound else "cancelled without a trace"
         case "running":
             permission = await watching.journal.write(JournalWrite(key=key, fence=row["fence"]))
@@ -209,7 +213,10 @@ async def complete(client: Client, key: RunKey) -> None:
     """End the run; where a cancel request came first, end it as cancelled, as an executor does."""
     finish_result = await client.journal.finish(end_of(owned(key)))
     if finish_result.cancel_request is not None:
-        assert (await client.journal.finish(end_of(owned(key), RunStatus.CANCELLED))).done
+        graph = ExecutionGraph(key.run_id)
+        graph.mark_halt(graph.create_root("case"), "over")
+        end = end_of(owned(key), RunStatus.CANCELLED, calls=records_of(graph))
+        assert (await client.journal.finish(end)).done
 
 
 async def recover(client: Client, _: RunKey) -> None:

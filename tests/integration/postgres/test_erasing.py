@@ -55,7 +55,7 @@ async def test_nothing_is_left_of_an_erased_run(database_url: str) -> None:
         await oracle.rows(EVENTS)
         before = {run_id: await rows_of(oracle, run_id) for run_id in ("a", "b")}
         filled = {table for table, count in before["a"].items() if count}
-        assert {"runs", "calls", "snapshots", "events", "artifacts"} <= filled
+        assert {"runs", "calls", "events", "artifacts"} <= filled
 
         await stores.runs.erase(KEY)
 

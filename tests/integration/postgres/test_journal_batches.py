@@ -146,7 +146,7 @@ async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle
     """Not by journaling, ending, giving back or a late result."""
     old = await claimed(stores, "r")
     new = await claimed_again(stores, old)
-    state = """SELECT r, (SELECT count(*) FROM calls), (SELECT count(*) FROM snapshots),
+    state = """SELECT r, (SELECT count(*) FROM calls),
         (SELECT count(*) FROM events) FROM runs r"""
     before = await oracle.rows(state)
     root = (root_of("r"),)
@@ -174,13 +174,12 @@ async def test_a_journal_and_an_end_in_one_batch_keep_their_order(
 
     answers = await batch(
         JournalWrite(key=run.key, fence=1, calls=opened),
-        end_of(run, calls=closed, snapshot={"final": True}),
+        end_of(run, calls=closed),
     )
 
     assert answers[0] == OWNED
     assert was_done(answers[1])
     assert [r.node["status"] for r in await stores.runs.calls(run.key)] == ["halt", "success"]
-    assert await stores.runs.snapshot(run.key) == {"final": True}
 
 
 async def test_of_two_writes_of_one_run_the_later_state_is_kept(
@@ -296,14 +295,13 @@ async def test_a_write_that_was_made_before_is_made_once(
     run = await claimed(stores, "r")
     journal = JournalWrite(key=run.key, fence=1, calls=(root_of("r"),), events=(event(1),))
     end = end_of(run, calls=records_of(graph_with_calls("r")), events=(event(1), event(2)))
-    counts = """SELECT (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM events) AS e,
-        (SELECT count(*) FROM snapshots) AS s"""
+    counts = """SELECT (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM events) AS e"""
 
     assert [await batch(journal), await batch(journal)] == [[OWNED], [OWNED]]
     first, second = await batch(end), await batch(end)
     assert was_done(first[0])
     assert second == first
-    assert await oracle.rows(counts) == [{"calls": 2, "e": 2, "s": 1}]
+    assert await oracle.rows(counts) == [{"calls": 2, "e": 2}]
     other = replace(end, status=RunStatus.FAILED)
     assert await batch(other) == [FinishResult(done=False)]
 

@@ -29,6 +29,8 @@ FILE = """
 INSERT INTO artifacts (tenant_id, run_id, name, slot, media_type, size_bytes, sha256, data)
 VALUES (%s, %s, 'a.txt', 'slot', 'text/plain', 1, repeat('0', 64), 'x')
 """
+SNAPSHOT = "INSERT INTO snapshots VALUES (%s, %s, '{}')"
+"""As an earlier release has stored it."""
 EVENT = "INSERT INTO events (tenant_id, run_id, seq, type) VALUES (%s, %s, 1, 'run.started')"
 COUNT = {
     Record.RUNS: "SELECT count(*) FROM runs",
@@ -60,7 +62,7 @@ async def ended(stores: Stores, oracle: Oracle, run_id: str, tenant: str = "defa
     accepted = await stores.runs.accept(new_run(run_id, tenant=tenant), worker_id="w1")
     calls = records_of(graph_with_calls(run_id), call_key="k", value="v", request={"prompt": "p"})
     await stores.journal.finish(end_of(accepted.run, calls=calls))
-    for statement in (FILE, EVENT):
+    for statement in (FILE, EVENT, SNAPSHOT):
         await oracle.rows(statement, tenant, run_id)
 
 

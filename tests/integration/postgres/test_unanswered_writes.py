@@ -47,7 +47,6 @@ async def test_a_large_write_holds_up_no_other(database_url: str, kind: str) -> 
         large = records_of(graph_with_calls("case-1"), value="x" * LARGE_BYTES)
         async with world.oracle.connection.transaction():
             await world.oracle.rows("SELECT FROM runs WHERE run_id = 'case-1' FOR UPDATE")
-            await world.oracle.rows("LOCK TABLE snapshots IN ACCESS EXCLUSIVE MODE")
             write: Coroutine[Any, Any, object] = (
                 world.stores.journal.write(JournalWrite(key=run.key, fence=1, calls=large))
                 if kind == "journal"

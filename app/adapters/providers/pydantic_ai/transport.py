@@ -18,6 +18,7 @@ from typing import cast
 import httpx2
 
 from app.llm.ports import MAX_REPLY_BYTES, Delivery
+from app.observability.trace_context import HEADER, current_traceparent
 
 _CALLS_PER_POOL = 32
 _KEEP_ALIVE_SECONDS = 30.0
@@ -100,6 +101,8 @@ class SpreadTransport(httpx2.AsyncBaseTransport):
         delivery = _DELIVERY.get()
         if delivery is not None:
             request.stream = _Body(cast(httpx2.AsyncByteStream, request.stream), delivery)
+        if (span := current_traceparent()) is not None:
+            request.headers[HEADER] = span
         pool = self._pool_with_room()
         pool.calls += 1
         try:

@@ -1,0 +1,60 @@
+"""Values as the JSON text that the database is sent, without what it refuses inside strings."""
+
+import json
+import re
+from typing import Any, Final
+
+import orjson
+
+_JSON_ALONE: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+_MAYBE_UNSTORABLE = re.compile(
+    r"\\u0000|\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]|\\\\ud[89ab]"
+)
+"""The escapes of NUL and of surrogates without their other half, in text that json has written."""
+
+
+def dump(value: Any) -> str:
+    """Return a row as JSON text; a NaN in it, which no value can hold by then, becomes null.
+
+    The database refuses NUL and lone surrogates inside strings. Requests with them are refused
+    before; what a provider or a tool wrote gets U+FFFD instead.
+
+    Raises:
+        ValueError: there is an integer that nobody could read back.
+        TypeError: it is not JSON.
+    """
+    try:
+        text = orjson.dumps(value, option=_JSON_ALONE)
+    except orjson.JSONEncodeError:  # long integers, keys that are numbers, lone surrogates
+        return exact_dump(value)
+    if b"\\u0000" in text or b"\\\\ud" in text:
+        return exact_dump(value)
+    return text.decode()
+
+
+def exact_dump(value: Any) -> str:
+    """Return a value of any origin as JSON text, like :func:`dump` but slower.
+
+    Raises:
+        ValueError: there is a NaN, an infinity, or an integer that nobody could read back.
+        TypeError: it is not JSON.
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    if ("\\u0000" in text or "\\ud" in text) and _MAYBE_UNSTORABLE.search(text):
+        return json.dumps(storable(value), separators=(",", ":"), allow_nan=False)
+    return text
+
+
+def storable(value: Any) -> Any:
+    """Return a JSON value with U+FFFD for what the database refuses in texts."""
+    match value:
+        case str():
+            whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return whole.replace("\x00", "\ufffd")
+        case dict():
+            return {storable(key): storable(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [storable(inner) for inner in value]
+        case _:
+            return value
