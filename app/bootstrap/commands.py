@@ -17,8 +17,10 @@ from pydantic_settings import SettingsError
 from app.access.keys import Keys
 from app.adapters.providers.recorded import Recorder
 from app.bootstrap.configuration import (
+    DATABASE_AWAY,
     StartupError,
     logged_settings,
+    named_if_away,
     read_settings,
     url_of,
     warn_of_near_misses,
@@ -30,8 +32,6 @@ from app.settings.loader import read_yaml
 from app.settings.schema import Settings
 
 T = TypeVar("T")
-
-DATABASE_AWAY = "database.url: the database does not answer, or refuses the user."
 
 
 def run_server(
@@ -63,7 +63,7 @@ def run_server(
     with (
         _recorder(settings, record, {}) as recorder,
         _database(settings, migrate=migrate) as url,
-        _named_if_away(),
+        named_if_away(),
     ):
         serve(settings, url, executes=executes, started=started, recorder=recorder)
 
@@ -90,7 +90,7 @@ def _serve_many(
             if place.is_first:
                 await started(url)
 
-        with _named_if_away():
+        with named_if_away():
             serve(settings, url, executes=executes, started=answers, place=place)
 
     server = settings.server
@@ -107,7 +107,7 @@ def run_worker(*, migrate: bool) -> None:
     settings = logged_settings()
     from app.bootstrap.worker import work
 
-    with _database(settings, migrate=migrate) as url, _named_if_away():
+    with _database(settings, migrate=migrate) as url, named_if_away():
         work(settings, url)
 
 
@@ -273,7 +273,7 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
         finally:
             await engines.dispose()
 
-    with _database(settings, migrate=False) as url, _named_if_away():
+    with _database(settings, migrate=False) as url, named_if_away():
         return asyncio.run(asked(url))
 
 
@@ -343,17 +343,6 @@ def _recorder(
         raise StartupError(f"{record} cannot be written: {error.strerror}") from None
     with closing(recorder):
         yield recorder
-
-
-@contextmanager
-def _named_if_away() -> Iterator[None]:
-    """Say in one line that the database went away while the process started."""
-    from app.runs.errors import StoreUnavailableError
-
-    try:
-        yield
-    except StoreUnavailableError:
-        raise StartupError(DATABASE_AWAY) from None
 
 
 async def _use_remote(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str) -> T:

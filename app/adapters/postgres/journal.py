@@ -18,17 +18,12 @@ import psycopg
 from psycopg.errors import LockNotAvailable, UniqueViolation
 from psycopg.rows import dict_row
 
+from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.rows import cancel_request_from_row, key_to_json, new_run_to_json
-from app.adapters.postgres.run_statements import (
-    ACCEPT_NEW,
-    ACCEPT_QUEUED,
-    FINISH,
-    JOURNAL,
-    RUN_STATES,
-)
+from app.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from app.adapters.postgres.write_documents import (
     Ownership,
     OwnersWrite,
