@@ -31,7 +31,13 @@ LATE: Final = {
     HERE: Target(must=50, stretch=20, unit="ms"),
     THERE: Target(must=100, stretch=60, unit="ms"),
 }
-ANY: Final = {"EVENTS_MAX_STREAMS": "5000", "SERVER_MAX_CONNECTIONS": "5000"}
+WAIT_SECONDS: Final = 600
+LIMITS: Final = {
+    "EVENTS_MAX_STREAMS": "5000",
+    "SERVER_MAX_CONNECTIONS": "5000",
+    "MODELS_SMALL_TIMEOUT_SECONDS": str(WAIT_SECONDS),
+}
+"""So that all may follow, and nothing is tried again meanwhile."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
@@ -40,7 +46,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
     async with AsyncExitStack() as stack:
         url = stack.enter_context(database())
         provider = await stack.enter_async_context(models())
-        settings = {**asking(provider), **ANY}
+        settings = {**asking(provider), **LIMITS}
         replicas = {
             HERE: await stack.enter_async_context(service(url, settings=settings)),
             THERE: await stack.enter_async_context(service(url, "--no-worker", settings=settings)),
@@ -100,7 +106,8 @@ async def _waiting(client: AsyncCaseworkerClient, count: int) -> list[str]:
 
     async def post() -> str:
         async with room:
-            return (await client.run_agent(_agent("wait-600"), "Wait.")).run_id
+            agent, budget = _agent(f"wait-{WAIT_SECONDS}"), {"max_seconds": WAIT_SECONDS}
+            return (await client.run_agent(agent, "Wait.", budget=budget)).run_id
 
     async with asyncio.TaskGroup() as group:
         posted = [group.create_task(post()) for _ in range(count)]
