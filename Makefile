@@ -16,6 +16,7 @@
 #   make crashes   kill processes at every write of a run, by 100,000 seeds, and look for losses
 #   make attacks   attack the service under a limit of memory, and print what each attack did
 #   make test-pythons  run the unit tests under each Python from 3.11 to 3.14 that is here
+#   make pictures  make the pictures of the README anew, in docs/pictures
 #   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
 #   make audit     ask whether a dependency has a known vulnerability; fails if it cannot ask
 #   make clean     remove what these commands made; data/ stays
@@ -27,7 +28,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve test check format docs example eval bench exact races chaos takeovers outages crashes attacks \
-	test-pythons sbom audit clean \
+	test-pythons pictures sbom audit clean \
 	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
 VENV := .venv
@@ -121,6 +122,8 @@ attacks: $(SYNC_STAMP)
 
 test-pythons: $(SYNC_STAMP)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.support.pythons $(ARGS)
+pictures: $(SYNC_STAMP)
+	$(BIN)/python -m tests.viewer.pictures $(ARGS)
 
 SBOM := dist/sbom.json
 

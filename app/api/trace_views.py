@@ -1,9 +1,11 @@
 """Traces as callers see them: the calls of a run, its steps, and where its time and money went."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
+
+from pydantic import ConfigDict
 
 from app.api.field_types import DocumentedAs, View
 from app.api.graph_shape import GraphShape
@@ -46,6 +48,7 @@ class TimeShareView(View):
 
     kind: str
     name: str
+    """``map/*`` of all items of a map."""
     model: str | None
     count: int
     own_ms: int
@@ -54,7 +57,7 @@ class TimeShareView(View):
     @classmethod
     def of(cls, share: TimeShare) -> Self:
         """Return the view of a share."""
-        return cls.model_validate(share)  # ten thousand steps are as many shares
+        return cls.model_validate(share)
 
 
 class ModelCostView(View):
@@ -146,8 +149,12 @@ class AnalysisView(View):
         )
 
 
-class StepView(View):
+@dataclass(slots=True, kw_only=True)
+class StepView:
     """One execution of a step; a step that was begun again after a lost worker has several."""
+
+    # No model: a trace holds ten thousand of them, made of what needs no validation.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
 
     step_id: str
     """Its id in its own graph."""

@@ -80,8 +80,8 @@ class Calls:
         self._span_of = span_of
         self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
-        self.working: set[StepPath] = set()
-        """The steps and calls that have begun and not ended."""
+        self.working: dict[str, StepPath] = {}
+        """The steps and calls that have begun and not ended, by the texts of their paths."""
 
     async def perform(self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
@@ -100,7 +100,7 @@ class Calls:
         self.detached.check(call.key)
         once = call.once if before is None or before.taken_over else NOTHING
         made = _Performance(self, call, attempt, parent, scope, once)
-        self.working.add(call.key)
+        self.working[call.key.text] = call.key
         try:
             reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
@@ -118,7 +118,7 @@ class Calls:
             made.end(made.unknown, self.graph.mark_halt, reason)
             raise
         finally:
-            self.working.discard(call.key)
+            self.working.pop(call.key.text, None)
         return reply.value
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:

@@ -126,12 +126,12 @@ def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
     """Show the fields that a line may have, redacted, and of all others that they were there."""
     del logger, method
     first = {name: line[name] for name in ("ts", "level", "event") if name in line}
-    redacted: dict[str, Any] = {
-        redact_text(name, max_chars=_NAME_CHARS): redact_value(value, name=name)
-        if name in LOG_FIELDS
-        else NOT_LISTED
-        for name, value in {**first, **line}.items()
-    }
+    redacted: dict[str, Any] = {}
+    for name, value in {**first, **line}.items():
+        if name in LOG_FIELDS:
+            redacted[name] = redact_value(value, name=name)
+        else:
+            redacted[redact_text(name, max_chars=_NAME_CHARS)] = NOT_LISTED
     if "exception" in line:
         # A traceback is long by nature, and its end says what went wrong.
         redacted["exception"] = redact_value(line["exception"], max_chars=_EXCEPTION_CHARS)

@@ -147,7 +147,7 @@ class RetentionSettings(Section):
     runs_days: DaysKept = key(None, "Runs, with everything that they stored.")
     requests_days: DaysKept = key(None, "What the calls of runs asked: prompts and arguments.")
     events_days: DaysKept = key(None, "Events.")
-    snapshots_days: DaysKept = key(None, "Stored traces; they are rebuilt from the calls.")
+    snapshots_days: DaysKept = key(None, "Traces that the release before this one has stored.")
     artifacts_days: DaysKept = key(None, "Files that runs made.")
     threads_days: DaysKept = key(None, "Threads, from their last message; their runs are runs.")
     sweep_seconds: Seconds = key(600.0, "Time between two sweeps, of all processes together.")

@@ -27,6 +27,9 @@ _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "fail": "failed",
 }
 
+_MAP: Final = "map"
+"""The type of the steps whose items are counted as one sort."""
+
 _TOKENS: Final[tuple[Literal["tokens_in", "tokens_out"], ...]] = ("tokens_in", "tokens_out")
 
 
@@ -36,6 +39,7 @@ class TimeShare:
 
     kind: str
     name: str
+    """``map/*`` of all items of a map."""
     model: str | None
     count: int
     own_ms: int
@@ -74,14 +78,15 @@ class Segment:
 
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
     """Return where the time went, the longest first; attempts count as part of their call."""
-    children, ends = children_of(snapshot), _subtree_ends(snapshot)
+    children, ends, names = children_of(snapshot), _subtree_ends(snapshot), _items(snapshot)
     own = defaultdict[tuple[str, str, str | None], list[int]](list)
     for node_id, node in snapshot["nodes"].items():
         if not is_attempt(node):
             own_ms = _end_ms(node, snapshot) - node["start_ts_ms"]
             if node_id in children:
                 own_ms -= _covered_ms(node, calls_of(children[node_id]), ends)
-            own[node["kind"], node["name"], node["model"]].append(max(own_ms, 0))
+            name = names.get(node_id) or node["name"]
+            own[node["kind"], name, node["model"]].append(max(own_ms, 0))
     shares = [
         TimeShare(kind=kind, name=name, model=model, count=len(times), own_ms=sum(times))
         for (kind, name, model), times in own.items()
@@ -253,6 +258,31 @@ def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> i
         covered += max(end - max(child["start_ts_ms"], reached), 0)
         reached = max(reached, end)
     return covered
+
+
+def _items(snapshot: Snapshot) -> dict[str, str]:
+    """Return what the steps inside maps are called together, by node id: ``map/*/inner``."""
+    nodes = snapshot["nodes"]
+    if not any(node["metadata"].get("step_type") == _MAP for node in nodes.values()):
+        return {}
+    names: dict[str, str] = {}
+    nearest: dict[str | None, Node] = {}
+    for node_id in sorted(nodes, key=number_of):
+        node = nodes[node_id]
+        above = nearest.get(node["parent_id"])
+        if "step_type" not in node["metadata"]:
+            if above is not None:
+                nearest[node_id] = above
+            continue
+        nearest[node_id] = node
+        if above is None:
+            continue
+        prefix = names.get(above["node_id"])
+        if above["metadata"]["step_type"] == _MAP:
+            names[node_id] = f"{prefix or above['name']}/*"
+        elif prefix is not None:
+            names[node_id] = prefix + node["name"].removeprefix(above["name"])
+    return names
 
 
 def _tier_of(node: Node) -> str | None:

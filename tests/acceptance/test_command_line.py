@@ -131,7 +131,8 @@ def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
     caseworker("run", "5 * 5?", "--run-id", "cut", "--max-tool-calls", "0", **at)
 
     drawn = caseworker("trace", "traced", **at)
-    cut = caseworker("trace", "cut", "--max-calls", "2", **at)
+    cut = caseworker("trace", "cut", **at)
+    short = caseworker("trace", "traced", "--max-calls", "2", **at)
     explained = caseworker("trace", "traced", "--explain", **at)
     parsed = json.loads(caseworker("trace", "traced", "--json", **at).stdout)
 
@@ -148,8 +149,8 @@ def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
     assert len(marked) == len(path) > 1
     assert all(any(name in line for name in path.values()) for line in marked)
     assert "Stopped at " in cut.stdout
-    assert len([line for line in cut.stdout.splitlines() if "─ " in line]) == 1
-    assert "more call" in cut.stdout
+    assert len([line for line in short.stdout.splitlines() if "─ " in line]) == 1
+    assert "more call" in short.stdout
     assert "Where the time went" in explained.stdout
 
 

@@ -167,6 +167,25 @@ def test_time_is_shared_between_calls_of_one_sort(script: Script) -> None:
     ]
 
 
+def test_the_items_of_a_map_are_one_sort(graph: ExecutionGraph, root: str) -> None:
+    """Also what is nested in them, and what is tried again; other steps keep their names."""
+
+    def step(parent: str, name: str, kind: str) -> str:
+        return graph.begin_node(parent, "system", name, metadata={"step_type": kind})
+
+    each = step(root, "each", "map")
+    for attempt in ("each", "each~2"):
+        below = each if attempt == "each" else graph.begin_node(each, "system", "attempt")
+        for item in range(3):
+            step(step(below, f"{attempt}/{item}", "subgraph"), f"{attempt}/{item}/say", "llm")
+    step(step(root, "inner", "subgraph"), "inner/7", "llm")
+
+    counts = {share.name: share.count for share in time_shares(graph.snapshot())}
+
+    assert counts.items() >= {"each": 1, "each/*": 6, "each/*/say": 6, "inner/7": 1}.items()
+    assert len(counts) == 6
+
+
 def test_cost_is_grouped_by_model_and_tier(graph: ExecutionGraph, root: str) -> None:
     """Failed calls included, the dearest first; calls without a model cost nothing."""
     for model, tier, cost in [("nano", "small", 0.25), ("gpt", "big", 2), ("nano", "small", 0.5)]:
