@@ -24,6 +24,7 @@ from app.adapters.postgres.definition_heads import DefinitionHeads
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
+from app.adapters.postgres.event_watch import EventWatch
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.keys import PostgresKeys
 from app.adapters.postgres.listener import listen_for_workers
@@ -116,6 +117,12 @@ class Process:
         self.telemetry = Telemetry(settings.telemetry)
         self._executor = self._build_executor() if executes else None
         self.telemetry.watch(self._engines, self._executor, lambda: self._silent_seconds)
+        self._watch = EventWatch(
+            url,
+            self._patience,
+            notifier=self._journal.notifier,
+            executed=lambda: self._executor.active if self._executor else frozenset(),
+        )
         self._heartbeat: Heartbeat | None = None
         self.runs = RunService(self._store, self._executor, self.telemetry.observers)
         self.payloads = PayloadReading(
@@ -144,6 +151,7 @@ class Process:
             await self._journal.start()
             self._heads.begin()
             self.telemetry.keep(self._loops)
+            self._loops.keep("events", self._watch.run)
             if self._executor is not None:
                 await self._take_work(self._executor)
                 log.info("process.open", worker_id=self._executor.worker_id)

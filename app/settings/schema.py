@@ -32,6 +32,7 @@ class ServerSettings(Section):
 
     host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 is every address of the machine.")
     port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 takes a free one.")
+    workers: Positive = key(1, "Processes of `caseworker serve`, all on the one port.")
     max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
     request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
     allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
@@ -79,8 +80,8 @@ class WorkerSettings(Section):
     )
     poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
     health_port: Annotated[Count, Field(le=65535)] | None = None
-    """Where `caseworker worker` answers /healthz and /readyz; null serves neither, 0 takes a
-    free port."""
+    """Where `caseworker worker` answers /healthz, /readyz and /metrics; null serves none, 0 takes a
+    free port. Of several processes on one port (`server.workers`) each adds its number: 0, 1, 2."""
     drain_seconds: Seconds = key(
         60.0, "After `caseworker drain`: time for runs to end before they are handed over."
     )

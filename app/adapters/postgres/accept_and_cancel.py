@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.accept_statements import ACCEPT_ONE, COUNT_QUEUED, LOCK_KEY
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.quotas import admission_of
 from app.adapters.postgres.rows import (
@@ -26,12 +27,9 @@ from app.adapters.postgres.rows import (
     run_from_row,
 )
 from app.adapters.postgres.run_statements import (
-    ACCEPT_ONE,
     COUNT_PENDING,
-    COUNT_QUEUED,
     DROP_EXPIRED,
     FINISH_UNOWNED,
-    LOCK_KEY,
     OVERDUE,
     REQUEST_CANCEL,
 )
