@@ -15,6 +15,8 @@
 #   make outages   take the database away for 30 s, starve processes, and look for lost runs
 #   make crashes   kill processes at every write of a run, by 100,000 seeds, and look for losses
 #   make attacks   attack the service under a limit of memory, and print what each attack did
+#   make test-pythons  run the unit tests under each Python from 3.11 to 3.14 that is here
+#   make pictures  make the pictures of the README anew, in docs/pictures
 #   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
 #   make audit     ask whether a dependency has a known vulnerability; fails if it cannot ask
 #   make clean     remove what these commands made; data/ stays
@@ -26,7 +28,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve test check format docs example eval bench exact races chaos takeovers outages crashes attacks \
-	sbom audit clean \
+	test-pythons pictures sbom audit clean \
 	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
 VENV := .venv
@@ -118,6 +120,11 @@ crashes: $(SYNC_STAMP)
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)
 
+test-pythons: $(SYNC_STAMP)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.support.pythons $(ARGS)
+pictures: $(SYNC_STAMP)
+	$(BIN)/python -m tests.viewer.pictures $(ARGS)
+
 SBOM := dist/sbom.json
 
 sbom: $(SYNC_STAMP)
@@ -129,7 +136,7 @@ audit: $(SYNC_STAMP)
 		echo "The audit found something, or could not be made: its output says which." >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-pythons dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The target is missing, too, when the interpreter behind it is gone.
 $(BIN)/python:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -48,10 +48,10 @@ def another_database(url: str, name: str) -> str:
 async def service(
     url: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[str]:
-    """Run the service as an operator does; return where it listens."""
+    """Run the service as an operator does, its log thrown away; return where it listens."""
     command = (sys.executable, "-m", "app", "serve", *options)
-    variables = {"DATABASE_URL": url, "SERVER_PORT": "0", "LOGGING_LEVEL": "warning"}
-    async with _listening(command, {**variables, **(settings or {})}) as address:
+    variables = {"DATABASE_URL": url, "SERVER_PORT": "0", **(settings or {})}
+    async with _listening(command, variables, log=DEVNULL) as address:
         yield address
 
 
@@ -85,6 +85,23 @@ def process_at(address: str) -> psutil.Process:
     return process
 
 
+def postgres_of(url: str) -> psutil.Process:
+    """Return the first process of the server of a database."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+        return psutil.Process(row[0]).parent() or psutil.Process(row[0])
+
+
+def cpu_seconds(process: psutil.Process, *, below: bool = False) -> float:
+    """Return what a process has used by now; ``below``: with all that it has started."""
+    spent = 0.0
+    for each in (process, *(process.children() if below else ())):
+        with suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            spent += times.user + times.system
+    return spent
+
+
 def peak_bytes(process: psutil.Process) -> int:
     """Return the most memory that a process has held at once, as Linux knows it."""
     status = Path(f"/proc/{process.pid}/status").read_text()
@@ -108,9 +125,11 @@ async def peer(environment: Environment, side: str, url: str) -> AsyncIterator[s
 
 
 @asynccontextmanager
-async def _listening(command: Sequence[str], variables: Mapping[str, str]) -> AsyncIterator[str]:
+async def _listening(
+    command: Sequence[str], variables: Mapping[str, str], *, log: int | None = None
+) -> AsyncIterator[str]:
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, stdout=PIPE, env={**os.environ, **variables}, cwd=ROOT
+        *command, stdin=DEVNULL, stdout=PIPE, stderr=log, env={**os.environ, **variables}, cwd=ROOT
     )
     assert process.stdout is not None
     try:

@@ -106,6 +106,7 @@ class IssuerKeys:
         self._keys: Mapping[str | None, jwt.PyJWK] = {}
         self._fetched = self._tried = float("-inf")
         self._fetching = asyncio.Lock()
+        self._renewing: asyncio.Task[None] | None = None
 
     async def key(self, key_id: str | None) -> jwt.PyJWK:
         """Return a key; a token without a key id means the only one there is.
@@ -114,10 +115,11 @@ class IssuerKeys:
             InvalidCredentialError: there is no such key.
             StoreUnavailableError: no keys are known, and the issuer does not answer.
         """
-        if self._lacks(key_id):
-            async with self._fetching:
-                if self._lacks(key_id) and self._may_try():
-                    await self._refresh()
+        if self._is_unknown(key_id):
+            await self._refresh_if(lambda: self._is_unknown(key_id))
+        elif self._is_old() and self._may_try() and not self._fetching.locked():
+            # Who shows a known key does not wait for an issuer that may be hanging.
+            self._renewing = asyncio.create_task(self._refresh_if(self._is_old), name="jwks")
         if time.monotonic() - self._fetched > STALE_SECONDS:
             raise StoreUnavailableError
         if key_id is None and len(self._keys) == 1:
@@ -126,9 +128,17 @@ class IssuerKeys:
             raise InvalidCredentialError
         return found
 
-    def _lacks(self, key_id: str | None) -> bool:
-        is_old = time.monotonic() - self._fetched > KEPT_SECONDS
-        return is_old or (key_id is not None and key_id not in self._keys)
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._fetched > KEPT_SECONDS
+
+    def _is_unknown(self, key_id: str | None) -> bool:
+        return not self._keys or (key_id is not None and key_id not in self._keys)
+
+    async def _refresh_if(self, needed: Callable[[], bool]) -> None:
+        """Fetch the keys, unless somebody has just done so."""
+        async with self._fetching:
+            if needed() and self._may_try():
+                await self._refresh()
 
     def _may_try(self) -> bool:
         return time.monotonic() - self._tried > REFETCH_SECONDS

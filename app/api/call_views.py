@@ -83,7 +83,8 @@ class CallDetails(View):
         """Return the view of a call that was read."""
         node, record = found.record.node, found.record
         cancelled = found.run.status is RunStatus.CANCELLED
-        status = status_of(node, found.root, cancelled=cancelled)  # type: ignore[arg-type]
+        waiting = {record.node_id} if found.waits else frozenset[str]()
+        status = status_of(node, found.root, cancelled=cancelled, waiting=waiting)  # type: ignore[arg-type]
         path = record.call_key or (node["name"] if "step_type" in node["metadata"] else None)
         return cls.model_validate(
             {
@@ -92,7 +93,7 @@ class CallDetails(View):
                 "path": None if path is None else path.removeprefix("step:"),
                 "status": status,
                 "started_at": instant(node["start_ts_ms"]),
-                "finished_at": instant(node["end_ts_ms"]),
+                "finished_at": None if found.waits else instant(node["end_ts_ms"]),
                 "reason": node["stop_reason"] if node["status"] == "halt" else None,
                 "error": _error_of(node, "failed"),
                 "retries": node["retries_used"],

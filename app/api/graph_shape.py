@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from app.api.field_types import View
-from app.kernel.graph import Channel
+from app.kernel.graph import Channel, Step
 from app.kernel.topology import Topology
 from app.runs.step_inputs import shape_of
 
@@ -14,6 +14,9 @@ class ShapeStep(View):
 
     id: str
     type: str
+    graph: "GraphShape | None" = None
+    """Of the graph that a step of type ``subgraph`` executes; its steps have the path
+    ``outer/inner``."""
 
 
 class ShapeEdge(View):
@@ -27,7 +30,7 @@ class ShapeEdge(View):
 
 
 class GraphShape(View):
-    """The steps and edges of a graph, without those of graphs inside it."""
+    """The steps and edges of a graph, with those of the graphs that its steps execute once."""
 
     steps: list[ShapeStep]
     edges: list[ShapeEdge]
@@ -40,7 +43,20 @@ class GraphShape(View):
         """Return the shape of a graph that was found valid, in the form its author wrote it."""
         shape = shape_of(graph)
         return cls(
-            steps=[ShapeStep(id=step.id, type=step.type) for step in shape.steps],
+            steps=[
+                ShapeStep(
+                    id=step.id,
+                    type=step.type,
+                    graph=cls.of(inner) if (inner := _inside(step)) else None,
+                )
+                for step in shape.steps
+            ],
             edges=[ShapeEdge.model_validate(edge) for edge in shape.edges],
             layers=[list(layer) for layer in Topology(shape).layers()],
         )
+
+
+def _inside(step: Step) -> Mapping[str, Any] | None:
+    """Return the graph that a step executes once; None also of one that it only names."""
+    graph = step.data["graph"] if step.type == "subgraph" else {}
+    return graph if "steps" in graph else None

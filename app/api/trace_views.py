@@ -1,9 +1,11 @@
 """Traces as callers see them: the calls of a run, its steps, and where its time and money went."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
+
+from pydantic import ConfigDict
 
 from app.api.field_types import DocumentedAs, View
 from app.api.graph_shape import GraphShape
@@ -23,6 +25,7 @@ from app.trace.analysis import (
     first_halted,
     status_of,
     time_shares,
+    waiting_nodes,
 )
 from app.trace.node import Node, number_of
 from app.trace.payloads import Payload
@@ -45,6 +48,7 @@ class TimeShareView(View):
 
     kind: str
     name: str
+    """``map/*`` of all items of a map."""
     model: str | None
     count: int
     own_ms: int
@@ -53,7 +57,7 @@ class TimeShareView(View):
     @classmethod
     def of(cls, share: TimeShare) -> Self:
         """Return the view of a share."""
-        return cls.model_validate(share)  # ten thousand steps are as many shares
+        return cls.model_validate(share)
 
 
 class ModelCostView(View):
@@ -145,8 +149,12 @@ class AnalysisView(View):
         )
 
 
-class StepView(View):
+@dataclass(slots=True, kw_only=True)
+class StepView:
     """One execution of a step; a step that was begun again after a lost worker has several."""
+
+    # No model: a trace holds ten thousand of them, made of what needs no validation.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
 
     step_id: str
     """Its id in its own graph."""
@@ -180,7 +188,10 @@ class StepView(View):
     @classmethod
     def of(cls, node: Node, use: StepUse, snapshot: Snapshot, status: ShownStatus) -> Self:
         """Return the view of a step's CallNode and of what was used below it."""
-        path, ended_ms = node["name"], node["end_ts_ms"]
+        path = node["name"]
+        if status == "waiting":  # the graph says when it was given up: it goes on all the same
+            node = {**node, "end_ts_ms": None}
+        ended_ms = node["end_ts_ms"]
         return cls(
             step_id=path if use.nested_in is None else StepPath(path).step_id,
             path=path,
@@ -230,12 +241,11 @@ class TraceView(View):
     def of(cls, trace: Trace, root: str, payloads: Mapping[str, Payload] | None = None) -> Self:
         """Return the view of a trace; its links begin with the path the service is served under."""
         run_id, snapshot = trace.run.key.run_id, cast("Snapshot", trace.snapshot)
-        cancelled = trace.run.status is RunStatus.CANCELLED
         graph = trace.run.request.graph
         return cls(
             run_id=run_id,
             snapshot=trace.snapshot,
-            steps=_steps_of(snapshot, cancelled=cancelled),
+            steps=_steps_of(snapshot, trace.run.status),
             analysis=AnalysisView.of(snapshot),
             graph=None if graph is None else GraphShape.of(graph),
             events_url=Links.of(run_id, root).events,
@@ -245,14 +255,21 @@ class TraceView(View):
         )
 
 
-def _steps_of(snapshot: Snapshot, *, cancelled: bool) -> list[StepView]:
+def _steps_of(snapshot: Snapshot, status: RunStatus) -> list[StepView]:
+    cancelled = status is RunStatus.CANCELLED
+    waiting = waiting_nodes(snapshot) if status is RunStatus.WAITING else frozenset[str]()
     nodes = sorted(snapshot["nodes"].values(), key=lambda node: number_of(node["node_id"]))
     steps = {node["node_id"]: node for node in nodes if "step_type" in node["metadata"]}
     uses = uses_of(nodes, steps)
     add_nested(uses)
     root = snapshot["nodes"][snapshot["root_id"] or ""]
     return [
-        StepView.of(node, uses[node_id], snapshot, status_of(node, root, cancelled=cancelled))
+        StepView.of(
+            node,
+            uses[node_id],
+            snapshot,
+            status_of(node, root, cancelled=cancelled, waiting=waiting),
+        )
         for node_id, node in steps.items()
     ]
 

@@ -20,6 +20,7 @@ from app.adapters.webhooks.sender import WebhookSender
 from app.api.run_views import view_of
 from app.control.retry import JITTER, RetryPolicy
 from app.runs.heartbeat import Loops
+from app.runs.observing import RunObservers
 from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.webhooks.addresses import UrlRules
@@ -44,6 +45,7 @@ class Background:
         dispatch: QueueDispatch,
         runs: RunService,
         limits: StoreLimits,
+        observers: RunObservers,
     ) -> None:
         self._settings = settings
         self._url = url
@@ -52,7 +54,11 @@ class Background:
         box = SecretBox(None if key is None else key.get_secret_value())
         self.webhooks = PostgresWebhooks(engines, dispatch, box)
         self.schedules = PostgresSchedules(
-            engines, dispatch, limits, max_schedules=settings.admission.max_schedules
+            engines,
+            dispatch,
+            limits,
+            max_schedules=settings.admission.max_schedules,
+            observers=observers,
         )
         self._sender = WebhookSender(
             url_rules(settings), timeout_seconds=settings.webhooks.timeout_seconds
@@ -63,6 +69,7 @@ class Background:
             runs,
             lambda run: view_of(run, "").model_dump(mode="json"),
             delivery_limits(settings),
+            observers.span_of,
         )
 
     def keep(self, loops: Loops, patience: Patience) -> None:

@@ -17,8 +17,10 @@ from pydantic_settings import SettingsError
 from app.access.keys import Keys
 from app.adapters.providers.recorded import Recorder
 from app.bootstrap.configuration import (
+    DATABASE_AWAY,
     StartupError,
     logged_settings,
+    named_if_away,
     read_settings,
     url_of,
     warn_of_near_misses,
@@ -31,8 +33,6 @@ from app.settings.schema import Settings
 
 T = TypeVar("T")
 
-DATABASE_AWAY = "database.url: the database does not answer, or refuses the user."
-
 
 def run_server(
     *,
@@ -40,10 +40,12 @@ def run_server(
     migrate: bool,
     started: Callable[[str], Awaitable[None]],
     record: Path | None = None,
+    workers: int | None = None,
 ) -> None:
     """Serve the API until the process gets a signal to end; ``started`` gets the URL.
 
-    ``record`` names a file to which the models are recorded.
+    ``record`` names a file to which the models are recorded. ``workers`` is how many processes
+    serve; None is what is configured.
 
     Raises:
         StartupError: the process cannot start.
@@ -52,12 +54,48 @@ def run_server(
     from app.bootstrap.server import serve
 
     executes = executes and settings.worker.enabled
+    if (count := workers or settings.server.workers) > 1:
+        if record is not None:
+            raise StartupError("--record keeps the replies of one process: leave out --workers.")
+        with _database(settings, migrate=migrate) as url:
+            _serve_many(settings, url, count=count, executes=executes, started=started)
+        return
     with (
         _recorder(settings, record, {}) as recorder,
         _database(settings, migrate=migrate) as url,
-        _named_if_away(),
+        named_if_away(),
     ):
         serve(settings, url, executes=executes, started=started, recorder=recorder)
+
+
+def _serve_many(
+    settings: Settings,
+    url: str,
+    *,
+    count: int,
+    executes: bool,
+    started: Callable[[str], Awaitable[None]],
+) -> None:
+    """Serve with so many processes; the one that is started first says so.
+
+    Raises:
+        StartupError: the port is not free, or a process cannot start.
+    """
+    from app.bootstrap.server import serve
+    from app.bootstrap.supervisor import Place, Supervisor
+
+    def serve_at(place: Place) -> None:
+        async def answers(url: str) -> None:
+            place.answers()
+            if place.is_first:
+                await started(url)
+
+        with named_if_away():
+            serve(settings, url, executes=executes, started=answers, place=place)
+
+    server = settings.server
+    supervisor = Supervisor(server.host, server.port, count=count, serve=serve_at)
+    supervisor.run(grace_seconds=settings.shutdown.grace_seconds)
 
 
 def run_worker(*, migrate: bool) -> None:
@@ -69,7 +107,7 @@ def run_worker(*, migrate: bool) -> None:
     settings = logged_settings()
     from app.bootstrap.worker import work
 
-    with _database(settings, migrate=migrate) as url, _named_if_away():
+    with _database(settings, migrate=migrate) as url, named_if_away():
         work(settings, url)
 
 
@@ -131,6 +169,21 @@ def read_agent(path: Path) -> dict[str, Any]:
     if not isinstance(agent, dict):
         raise StartupError(f"{path.name} is no agent: an agent is an object with name and prompt.")
     return agent
+
+
+def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return everything that is wrong with a graph, as JSON, without any service or database.
+
+    Raises:
+        StartupError: the configuration does not fit.
+    """
+    settings = read_settings().settings
+    from app.bootstrap.graph_checks import graph_problems
+
+    return [
+        {"place": each.place, "message": each.message, "severity": each.severity.value}
+        for each in graph_problems(settings, graph)
+    ]
 
 
 def upgrade_database() -> None:
@@ -220,7 +273,7 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
         finally:
             await engines.dispose()
 
-    with _database(settings, migrate=False) as url, _named_if_away():
+    with _database(settings, migrate=False) as url, named_if_away():
         return asyncio.run(asked(url))
 
 
@@ -290,17 +343,6 @@ def _recorder(
         raise StartupError(f"{record} cannot be written: {error.strerror}") from None
     with closing(recorder):
         yield recorder
-
-
-@contextmanager
-def _named_if_away() -> Iterator[None]:
-    """Say in one line that the database went away while the process started."""
-    from app.runs.errors import StoreUnavailableError
-
-    try:
-        yield
-    except StoreUnavailableError:
-        raise StartupError(DATABASE_AWAY) from None
 
 
 async def _use_remote(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str) -> T:

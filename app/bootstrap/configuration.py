@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
@@ -12,6 +14,8 @@ from app.settings.loader import LoadedSettings, load_settings
 from app.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
+
+DATABASE_AWAY = "database.url: the database does not answer, or refuses the user."
 
 
 class StartupError(Exception):
@@ -50,6 +54,17 @@ def warn_of_near_misses(loaded: LoadedSettings) -> None:
     """Write on standard error what was probably meant as a setting; for commands without a log."""
     for warning in loaded.near_misses:
         sys.stderr.write(f"warning: {warning}\n")
+
+
+@contextmanager
+def named_if_away() -> Iterator[None]:
+    """Say in one line that the database went away while the process started."""
+    from app.runs.errors import StoreUnavailableError
+
+    try:
+        yield
+    except StoreUnavailableError:
+        raise StartupError(DATABASE_AWAY) from None
 
 
 def url_of(host: str, port: int) -> str:

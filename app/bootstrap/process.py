@@ -20,9 +20,11 @@ from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.approvals import PostgresApprovals
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.connections import Patience
+from app.adapters.postgres.definition_heads import DefinitionHeads
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
+from app.adapters.postgres.event_watch import EventWatch
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.keys import PostgresKeys
 from app.adapters.postgres.listener import listen_for_workers
@@ -98,7 +100,8 @@ class Process:
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
         provider_limits = PostgresProviderLimits(self._engines.work)
         self.models = build_models(settings, recorder, provider_limits)
-        self.definitions = PostgresDefinitions(self._engines)
+        self._heads = DefinitionHeads(url, self._patience)
+        self.definitions = PostgresDefinitions(self._engines, self._heads)
         self.threads = PostgresThreads(self._engines)
         self.keys = PostgresKeys(self._engines.work)
         self.authentication = authentication_of(settings.auth, self.keys)
@@ -114,6 +117,12 @@ class Process:
         self.telemetry = Telemetry(settings.telemetry)
         self._executor = self._build_executor() if executes else None
         self.telemetry.watch(self._engines, self._executor, lambda: self._silent_seconds)
+        self._watch = EventWatch(
+            url,
+            self._patience,
+            notifier=self._journal.notifier,
+            executed=lambda: self._executor.active if self._executor else frozenset(),
+        )
         self._heartbeat: Heartbeat | None = None
         self.runs = RunService(self._store, self._executor, self.telemetry.observers)
         self.payloads = PayloadReading(
@@ -126,6 +135,7 @@ class Process:
             dispatch=self._dispatch,
             runs=self.runs,
             limits=store_limits(settings),
+            observers=self.telemetry.observers,
         )
         self._loops = Loops()
         self._closing = False
@@ -139,7 +149,9 @@ class Process:
         """
         try:
             await self._journal.start()
+            self._heads.begin()
             self.telemetry.keep(self._loops)
+            self._loops.keep("events", self._watch.run)
             if self._executor is not None:
                 await self._take_work(self._executor)
                 log.info("process.open", worker_id=self._executor.worker_id)
@@ -163,6 +175,7 @@ class Process:
         if self._heartbeat is not None:
             await self._heartbeat.leave()
         await self._journal.stop()
+        await self._heads.stop()
         await self.models.aclose()
         await self._engines.dispose()
         await self.background.aclose()
@@ -265,6 +278,7 @@ class Process:
             max_attempts=worker.max_attempts,
             worker_id=executor.worker_id,
             usual_max_running=self.settings.quotas.max_running,
+            observers=self.telemetry.observers,
         )
         kept = self.settings.retention
         retention = Retention(

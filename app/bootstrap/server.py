@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from types import FrameType
 from typing import TypeVar
@@ -27,6 +27,8 @@ from app.bootstrap.agent_folder import AgentFile, read_agents, register_agents
 from app.bootstrap.background import url_rules
 from app.bootstrap.configuration import url_of
 from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
+from app.bootstrap.supervisor import Place
+from app.bootstrap.worker import health_served
 from app.harness.runner import RETRY
 from app.runs.definitions import Definitions
 from app.settings.schema import Settings
@@ -41,8 +43,11 @@ Started = Callable[[str], Awaitable[None]]
 """Called with the server's URL once it answers."""
 
 
-def build_app(process: Process) -> FastAPI:
-    """Return the ASGI application of a process, which opens and closes with it."""
+def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
+    """Return the ASGI application of a process, which opens and closes with it.
+
+    ``metrics``: whether it shows what this process has counted.
+    """
     services = ApiServices(
         keys=process.keys,
         authentication=process.authentication,
@@ -60,7 +65,7 @@ def build_app(process: Process) -> FastAPI:
         quotas=process.quotas,
         webhooks=process.background.webhooks,
         schedules=process.background.schedules,
-        metrics=process.telemetry.metrics,
+        metrics=process.telemetry.metrics if metrics else None,
         requests=process.telemetry.requests,
     )
     return build_api(
@@ -80,8 +85,12 @@ def serve(
     executes: bool,
     started: Started,
     recorder: Recorder | None = None,
+    place: Place | None = None,
 ) -> None:
     """Serve until the process gets a signal to end; a ``recorder`` keeps what models reply.
+
+    At a ``place`` among several processes a request for metrics would reach any of them, so that
+    they are served on the health port alone.
 
     Raises:
         StoreUnavailableError: the database does not answer.
@@ -89,7 +98,7 @@ def serve(
     """
     agents = read_agents(settings.agents.folder)
     process = Process(settings, url, executes=executes, recorder=recorder)
-    app = build_app(process)
+    app = build_app(process, metrics=place is None)
     config = uvicorn.Config(
         app,
         host=settings.server.host,
@@ -105,7 +114,8 @@ def serve(
         timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
     )
     _allow_connections(settings.server.max_connections)
-    _Server(config, process, agents, started).run()
+    server = _Server(config, process, agents, started, place)
+    server.run(None if place is None else list(place.sockets))
 
 
 def use_in_process(
@@ -155,15 +165,19 @@ class _Server(uvicorn.Server):
         process: Process,
         agents: Sequence[AgentFile],
         started: Started,
+        place: Place | None,
     ) -> None:
         super().__init__(config)
+        self._place = place
         self._process = process
         self._agents = agents
         self._tell_started = started
         self._telling: asyncio.Task[None] | None = None
 
     async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
-        async with _opened(self._process, self._agents):
+        async with _opened(self._process, self._agents), AsyncExitStack() as stack:
+            if (place := self._place) is not None:
+                await stack.enter_async_context(health_served(self._process, place.number))
             await super()._serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

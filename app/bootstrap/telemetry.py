@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi.telemetry import TelemetryConfig
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from app.adapters.postgres.engines import Engines
 from app.adapters.telemetry.metrics import RunMetrics
@@ -15,11 +15,12 @@ from app.api.services import MetricsAccess
 from app.runs.executor import RunExecutor
 from app.runs.heartbeat import Loops
 from app.runs.observing import RunObserver, RunObservers
+from app.runs.run import Run
 from app.settings.schema import TelemetrySettings
-from app.trace.spans import resource_of
+from app.trace.spans import SpanOf, resource_of, spans_of_nodes
 
-_STANDARD = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""The variables that name a collector for programs of every kind."""
+_STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
+"""The variables that name a collector, of everything or of one thing, to programs of any kind."""
 
 
 class Telemetry:
@@ -27,6 +28,8 @@ class Telemetry:
 
     def __init__(self, settings: TelemetrySettings) -> None:
         self._settings = settings
+        # The age of each series would be as many series again.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self.requests: RunMetrics | None = None
         """Counts the requests of the API; None if nobody reads that."""
@@ -37,10 +40,11 @@ class Telemetry:
         self._export = _export_to(settings.otlp_endpoint)
         if self._export is not None:
             observers.append(self._export)
-        self.observers = RunObservers(observers)
+        self.observers = RunObservers(observers, self._span_of)
         self.metrics: MetricsAccess | None = None
         """Who may read what was counted; None if nobody may."""
         self._page: MetricsPage | None = None
+        self._sending: Any = None
 
     def watch(
         self, engines: Engines, executor: RunExecutor | None, silent_seconds: Callable[[], float]
@@ -59,6 +63,7 @@ class Telemetry:
             version=version("caseworker"),
             silent_seconds=silent_seconds,
         )
+        self._sending = _metrics_to(settings, self._page, self._registry)
         key = settings.metrics_key
         self.metrics = MetricsAccess(
             page=self._page,
@@ -71,21 +76,49 @@ class Telemetry:
         """What makes the framework trace requests; nothing where no spans are sent."""
         return {} if self._export is None else self._export.of_requests
 
+    def _span_of(self, run: Run) -> SpanOf | None:
+        """Return the spans that what a run calls is told of; None if it is told of none."""
+        above = run.request.traceparent
+        if not self._settings.propagate or (above is None and self._export is None):
+            return None
+        return spans_of_nodes(run.key.tenant, run.key.run_id, above)
+
     async def aclose(self) -> None:
         """Send what waits to be sent."""
         if self._export is not None:
             await self._export.aclose()
+        if self._sending is not None:
+            await self._sending.aclose()
 
     def keep(self, loops: Loops) -> None:
-        """Begin to watch the event loop."""
+        """Begin to watch the event loop, and to send metrics."""
         if self._page is not None:
             loops.keep("event loop", self._page.watch_loop)
+        if self._sending is not None:
+            loops.keep("metrics", self._sending.run)
 
 
 def _export_to(endpoint: str | None) -> Any:
     """Return what sends spans, if there is a collector; its libraries are not loaded otherwise."""
-    if endpoint is None and not any(map(os.environ.get, _STANDARD)):
+    if not _has_collector(endpoint, "TRACES"):
         return None
     from app.adapters.telemetry.exporting import SpanExport
 
     return SpanExport(resource_of(version("caseworker")), endpoint)
+
+
+def _metrics_to(settings: TelemetrySettings, page: MetricsPage, registry: CollectorRegistry) -> Any:
+    """Return what sends metrics, if there is a collector of them; see :func:`_export_to`."""
+    every_seconds, endpoint = settings.otlp_metrics_seconds, settings.otlp_endpoint
+    if every_seconds is None or not _has_collector(endpoint, "METRICS"):
+        return None
+    from app.adapters.telemetry.metric_export import MetricExport
+
+    about = resource_of(version("caseworker"))
+    return MetricExport(
+        page.refresh, registry.collect, about, endpoint, every_seconds=every_seconds
+    )
+
+
+def _has_collector(endpoint: str | None, of: str) -> bool:
+    return endpoint is not None or any(os.environ.get(name.format(of)) for name in _STANDARD)

@@ -38,19 +38,26 @@ async def _work(process: Process) -> None:
         loop.add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(process.opened())
-        await stack.enter_async_context(_health_served(process))
+        await stack.enter_async_context(health_served(process))
         collect_garbage_seldom()
         await ended.wait()
         process.begin_closing()
 
 
 @asynccontextmanager
-async def _health_served(process: Process) -> AsyncIterator[None]:
-    """Answer /healthz and /readyz while the block works, if a port is configured for it."""
+async def health_served(process: Process, number: int = 0) -> AsyncIterator[None]:
+    """Answer /healthz, /readyz and /metrics while the block works, if a port is configured for it.
+
+    Process ``number`` of several, from 0, has the port so many above.
+
+    Raises:
+        StartupError: the port is not free.
+    """
     port = process.settings.worker.health_port
     if port is None:
         yield
         return
+    port += number if port else 0
     host = process.settings.server.host
     try:
         listening = socket.create_server((host, port))

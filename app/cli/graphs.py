@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from caseworker_client import CaseworkerClient
+from caseworker_client import Validation
 
+from app.bootstrap.commands import problems_of_graph
 from app.cli.budget_options import with_budget
-from app.cli.output import AsJson, out, show, show_json
+from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
 from app.cli.runs import ChosenId, Wait, post, read_json
 from app.cli.service import NOT_COMPLETED, Url, talk
 
@@ -40,20 +41,41 @@ def run_graph(
 
 
 @cli.command("validate")
-def validate_graph(file: GraphFile, url: Url = None, as_json: AsJson = False) -> None:
+def validate_graph(
+    file: GraphFile,
+    url: Url = None,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline",
+            help="Ask no service: check with the tools and functions of this machine. Graphs and"
+            " agents that are named are not looked up.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Print everything that is wrong with a graph; exits with 1 if it is not valid."""
     graph = read_json(file.read(), "graph")
+    if not offline:
+        talk(url, lambda client: _show(client.validate_graph(graph), as_json=as_json))
+        return
+    if not isinstance(graph, dict):
+        fail("The graph is no JSON object.")
+    with startup_errors():
+        problems = problems_of_graph(graph)
+    valid = all(each["severity"] != "error" for each in problems)
+    found = Validation.model_validate({"valid": valid, "problems": problems})
+    _show(found, as_json=as_json)
 
-    def ask(client: CaseworkerClient) -> None:
-        found = client.validate_graph(graph)
-        if as_json:
-            show_json(found.as_json())
-        else:
-            for each in found.problems:
-                show(f"{each.severity}  {each.place or 'graph'}: {each.message}")
-            if found.valid:
-                out.print("The graph is valid.")
-        if not found.valid:
-            raise typer.Exit(NOT_COMPLETED)
 
-    talk(url, ask)
+def _show(found: Validation, *, as_json: bool) -> None:
+    """Print what is wrong with a graph, and end the command by whether anything is."""
+    if as_json:
+        show_json(found.as_json())
+    else:
+        for each in found.problems:
+            show(f"{each.severity}  {each.place or 'graph'}: {each.message}")
+        if found.valid:
+            out.print("The graph is valid.")
+    if not found.valid:
+        raise typer.Exit(NOT_COMPLETED)

@@ -40,6 +40,10 @@ def serve(
     demo: Annotated[
         bool, typer.Option("--demo", help="Post an example case to the service and show it.")
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that serve on the one port; see server.workers."),
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -57,7 +61,13 @@ def serve(
             await _show_demo(url)
 
     with startup_errors():
-        run_server(executes=worker, migrate=migrate or demo, started=started, record=record)
+        run_server(
+            executes=worker,
+            migrate=migrate or demo,
+            started=started,
+            record=record,
+            workers=workers,
+        )
 
 
 @cli.command()

@@ -16,7 +16,7 @@ from app.cli.output import AsJson, out, show, show_json
 from app.cli.run_tree import RunTree
 from app.cli.runs import show_end, show_spent
 from app.cli.service import RunId, Url, end_by, talk
-from app.cli.timeline import print_timeline
+from app.cli.timeline import MAX_CALLS, print_timeline
 from app.trace.snapshot import Snapshot
 
 cli = typer.Typer()
@@ -89,9 +89,12 @@ def trace(
         bool,
         typer.Option("--explain", help="As a text: also what calls asked and got, and the costs."),
     ] = False,
+    max_calls: Annotated[
+        int, typer.Option(min=1, help="Show so many calls at the most.")
+    ] = MAX_CALLS,
     as_json: AsJson = False,
 ) -> None:
-    """Show the calls of a run as a tree beside a timeline."""
+    """Show the calls of a run as a tree beside a timeline; * marks the critical path."""
 
     def ask(client: CaseworkerClient) -> None:
         if as_json:
@@ -103,7 +106,7 @@ def trace(
             snapshot = cast("Snapshot", client.get_trace(run_id).snapshot)
             show(f"run     {run_id}\nstatus  {run.status}")
             show_spent(run)
-            print_timeline(snapshot, cancelled=run.status == "cancelled")
+            print_timeline(snapshot, status=run.status, max_calls=max_calls)
 
     talk(url, ask)
 

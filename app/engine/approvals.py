@@ -182,12 +182,12 @@ class Approvals:
 
     async def _decided(self, context: FlowContext, path: StepPath, asked: Asked) -> Decision:
         working = context.calls.working
-        working.add(path)  # until the question is stored
+        working[path.text] = path  # until the question is stored
         try:
             await context.calls.journal.barrier(external=True)
             decision = await self._desk.ask(asked)
         finally:
-            working.discard(path)
+            working.pop(path.text, None)
         about = {"subject": asked.question.subject, "message": asked.question.message}
         self._emit(context, asked, APPROVAL_REQUESTED, about)
         context.token.check()
@@ -267,7 +267,7 @@ def _all_inside(calls: Calls, waiting: Collection[_Waiting]) -> bool:
         return False
     around = {outer for each in waiting for outer in each.path.around()}
     cut_off = calls.detached.covers_inside
-    return all(path.text in around or cut_off(path) for path in calls.working)
+    return all(path.text in around or cut_off(path) for path in calls.working.values())
 
 
 def _hash_of(value: Any) -> str:

@@ -15,7 +15,7 @@ was lost is made again if that does no harm, and counts as the same logical call
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -43,9 +43,11 @@ from app.engine.reserving import reserved
 from app.engine.step_path import StepPath
 from app.engine.supervision import DetachedWork
 from app.observability.errors import message_of_error
+from app.observability.trace_context import within_span
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.frozen_json import ValueTooLargeError
 from app.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
+from app.trace.spans import SpanOf
 
 TOO_LARGE = "too_large"
 """The class of a call whose result passes a limit."""
@@ -63,20 +65,23 @@ class Calls:
         jitter: Callable[[], float],
         deadline_in: Callable[[], float | None] = lambda: None,
         events: EventSink | None = None,
+        span_of: SpanOf | None = None,
     ) -> None:
         """Open the gateway.
 
         ``jitter`` draws from [-1, 1]; ``deadline_in`` returns the seconds until the run's deadline,
-        if it has one; ``events`` takes the begin and the end of each call.
+        if it has one; ``events`` takes the begin and the end of each call; ``span_of`` returns the
+        spans of calls, of which what they call is told.
         """
         self.graph = graph
         self.journal = journal
         self.token = token
         self.events = events
+        self._span_of = span_of
         self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
-        self.working: set[StepPath] = set()
-        """The steps and calls that have begun and not ended."""
+        self.working: dict[str, StepPath] = {}
+        """The steps and calls that have begun and not ended, by the texts of their paths."""
 
     async def perform(self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
         """Make a call, or take its result from the journal.
@@ -95,7 +100,7 @@ class Calls:
         self.detached.check(call.key)
         once = call.once if before is None or before.taken_over else NOTHING
         made = _Performance(self, call, attempt, parent, scope, once)
-        self.working.add(call.key)
+        self.working[call.key.text] = call.key
         try:
             reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
@@ -113,8 +118,15 @@ class Calls:
             made.end(made.unknown, self.graph.mark_halt, reason)
             raise
         finally:
-            self.working.discard(call.key)
+            self.working.pop(call.key.text, None)
         return reply.value
+
+    def in_span(self, node_id: str) -> AbstractContextManager[None]:
+        """Have the span of a CallNode be the current one, if what is called may know it."""
+        if self._span_of is None:
+            return nullcontext()
+        span = self._span_of(node_id)
+        return within_span(span.trace_id, span.span_id or "0", sampled=span.sampled)
 
     def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
         """Return what an earlier execution left of this very request, if it began to make it.
@@ -175,7 +187,7 @@ class _Performance:
             self._emit(CALL_STARTED, {})
         spent: Spent | None = None
         try:
-            with self._attempts:
+            with self._attempts, self._calls.in_span(self._node):
                 async with _within_time(call):
                     reply = await self._attempt()
             spent = reply.spent

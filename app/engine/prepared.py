@@ -43,12 +43,13 @@ class PreparedStep:
     """Of the step in an outermost graph."""
     metadata: Metadata = field(init=False)
     """Of the step's CallNodes."""
-    plain: bool = field(init=False)
-    """Whether nothing but the run's own limits stands between the step and its node."""
+    direct: bool = field(init=False)
+    """Whether no lock, no budget of its own and no timeout stands between the step and its node."""
 
     def __post_init__(self) -> None:
-        limits = (self.policy, self.sub_budget, self.work.lock)
-        object.__setattr__(self, "plain", limits == (None, None, None))
+        timeout_ms = None if self.policy is None else self.policy.timeout_ms
+        limits = (timeout_ms, self.sub_budget, self.work.lock)
+        object.__setattr__(self, "direct", limits == (None, None, None))
         object.__setattr__(self, "path", StepPath(self.step.id))
         object.__setattr__(self, "metadata", Metadata({"step_type": self.step.type}))
 

@@ -70,9 +70,21 @@ async def _under_policy(
             failure = error
     else:
         failure = RecordedFailureError.of(report.failed_before)
-    recovery = _Recovery(step, policy, inputs, context, report, failure)
+    recovering = recovery(step, policy, inputs, context, report, failure)
     del failure  # its traceback holds this frame, which must not keep it alive
-    return await recovery.outputs()
+    return await recovering
+
+
+def recovery(
+    step: PreparedStep,
+    policy: ErrorPolicy,
+    inputs: Outputs,
+    context: FlowContext,
+    report: StepReport,
+    failure: Exception,
+) -> Coroutine[Any, Any, Outputs]:
+    """Return what the policy of a step makes of its first failure, to be awaited."""
+    return _Recovery(step, policy, inputs, context, report, failure).outputs()
 
 
 async def _once(

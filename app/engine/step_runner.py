@@ -38,7 +38,7 @@ from app.engine.report import (
     failure_of,
 )
 from app.engine.reserving import reserved
-from app.engine.step_attempts import begin, end_of, outputs_of
+from app.engine.step_attempts import begin, end_of, outputs_of, recovery
 from app.engine.step_path import StepPath
 from app.engine.step_values import StepValues, sizes_of
 from app.engine.supervision import seconds_of
@@ -100,7 +100,7 @@ class StepRunner:
             self._token.check()
         if self._detached.areas:
             self._detached.check(path)
-        self._working.add(path)
+        self._working[path.text] = path
         try:
             if journal is not None:
                 await journal.barrier(external=False)  # asks for cancels that were not delivered
@@ -111,12 +111,23 @@ class StepRunner:
                 await self._charge_in_line(refused)
                 context = self._begun(step, report, path, view, recorded, charged=True)
             inputs = self._routing.inputs_of(step.step.id)
-            if step.plain:  # a coroutine less, which is felt at every step
-                execution = begin(step.work, inputs, context)
-                if type(execution) is ExecutionResult:
-                    outputs = execution.outputs
-                else:
-                    outputs = await end_of(execution, context)
+            if step.direct and report.failed_before is None:
+                # Three coroutines less, which is felt at every step.
+                failure: Exception | None = None
+                try:
+                    execution = begin(step.work, inputs, context)
+                    if type(execution) is ExecutionResult:
+                        outputs = execution.outputs
+                    else:
+                        outputs = await end_of(execution, context)
+                except Exception as error:
+                    if step.policy is None:
+                        raise
+                    failure = error
+                if failure is not None and step.policy is not None:
+                    recovering = recovery(step, step.policy, inputs, context, report, failure)
+                    failure = None  # its traceback holds this frame
+                    outputs = await recovering
             elif step.sub_budget is None:
                 outputs = await outputs_of(step, inputs, context, report)
             else:
@@ -128,7 +139,7 @@ class StepRunner:
             self._cut_off(step, report, path, stop)
             raise
         finally:
-            self._working.discard(path)
+            self._working.pop(path.text, None)
             if self._tracked:
                 self._release_left(path)
         if self._token.stop is not None:

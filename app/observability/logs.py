@@ -19,7 +19,7 @@ LOG_FIELDS = frozenset(
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
         *("model", "provider", "fallback", "server", "agent", "turns", "terminate_reason"),
-        *("queue", "kind", "cost_usd", "tokens", "route"),
+        *("queue", "kind", "cost_usd", "tokens", "route", "pid"),
     }
 )
 """The fields that a log line may have; the value of any other is not shown."""
@@ -28,7 +28,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]
 
 _VERBOSE = (
-    *("alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
+    *("aiohttp", "alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
     *("procrastinate", "sqlalchemy"),
 )
 """Libraries that log prompts, rows, queue steps or imports: only their warnings are logged."""
@@ -126,12 +126,12 @@ def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
     """Show the fields that a line may have, redacted, and of all others that they were there."""
     del logger, method
     first = {name: line[name] for name in ("ts", "level", "event") if name in line}
-    redacted: dict[str, Any] = {
-        redact_text(name, max_chars=_NAME_CHARS): redact_value(value, name=name)
-        if name in LOG_FIELDS
-        else NOT_LISTED
-        for name, value in {**first, **line}.items()
-    }
+    redacted: dict[str, Any] = {}
+    for name, value in {**first, **line}.items():
+        if name in LOG_FIELDS:
+            redacted[name] = redact_value(value, name=name)
+        else:
+            redacted[redact_text(name, max_chars=_NAME_CHARS)] = NOT_LISTED
     if "exception" in line:
         # A traceback is long by nature, and its end says what went wrong.
         redacted["exception"] = redact_value(line["exception"], max_chars=_EXCEPTION_CHARS)

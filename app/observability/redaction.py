@@ -83,6 +83,8 @@ def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS)
     text. The allowlist is for ``name`` alone: callers may name the parts of a mapping.
     """
     if name in SAFE_NAMES and isinstance(value, str):
+        if _ORDINARY.fullmatch(value) is not None:
+            return value
         is_identifier = len(value) <= _MAX_NAME_CHARS and value.isprintable()
         return _KEYS.apply(value) if is_identifier else redact_text(value, max_chars=max_chars)
     return _redact(value, name, max_chars, _MAX_DEPTH)

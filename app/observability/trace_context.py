@@ -1,16 +1,24 @@
-"""The caller's place in a trace (W3C Trace Context), as the standard API of OpenTelemetry keeps it.
+"""The place in a trace (W3C Trace Context), as the standard API of OpenTelemetry keeps it.
 
 Where requests have spans, that of the request is current, and nothing is to be done. Elsewhere the
 header of the request is made current, so that a run knows what it stands below either way.
+
+Inside a run the span of its request is not current: the process that executes it need not be the
+one that accepted it. While a run makes a call whose span others may know of, that span is current,
+so that whatever is called by HTTP, also by tools of users with libraries of their own, is told it.
 """
 
+import contextvars
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from opentelemetry import context, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-_HEADER = b"traceparent"
+HEADER = "traceparent"
+_HEADER = HEADER.encode()
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -29,9 +37,28 @@ def below_caller(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
     if len(given) != 1 or trace.get_current_span().get_span_context().is_valid:
         yield
         return
-    carrier = {"traceparent": given[0].decode("latin-1")}
+    carrier = {HEADER: given[0].decode("latin-1")}
     token = context.attach(_PROPAGATOR.extract(carrier))
     try:
         yield
     finally:
         context.detach(token)
+
+
+@contextmanager
+def within_span(trace_id: str, span_id: str, *, sampled: bool) -> Iterator[None]:
+    """Make a span current by its ids, which are hexadecimal."""
+    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
+    place = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=flags)
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(place), Context()))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def outside_spans() -> contextvars.Context:
+    """Return the current context for a task that is below no span, whatever has begun it."""
+    copied = contextvars.copy_context()
+    copied.run(context.attach, Context())
+    return copied

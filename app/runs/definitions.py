@@ -16,9 +16,9 @@ import orjson
 from cachetools import LRUCache
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import DefinitionKind
+from app.nodes.nesting import DefinitionKind, DefinitionReference
 from app.runs.errors import ContainedDefinitionGoneError, DefinitionNotFoundError, GraphRefusedError
-from app.runs.expansion import Expansion, Missing, canonical, place_of
+from app.runs.expansion import Expansion, GraphSize, Missing, canonical, place_of
 from app.runs.graphs import (
     Definition,
     DefinitionPage,
@@ -218,6 +218,27 @@ class Definitions:
                 dict.fromkeys(DefinitionRef(each.name, each.version, each.kind) for each in named)
             ),
         )
+
+
+def problems_alone(
+    checks: GraphChecks, limits: GraphLimits, graph: Mapping[str, Any]
+) -> Sequence[Problem]:
+    """Return everything that is wrong with a graph, as far as it shows without what is registered.
+
+    Each definition that the graph names is a warning.
+    """
+    if beyond := GraphSize.of(graph).beyond(limits):
+        return beyond
+    _, found = checks.examine(graph)
+    named = checks.references(graph)
+    places = {place_of(each.place) for each in named}
+    others = [problem for problem in found if not _is_at(problem, places)]
+    return (*map(_unseen, named), *others)
+
+
+def _unseen(named: DefinitionReference) -> Problem:
+    message = f"What this {named.kind.value} is shows only to a service where it is registered."
+    return Problem(place_of((*named.place, "name")), message, Severity.WARNING)
 
 
 @dataclass(frozen=True, slots=True)

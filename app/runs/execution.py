@@ -25,6 +25,7 @@ from app.runs.ports import JournalStore, LateResult
 from app.runs.replay import graph_of, reopened, spent_before, taken_over_by
 from app.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from app.trace.spans import SpanOf
 
 
 @dataclass(slots=True)
@@ -64,8 +65,11 @@ class Execution:
         permitted_at: float,
         clock: Callable[[], float],
         limits: ValueLimits = USUAL_LIMITS,
+        span_of: SpanOf | None = None,
     ) -> None:
+        """``span_of`` returns the spans that what the run calls is told of; None tells of none."""
         self.run = run
+        self._span_of = span_of
         self.token = token
         self.graph, self.root = graph_of(run, earlier)
         self.taken_over = taken_over_by(run, earlier)
@@ -132,6 +136,7 @@ class Execution:
                 jitter=_jitter(seed),
                 deadline_in=self.deadline_in,
                 events=self.journal,
+                span_of=self._span_of,
             ),
             services=services,
             tenant=self.run.key.tenant,

@@ -7,7 +7,7 @@ another process recovers once this one's heartbeat is stale.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from app.engine.supervision import DetachedError, Supervisor, deadline_of, secon
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.chat import chat_services
 from app.nodes.node_type import RunFacts
+from app.observability.trace_context import outside_spans
 from app.runs.approvals import ApprovalStore, RunDesk
 from app.runs.execution import ActiveRun, Execution
 from app.runs.giving_back import (
@@ -147,8 +148,7 @@ class RunExecutor:
         ``prepared`` is the run's graph, if it is at hand. A run that this process had lost and has
         claimed again begins when its lost execution has ended.
         """
-        lost = self._active.get(run.key)
-        if lost is not None:
+        if (lost := self._active.get(run.key)) is not None:
             if lost.run.fence >= run.fence:
                 return
             lost.token.trip(LostRunError())
@@ -156,8 +156,7 @@ class RunExecutor:
         if self._handing_over:
             active.token.trip(shutting_down())
         self._active[run.key] = active
-        work = self._execute(active, permitted_at, after=lost)
-        self._keep(asyncio.create_task(work, name=f"run {run.key.run_id}"))
+        self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
     def cancel(self, key: RunKey, request: CancelRequest) -> bool:
         """Cancel a run that is executed here; False if it is not."""
@@ -183,8 +182,7 @@ class RunExecutor:
 
     async def ended(self, key: RunKey) -> Run | None:
         """Return a run once it is no longer executed here; None: only the store knows its end."""
-        active = self._active.get(key)
-        if active is None:
+        if (active := self._active.get(key)) is None:
             return None
         await active.ended.wait()
         return active.final
@@ -249,6 +247,7 @@ class RunExecutor:
             permitted_at=permitted_at,
             clock=self._clock,
             limits=self._limits.values,
+            span_of=self._observers.span_of(run),
         )
         try:
             execution = begin(earlier=earlier)
@@ -379,7 +378,7 @@ class RunExecutor:
     def _record_late(self, active: ActiveRun, execution: Execution) -> None:
         """Add what abandoned work has cost after all; its result is dropped."""
         log.warning("run.late_result", run_id=execution.run.key.run_id)
-        self._keep(asyncio.create_task(self._add_late(active, execution), name="late result"))
+        self._keep(self._add_late(active, execution), "late result")
 
     async def _add_late(self, active: ActiveRun, execution: Execution) -> None:
         """Add to the end of a run; one that goes on elsewhere counts the lost call by itself."""
@@ -391,7 +390,8 @@ class RunExecutor:
         except Exception:
             log.exception("run.late_result_lost")
 
-    def _keep(self, task: asyncio.Task[None]) -> None:
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name, context=outside_spans())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -4,12 +4,13 @@ An observer is told what has happened once it is stored. It gets values, keeps n
 holds, and decides nothing: a failure of one is logged, and the run goes on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 
-from app.runs.run import Run
+from app.runs.run import Run, RunStatus
+from app.trace.spans import SpanOf
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +29,7 @@ class RunObserver(Protocol):
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
         """A run has ended, as ``run`` says.
 
-        ``graph`` is the snapshot of its ExecutionGraph; None if no process was executing it.
+        ``graph`` is the snapshot of its ExecutionGraph; None if it has ended before it was stored.
         """
         ...
 
@@ -36,11 +37,20 @@ class RunObserver(Protocol):
 class RunObservers:
     """Several observers, told one after the other."""
 
-    def __init__(self, observers: Sequence[RunObserver] = ()) -> None:
+    def __init__(
+        self,
+        observers: Sequence[RunObserver] = (),
+        span_of: Callable[[Run], SpanOf | None] = lambda run: None,
+    ) -> None:
+        """Tell ``observers``; ``span_of`` returns what :meth:`span_of` does, by default None."""
         self._observers = tuple(observers)
+        self.span_of = span_of
+        """Returns the spans of a run that what it calls is told of; None if it is told of none."""
 
     def accepted(self, run: Run) -> None:
-        """See :class:`RunObserver`."""
+        """See :class:`RunObserver`; a run that others may execute is logged with its request."""
+        if run.status is RunStatus.QUEUED:
+            log.info("run.queued", tenant=run.key.tenant, run_id=run.key.run_id)
         self._tell("accepted", run)
 
     def begun(self, run: Run) -> None:

@@ -10,8 +10,11 @@ from app.engine.step_path import StepPath
 from app.runs.conversations import beginning_of, whole_request
 from app.runs.errors import CallNotFoundError, RunNotFoundError
 from app.runs.ports import RunStore
-from app.runs.run import CallRecord, Run, RunKey
+from app.runs.run import CallRecord, Run, RunKey, RunStatus
 from app.runs.step_inputs import sources_of
+from app.trace.analysis import waiting_nodes
+from app.trace.call_tree import WAITS
+from app.trace.execution_graph import ExecutionGraph
 from app.trace.payloads import REDACTED, Payload, Payloads
 
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
@@ -28,6 +31,8 @@ class CallPayload:
     """The nodes of its attempts, in their order; none if the first one succeeded."""
     root: Mapping[str, Any]
     """The root of the run's ExecutionGraph."""
+    waits: bool = False
+    """Whether it waits for a person."""
 
 
 class PayloadReading:
@@ -67,13 +72,24 @@ class PayloadReading:
         record = nodes.pop(node_id)
         attempts = [each.node for each in nodes.values() if each.node["parent_id"] == node_id]
         root = next((each.node for each in found if each.node["parent_id"] is None), record.node)
+        waits = run.status is RunStatus.WAITING and await self._waits(key, record)
         return CallPayload(
             run=run,
             record=record,
             payload=await self._whole(run, record),
             attempts=tuple(attempts),
             root=root,
+            waits=waits,
         )
+
+    async def _waits(self, key: RunKey, record: CallRecord) -> bool:
+        """Return whether a call of a run that waits for a person does so itself."""
+        is_root = record.node["parent_id"] is None
+        if is_root or record.node["stop_reason"] != WAITS:
+            return is_root
+        nodes = [dict(each.node) for each in await self._store.calls(key)]
+        snapshot = ExecutionGraph.restore(key.run_id, nodes).snapshot()
+        return record.node_id in waiting_nodes(snapshot)
 
     async def of_run(self, key: RunKey) -> Mapping[str, Payload]:
         """Return the payloads of a run's first calls by node, as many as may be shown together.

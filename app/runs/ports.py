@@ -48,6 +48,8 @@ class CancelStatus:
     """True if the run had ended before, so that nothing was changed."""
     calls: Sequence[CallRecord] = ()
     """The LLM and tool calls that had begun when the request was stored."""
+    snapshot: Mapping[str, Any] | None = None
+    """The ExecutionGraph of a run that the request has ended, because nobody was executing it."""
 
     @property
     def status(self) -> RunStatus | None:
@@ -256,9 +258,9 @@ class RunStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification that is set whenever this process stores events of a run.
+        """Return a notification that is set whenever there are new events of a run.
 
-        What other processes store does not set it: listeners must look from time to time.
+        At once if this process stores them; those of others it may miss while the store is away.
         """
         ...
 

@@ -36,8 +36,11 @@ ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
 """How often a run that is executed elsewhere is looked at while a caller waits: first, at most."""
 
-FOLLOW_SECONDS = (0.2, 0.5)
-"""How often the events of a run are looked for while nothing is heard: first, at most."""
+QUIET_SECONDS = 5.0
+"""How often a follower of a run is told that there is nothing new."""
+
+LOOK_SECONDS = 20.0
+"""How often the events of a run are looked for although nothing was heard."""
 
 AT_ONCE = 500
 
@@ -201,35 +204,40 @@ class RunService:
     ) -> AsyncGenerator[Sequence[EventRecord], None]:
         """Yield the events behind number ``after`` until the run has ended, in order.
 
-        The store is read at once when this process stores something of the run, and otherwise
-        every few tenths of a second, because what other processes store notifies nobody here. A
+        The store is read at once when it notifies of something new, and now and then besides. A
         batch is empty while there is nothing new, so that a caller can show that it lives. The end
         comes early if the process closes; a caller goes on with another replica.
         """
-        pause, longest = FOLLOW_SECONDS
+        look_at, clock = 0.0, asyncio.get_running_loop().time
         with self._store.listening(key) as notification:
             self._followed.add(notification)
             try:
                 while not self._closing.is_set():
+                    if not notification.is_set() and clock() < look_at:
+                        yield ()
+                        await _set_within(notification, QUIET_SECONDS)
+                        continue
                     notification.clear()
+                    look_at = clock() + LOOK_SECONDS
                     read = self.events(key, after=after, limit=AT_ONCE)
                     page = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
                     yield page.events
-                    if page.events:
-                        after, pause = page.events[-1].seq, FOLLOW_SECONDS[0]
-                    if len(page.events) < AT_ONCE:
-                        if page.finished:
-                            return
-                        if not self._closing.is_set():
-                            await _set_within(notification, pause)
-                        pause = min(1.5 * pause, longest)
+                    after = page.events[-1].seq if page.events else after
+                    if len(page.events) == AT_ONCE:
+                        look_at = 0.0
+                    elif page.finished:
+                        return
+                    elif not self._closing.is_set():
+                        await _set_within(notification, QUIET_SECONDS)
             finally:
                 self._followed.discard(notification)
 
     async def trace(self, key: RunKey) -> Trace:
         """Return what a run did so far."""
         run = await self.get(key)
-        return Trace(run, _graph_of(run, await self._store.nodes(key)))
+        nodes = await self._store.nodes(key)
+        # Ten thousand nodes take a tenth of a second: others are served meanwhile.
+        return Trace(run, await asyncio.to_thread(_graph_of, run, nodes))
 
     def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
         """Stop the run at once if it is executed here."""
@@ -237,7 +245,7 @@ class RunService:
         if run is None or cancelled.already_finished:
             return
         if run.finished:
-            self._observers.ended(run, None)
+            self._observers.ended(run, cancelled.snapshot)
         elif request and self._executor is not None:
             self._executor.cancel(key, request)
 

@@ -32,6 +32,7 @@ class ServerSettings(Section):
 
     host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 is every address of the machine.")
     port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 takes a free one.")
+    workers: Positive = key(1, "Processes of `caseworker serve`, all on the one port.")
     max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
     request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
     allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
@@ -79,8 +80,8 @@ class WorkerSettings(Section):
     )
     poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
     health_port: Annotated[Count, Field(le=65535)] | None = None
-    """Where `caseworker worker` answers /healthz and /readyz; null serves neither, 0 takes a
-    free port."""
+    """Where `caseworker worker` answers /healthz, /readyz and /metrics; null serves none, 0 takes a
+    free port. Of several processes on one port (`server.workers`) each adds its number: 0, 1, 2."""
     drain_seconds: Seconds = key(
         60.0, "After `caseworker drain`: time for runs to end before they are handed over."
     )
@@ -146,7 +147,7 @@ class RetentionSettings(Section):
     runs_days: DaysKept = key(None, "Runs, with everything that they stored.")
     requests_days: DaysKept = key(None, "What the calls of runs asked: prompts and arguments.")
     events_days: DaysKept = key(None, "Events.")
-    snapshots_days: DaysKept = key(None, "Stored traces; they are rebuilt from the calls.")
+    snapshots_days: DaysKept = key(None, "Traces that the release before this one has stored.")
     artifacts_days: DaysKept = key(None, "Files that runs made.")
     threads_days: DaysKept = key(None, "Threads, from their last message; their runs are runs.")
     sweep_seconds: Seconds = key(600.0, "Time between two sweeps, of all processes together.")
@@ -273,8 +274,14 @@ class TelemetrySettings(Section):
         (), "By what runs and their cost are told apart besides; at most 100 values each."
     )
     otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
-    """The collector that spans are sent to by OTLP over HTTP, such as http://localhost:4318; null
+    """The collector of spans and metrics, by OTLP over HTTP, such as http://localhost:4318; null
     leaves it to OTEL_EXPORTER_OTLP_ENDPOINT, and without that sends none."""
+    otlp_metrics_seconds: Seconds | None = key(
+        60.0, "How often it gets the metrics, unless these are off; null sends it spans alone."
+    )
+    propagate: bool = True
+    """Whether models, MCP servers and webhooks are told by traceparent of the span that calls them,
+    where the run came with a traceparent or spans are sent; false tells them nothing."""
 
 
 class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):

@@ -5,19 +5,20 @@ open counts as lasting until the snapshot was taken.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
-from app.trace.call_tree import CUT_OFF, ROOT_ENDED
+from app.trace.call_tree import CUT_OFF, ROOT_ENDED, WAITS
 from app.trace.node import ATTEMPT, Node, NodeStatus, estimated_of, made_by, number_of
 from app.trace.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
 
 ShownStatus = Literal["waiting", "running", "completed", "failed", "halted", "cancelled"]
-"""The words of a run's status; what is ``waiting`` has not been let through yet."""
+"""The words of a run's status; what is ``waiting`` has not been let through yet, or waits for a
+person."""
 
 _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "created": "waiting",
@@ -25,6 +26,9 @@ _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "success": "completed",
     "fail": "failed",
 }
+
+_MAP: Final = "map"
+"""The type of the steps whose items are counted as one sort."""
 
 _TOKENS: Final[tuple[Literal["tokens_in", "tokens_out"], ...]] = ("tokens_in", "tokens_out")
 
@@ -35,6 +39,7 @@ class TimeShare:
 
     kind: str
     name: str
+    """``map/*`` of all items of a map."""
     model: str | None
     count: int
     own_ms: int
@@ -73,14 +78,15 @@ class Segment:
 
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
     """Return where the time went, the longest first; attempts count as part of their call."""
-    children, ends = children_of(snapshot), _subtree_ends(snapshot)
+    children, ends, names = children_of(snapshot), _subtree_ends(snapshot), _items(snapshot)
     own = defaultdict[tuple[str, str, str | None], list[int]](list)
     for node_id, node in snapshot["nodes"].items():
         if not is_attempt(node):
             own_ms = _end_ms(node, snapshot) - node["start_ts_ms"]
             if node_id in children:
                 own_ms -= _covered_ms(node, calls_of(children[node_id]), ends)
-            own[node["kind"], node["name"], node["model"]].append(max(own_ms, 0))
+            name = names.get(node_id) or node["name"]
+            own[node["kind"], name, node["model"]].append(max(own_ms, 0))
     shares = [
         TimeShare(kind=kind, name=name, model=model, count=len(times), own_ms=sum(times))
         for (kind, name, model), times in own.items()
@@ -106,6 +112,23 @@ def first_halted(snapshot: Snapshot) -> Node | None:
     of it, unless it began last: a refused call begins and ends at once. A call that was cut off
     with its worker and begun anew stopped nothing.
     """
+    last = _halted_last(snapshot)
+    halted = [node for node in last if made_by(node) is None and node["stop_reason"] != WAITS]
+    calls = [node for node in halted if node["parent_id"] is not None]
+    return min(calls or halted, key=_halt_order, default=None)
+
+
+def waiting_nodes(snapshot: Snapshot) -> frozenset[str]:
+    """Return what waits for a person in a run that does, the run's own node included.
+
+    In the graph such nodes are halted: their execution was given up, and goes on with new ones.
+    """
+    waiting = {node["node_id"] for node in _halted_last(snapshot) if node["stop_reason"] == WAITS}
+    return frozenset(waiting | {snapshot["root_id"] or ""})
+
+
+def _halted_last(snapshot: Snapshot) -> list[Node]:
+    """Return the halted nodes that were not begun anew, nor is anything around them."""
     nodes = snapshot["nodes"].values()
     latest = {(node["parent_id"], node["kind"], node["name"]): node for node in nodes}
     cut_off: set[str] = set()
@@ -114,10 +137,9 @@ def first_halted(snapshot: Snapshot) -> Node | None:
         again = latest[node["parent_id"], node["kind"], node["name"]]
         if node["parent_id"] in cut_off or _began_anew(node, again):
             cut_off.add(node["node_id"])
-        elif node["status"] == "halt" and made_by(node) is None:
+        elif node["status"] == "halt":
             halted.append(node)
-    calls = [node for node in halted if node["parent_id"] is not None]
-    return min(calls or halted, key=_halt_order, default=None)
+    return halted
 
 
 def _began_anew(node: Node, again: Node) -> bool:
@@ -172,12 +194,17 @@ def duration_ms(node: Node, snapshot: Snapshot) -> int:
     return max(_end_ms(node, snapshot) - node["start_ts_ms"], 0)
 
 
-def status_of(node: Node, root: Node, *, cancelled: bool) -> ShownStatus:
+def status_of(
+    node: Node, root: Node, *, cancelled: bool, waiting: Set[str] = frozenset()
+) -> ShownStatus:
     """Return how a node stands, in the words of a run's status.
 
-    What a limit has stopped was halted. What was cut off for another reason was cancelled: with
-    the ``cancelled`` run, because a step beside it failed, or because its worker was lost.
+    ``waiting`` are the nodes that wait for a person. What a limit has stopped was halted. What was
+    cut off for another reason was cancelled: with the ``cancelled`` run, because a step beside it
+    failed, or because its worker was lost.
     """
+    if node["node_id"] in waiting:
+        return "waiting"
     if node["status"] != "halt":
         return _WORDS[node["status"]]
     with_the_run = cancelled and node["stop_reason"] == root["stop_reason"]
@@ -231,6 +258,31 @@ def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> i
         covered += max(end - max(child["start_ts_ms"], reached), 0)
         reached = max(reached, end)
     return covered
+
+
+def _items(snapshot: Snapshot) -> dict[str, str]:
+    """Return what the steps inside maps are called together, by node id: ``map/*/inner``."""
+    nodes = snapshot["nodes"]
+    if not any(node["metadata"].get("step_type") == _MAP for node in nodes.values()):
+        return {}
+    names: dict[str, str] = {}
+    nearest: dict[str | None, Node] = {}
+    for node_id in sorted(nodes, key=number_of):
+        node = nodes[node_id]
+        above = nearest.get(node["parent_id"])
+        if "step_type" not in node["metadata"]:
+            if above is not None:
+                nearest[node_id] = above
+            continue
+        nearest[node_id] = node
+        if above is None:
+            continue
+        prefix = names.get(above["node_id"])
+        if above["metadata"]["step_type"] == _MAP:
+            names[node_id] = f"{prefix or above['name']}/*"
+        elif prefix is not None:
+            names[node_id] = prefix + node["name"].removeprefix(above["name"])
+    return names
 
 
 def _tier_of(node: Node) -> str | None:

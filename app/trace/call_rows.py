@@ -12,6 +12,7 @@ from app.trace.analysis import (
     first_halted,
     is_attempt,
     status_of,
+    waiting_nodes,
 )
 from app.trace.node import WAITED_FOR_MODEL_MS, WAITED_MS, Node, estimated_of, made_by
 from app.trace.payloads import Payload
@@ -36,18 +37,21 @@ class CallRows:
         payloads: Mapping[str, Payload],
         *,
         cancelled: bool,
+        waiting: bool = False,
     ) -> None:
+        """Draw a run that was ``cancelled``, or that is ``waiting`` for a person, or neither."""
         self._snapshot = snapshot
         self._nodes = snapshot["nodes"]
         self._root = root
         self._payloads = payloads
         self._cancelled = cancelled
+        self._waiting = waiting_nodes(snapshot) if waiting else frozenset[str]()
         self._children = children_of(snapshot)
         self._told: list[str] = []
 
     def status(self, node: Node) -> ShownStatus:
         """Return how a node stands, in the words of a run's status."""
-        return status_of(node, self._root, cancelled=self._cancelled)
+        return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
 
     def troubles(self) -> Iterator[str]:
         """Yield what stopped the run, and where failures began; each reason once."""

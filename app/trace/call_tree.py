@@ -41,6 +41,8 @@ ANOTHER_FAILED: Final = "Another step failed."
 ABANDONED: Final = "The step ignored its cancellation and was abandoned."
 WORKER_LOST: Final = "worker_lost"
 """That of what was under way when the process that executed it was lost."""
+WAITS: Final = "It waits for an approval."
+"""That of what was given up until a person has decided; it is begun anew then."""
 CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
 """The reasons of what no limit has stopped."""
 

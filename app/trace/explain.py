@@ -27,6 +27,7 @@ _TOP: Final = 5
 _FELT_MS: Final = 10
 """The shortest wait in the queue that is worth a word."""
 
+_WAITS: Final = "waits, after"
 _OUTCOMES: Final[Mapping[ShownStatus, str]] = {
     "waiting": "has not begun yet, after",
     "running": "is running, after",
@@ -41,6 +42,7 @@ def explain(
     snapshot: Snapshot,
     *,
     cancelled: bool = False,
+    waiting: bool = False,
     max_nodes: int = 200,
     payloads: Mapping[str, Payload] = NOTHING_KEPT,
     skipped: Sequence[str] = (),
@@ -51,15 +53,15 @@ def explain(
     Shown are the outcome and the totals, what stopped the run and what failed in it, the tree of
     calls (its first ``max_nodes``) with what they asked and got as far as ``payloads`` know it, the
     ``skipped`` steps, where the time went, the critical path, and the cost of each model. Every
-    error is told once. ``cancelled`` says that the run was, and ``queued_ms`` how long it waited to
-    be begun. Control characters are shown as ``?``.
+    error is told once. ``cancelled`` says that the run was, ``waiting`` that it waits for a person,
+    and ``queued_ms`` how long it waited to be begun. Control characters are shown as ``?``.
     """
     if snapshot["root_id"] is None:
         return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
     root = snapshot["nodes"][snapshot["root_id"]]
-    rows = CallRows(snapshot, root, payloads, cancelled=cancelled)
+    rows = CallRows(snapshot, root, payloads, cancelled=cancelled, waiting=waiting)
     sections = (
-        _headline(snapshot, root, rows.status(root), queued_ms),
+        _headline(snapshot, root, _WAITS if waiting else _OUTCOMES[rows.status(root)], queued_ms),
         _wrapped(rows.troubles()),
         rows.tree(max_nodes),
         _skipped(skipped),
@@ -71,14 +73,14 @@ def explain(
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
-def _headline(snapshot: Snapshot, root: Node, status: ShownStatus, queued_ms: int) -> Iterator[str]:
+def _headline(snapshot: Snapshot, root: Node, outcome: str, queued_ms: int) -> Iterator[str]:
     totals = snapshot["aggregates"]
     nodes = snapshot["nodes"].values()
     kinds = Counter(node["kind"] for node in nodes if _was_made(node))
     retries = sum(node["retries_used"] for node in nodes if made_by(node) is None)
     began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
     lasted = duration(duration_ms(root, snapshot))
-    yield f"Run {plain(snapshot['chain_id'])} {_OUTCOMES[status]} {lasted}."
+    yield f"Run {plain(snapshot['chain_id'])} {outcome} {lasted}."
     yield (
         f"{_total_cost(snapshot)} · {counted(kinds['llm'], 'LLM call')} · "
         f"{counted(kinds['tool'], 'tool call')} · "

@@ -95,6 +95,9 @@ def number_of(node_id: str) -> int:
     return int(node_id[1:])
 
 
+ROOT_ID: Final = "n000001"
+"""The id of the run's own node, which is always the first."""
+
 ESTIMATED: Final = "estimated"
 """Key of the metadata that says which part of a call's usage was estimated, in the same words."""
 

@@ -8,8 +8,8 @@ made. The conventions for generative AI still change; all the names that are use
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.trace.node import ATTEMPT, made_by
@@ -72,6 +72,10 @@ class TraceContext:
         return f"00-{self.trace_id}-{self.span_id or '0' * 16}-{self.sampled:02x}"
 
 
+SpanOf = Callable[[str], TraceContext]
+"""Returns the span of a CallNode, as what is called there is told of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """One node of a graph that has ended."""
@@ -90,6 +94,12 @@ def context_of_run(tenant: str, run_id: str, traceparent: str | None) -> TraceCo
     """Return what a run stands below: its caller's context, else a trace of its own."""
     given = None if traceparent is None else TraceContext.parse(traceparent)
     return given or TraceContext(_digest(tenant, run_id)[:32])
+
+
+def spans_of_nodes(tenant: str, run_id: str, traceparent: str | None) -> SpanOf:
+    """Return what gives the spans of a run's nodes, as that which they call is told of them."""
+    above = context_of_run(tenant, run_id, traceparent)
+    return lambda node_id: replace(above, span_id=span_id_of(tenant, run_id, node_id))
 
 
 def resource_of(version: str) -> Mapping[str, str]:

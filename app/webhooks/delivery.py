@@ -19,9 +19,12 @@ from typing import Any, Protocol
 import structlog
 
 from app.control.retry import RetryPolicy, delay_seconds
+from app.observability.trace_context import HEADER
 from app.runs.errors import RunNotFoundError
 from app.runs.run import Run, RunKey
 from app.runs.service import RunService
+from app.trace.node import ROOT_ID
+from app.trace.spans import SpanOf
 from app.webhooks.signing import signed_headers
 
 log = structlog.get_logger(__name__)
@@ -193,6 +196,8 @@ class Deliveries:
     view: Callable[[Run], Mapping[str, Any]]
     """How callers see a run."""
     limits: DeliveryLimits
+    span_of: Callable[[Run], SpanOf | None] = lambda run: None
+    """Returns the spans of a run that receivers are told of; None if they are told of none."""
 
     async def deliver(self, tenant: str, delivery_id: str) -> None:
         """Make one attempt, if the delivery is due; record what became of it."""
@@ -219,6 +224,8 @@ class Deliveries:
         headers = signed_headers(
             attempt.secrets, message_id=delivery.delivery_id, at=datetime.now(UTC), body=body
         )
+        if (span_of := self.span_of(run)) is not None:
+            headers[HEADER] = span_of(ROOT_ID).header
         return await self.sender.send(delivery.url, body, headers, attempt=delivery.attempts)
 
 

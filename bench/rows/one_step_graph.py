@@ -19,9 +19,19 @@ from bench.figures import Check, Figure, Samples, Target, ratio
 from bench.harness import Effort, Row, Side, interleaved
 from bench.load import Load, Request, put_load
 from bench.rows.trivial_run import FLOOR, FLOOR_RUN
-from bench.servers import database, floor, peak_bytes, peer, process_at, service
+from bench.servers import (
+    cpu_seconds,
+    database,
+    floor,
+    peak_bytes,
+    peer,
+    postgres_of,
+    process_at,
+    service,
+)
 
 GRAPH: Final = "a graph of one step"
+NAMED: Final = "the same, registered"
 CASE: Final = "a case"
 AGENTOS: Final = "Agno AgentOS"
 AEGRA: Final = "Aegra"
@@ -52,6 +62,12 @@ OURS: Final[Mapping[str, Any]] = {
 GRAPH_RUN: Final = _request(
     {"kind": "graph", "graph": {"steps": [STEP], "edges": []}, "input": "%d + 1"}, **OURS
 )
+REGISTERED: Final = Request(
+    path="/graphs",
+    body=json.dumps({"name": "sum", "graph": {"steps": [STEP], "edges": []}}).encode(),
+    expect=(201,),
+)
+NAMED_RUN: Final = _request({"kind": "graph", "graph": {"name": "sum"}, "input": "%d + 1"}, **OURS)
 CASE_RUN: Final = _request({"input": "What is %d + 1?"}, **OURS)
 AGENTOS_RUN: Final = Request(
     path="/workflows/sum/runs",
@@ -83,14 +99,25 @@ class Place:
     process: psutil.Process
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a load took, and the milliseconds of CPU that each of its runs cost."""
+
+    load: Load
+    server: float
+    postgres: float
+
+
 async def measure(effort: Effort) -> Sequence[Figure]:
     """Measure 1, 16 and 64 runs in flight, and how much memory the servers needed for them."""
     async with AsyncExitStack() as stack:
         url = stack.enter_context(database())
         ours = await stack.enter_async_context(service(url))
+        await put_load(ours, REGISTERED, connections=1, requests=1)
         beneath = await stack.enter_async_context(floor(url))
         places = {
             GRAPH: _place(ours, GRAPH_RUN),
+            NAMED: _place(ours, NAMED_RUN),
             CASE: _place(ours, CASE_RUN),
             FLOOR: _place(beneath, FLOOR_RUN),
         }
@@ -103,33 +130,41 @@ async def measure(effort: Effort) -> Sequence[Figure]:
             address = await stack.enter_async_context(peer(environment, side, url))
             places[name] = _place(address, PEER_RUNS[name])
         idle = {name: place.process.memory_info().rss for name, place in places.items()}
-        figures = [each for count in (1, 16, 64) for each in await _figures(places, count, effort)]
+        postgres = postgres_of(url)
+        figures = [
+            each
+            for count in (1, 16, 64)
+            for each in await _figures(places, postgres, count, effort)
+        ]
         above = {
             name: Samples(((peak_bytes(place.process) - idle[name]) / 1e6,))
             for name, place in places.items()
-            if name != CASE
+            if name not in (CASE, NAMED)
         }
     title = "Peak of memory above idle (ours: graphs and cases)"
     return [*figures, Figure(title=title, unit="MB", sides=above)]
 
 
-async def _figures(places: Mapping[str, Place], in_flight: int, effort: Effort) -> list[Figure]:
-    loads: dict[str, list[tuple[Load, float]]] = {name: [] for name in places}
+async def _figures(
+    places: Mapping[str, Place], postgres: psutil.Process, in_flight: int, effort: Effort
+) -> list[Figure]:
+    spent: dict[str, list[Spent]] = {name: [] for name in places}
     sides = {
-        name: _side(place, in_flight, 2 if name in PEERS else 6, loads[name])
+        name: _side(place, postgres, in_flight, 2 if name in PEERS else 6, spent[name])
         for name, place in places.items()
     }
     rates = await interleaved(sides, effort.choose(10, 4))
-    counted = {name: each[1:] for name, each in loads.items()}
+    counted = {name: each[1:] for name, each in spent.items()}
     latencies = {
-        name: Samples(tuple(value for load, _ in each for value in load.milliseconds.values))
+        name: Samples(tuple(value for one in each for value in one.load.milliseconds.values))
         for name, each in counted.items()
     }
     middles = {
-        name: Samples(tuple(load.milliseconds.median for load, _ in each))
+        name: Samples(tuple(one.load.milliseconds.median for one in each))
         for name, each in counted.items()
     }
-    costs = {name: Samples(tuple(cost for _, cost in each)) for name, each in counted.items()}
+    servers = {name: Samples(tuple(one.server for one in each)) for name, each in counted.items()}
+    stores = {name: Samples(tuple(one.postgres for one in each)) for name, each in counted.items()}
     alone = [
         Check(what=f"p50, {name}", value=ratio(middles[name], middles[FLOOR]), target=target)
         for name, target in ALONE.items()
@@ -148,7 +183,8 @@ async def _figures(places: Mapping[str, Place], in_flight: int, effort: Effort) 
             sides=latencies,
             checks=alone if in_flight == 1 else [],
         ),
-        Figure(title=f"{title}, CPU of the server", unit="ms a run", sides=costs),
+        Figure(title=f"{title}, CPU of the server", unit="ms a run", sides=servers),
+        Figure(title=f"{title}, CPU of Postgres", unit="ms a run", sides=stores),
     ]
 
 
@@ -166,21 +202,24 @@ def _place(address: str, request: Request) -> Place:
     return Place(address, request, process_at(address))
 
 
-def _side(place: Place, in_flight: int, each: int, loads: list[tuple[Load, float]]) -> Side:
+def _side(
+    place: Place, postgres: psutil.Process, in_flight: int, each: int, spent: list[Spent]
+) -> Side:
     """Return a side that sends ``each`` requests over every connection, and at least ten.
 
-    It leaves the load in ``loads``, and the milliseconds of CPU that the server took for a run.
+    It leaves in ``spent`` what they took. Sides take turns, so all that Postgres does is theirs.
     """
     requests = max(10, each * in_flight)
 
     async def measure() -> float:
-        before = place.process.cpu_times()
+        before = cpu_seconds(place.process), cpu_seconds(postgres, below=True)
         load = await put_load(
             place.address, place.request, connections=in_flight, requests=requests
         )
-        after = place.process.cpu_times()
-        spent = after.user + after.system - before.user - before.system
-        loads.append((load, 1e3 * spent / len(load.milliseconds.values)))
+        after = cpu_seconds(place.process), cpu_seconds(postgres, below=True)
+        runs = len(load.milliseconds.values) / 1e3
+        costs = [(end - begin) / runs for begin, end in zip(before, after, strict=True)]
+        spent.append(Spent(load, *costs))
         return load.per_second
 
     return measure

@@ -174,6 +174,21 @@ async def test_a_refused_tool_is_an_error_with_the_reason(
         assert "not on a Sunday" in run["stop"]["reason"]
 
 
+async def shown_as_waiting(client: People, run_id: str) -> None:
+    """Check that trace, text and call say that one of three steps waits, and nothing stopped."""
+    trace = (await client.get(f"/runs/{run_id}/trace")).json()
+    last = {step["step_id"]: step for step in trace["steps"]}
+    waits = [step for step in last.values() if step["status"] == "waiting"]
+    assert sorted(step["status"] for step in last.values()) == ["completed"] * 2 + ["waiting"]
+    assert [step for step in trace["steps"] if step["status"] == "waiting"] == waits
+    assert waits[0]["finished_at"] is None
+    assert trace["analysis"]["stopped_at"] is None
+    text = (await client.get(f"/runs/{run_id}/trace", params={"format": "explain"})).text
+    assert text.startswith(f"Run {run_id} waits, after ")
+    call = (await client.get(f"/runs/{run_id}/calls/{waits[0]['node_id']}")).json()
+    assert (call["status"], call["finished_at"]) == ("waiting", None)
+
+
 async def test_lanes_that_can_work_go_on_and_each_approval_counts(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
@@ -194,6 +209,7 @@ async def test_lanes_that_can_work_go_on_and_each_approval_counts(
         (left,) = await waiting(client, "a")
         assert left["approval_id"] == second["approval_id"]
         assert len(noted(notes)) == 1
+        await shown_as_waiting(client, "a")
         await decide(client, second)
         run = await finished(client, "a")
 

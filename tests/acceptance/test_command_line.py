@@ -132,6 +132,7 @@ def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
 
     drawn = caseworker("trace", "traced", **at)
     cut = caseworker("trace", "cut", **at)
+    short = caseworker("trace", "traced", "--max-calls", "2", **at)
     explained = caseworker("trace", "traced", "--explain", **at)
     parsed = json.loads(caseworker("trace", "traced", "--json", **at).stdout)
 
@@ -142,7 +143,14 @@ def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
     assert len([line for line in drawn.stdout.splitlines() if "─ " in line]) == (
         len(parsed["snapshot"]["nodes"]) - 1
     )
+    path = {each["node_id"]: each["name"] for each in parsed["analysis"]["critical_path"]}
+    *marked, legend = (line for line in drawn.stdout.splitlines() if line.startswith("* "))
+    assert "critical path" in legend
+    assert len(marked) == len(path) > 1
+    assert all(any(name in line for name in path.values()) for line in marked)
     assert "Stopped at " in cut.stdout
+    assert len([line for line in short.stdout.splitlines() if "─ " in line]) == 1
+    assert "more call" in short.stdout
     assert "Where the time went" in explained.stdout
 
 
@@ -185,6 +193,8 @@ def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: 
     valid = caseworker("graph", "validate", str(file), **at)
     invalid = caseworker("graph", "validate", str(broken), **at)
     told = caseworker("graph", "validate", str(broken), "--json", **at)
+    nowhere = {"CASEWORKER_URL": "http://127.0.0.1:9"}
+    offline = caseworker("graph", "validate", str(broken), "--json", "--offline", **nowhere)
     ran = caseworker(
         "graph", "run", str(file), "--input", '{"price": 21}', "--max-steps", "1", **at
     )
@@ -194,6 +204,7 @@ def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: 
     assert invalid.returncode == 1
     assert json.loads(told.stdout)["problems"][0]["place"] == "edges.0.data"
     assert "edges.0.data" in invalid.stdout
+    assert (offline.returncode, json.loads(offline.stdout)) == (1, json.loads(told.stdout))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "status  completed" in ran.stdout
     assert '"value": "42"' in ran.stdout

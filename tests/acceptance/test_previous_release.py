@@ -106,7 +106,9 @@ async def test_runs_are_accepted_executed_and_shown_by_either_release(
             assert {(run["status"], run["result"]["answer"]) for run in runs} == {
                 ("completed", "42")
             }
-        traces = [[await _kinds(client, name) for name in names] for client in clients]
+        assert all([await _kinds(fleet.of_after, name) for name in names])
+        older = ["UNDER-WAY", *(f"CASE-{number}" for number in range(0, 8, 2))]
+        traces = [[await _kinds(client, name) for name in older] for client in clients]
 
     assert traces[0] == traces[1]
 

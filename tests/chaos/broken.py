@@ -28,7 +28,7 @@ import app.adapters.postgres.journal as postgres_journal
 import app.adapters.postgres.workers as postgres_workers
 import app.api.routes.runs as run_routes
 import app.runs.execution as execution
-from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
+from app.adapters.postgres.journal import PostgresJournal, RunInsert
 from app.adapters.postgres.workers import PostgresWorkers
 from app.engine.call import CallSpec
 from app.engine.calls import Calls
@@ -62,7 +62,7 @@ def _acknowledge() -> None:
     under_way: set[asyncio.Task[Any]] = set()
 
     async def at_once(
-        journal: PostgresJournal, new: ClaimedInsert, *, timeout_seconds: float
+        journal: PostgresJournal, new: RunInsert, *, timeout_seconds: float
     ) -> datetime:
         under_way.add(asyncio.create_task(insert(journal, new, timeout_seconds=timeout_seconds)))
         return datetime.now(UTC)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.adapters.postgres.definition_heads import DefinitionHeads
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.engines import open_engines
 from app.nodes.nesting import DefinitionKind
@@ -23,16 +24,19 @@ from tests.support.limits import pool_sizes
 from tests.support.memory_definitions import MemoryDefinitions
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", "postgres", "together"])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[DefinitionStore]:
     """An empty store."""
     if request.param == "memory":
         yield MemoryDefinitions()
         return
-    engines = open_engines(request.getfixturevalue("database_url"), pool_sizes())
+    url = request.getfixturevalue("database_url")
+    engines, heads = open_engines(url, pool_sizes()), DefinitionHeads(url, pool_sizes().patience)
+    heads.begin()
     try:
-        yield PostgresDefinitions(engines)
+        yield PostgresDefinitions(engines, heads if request.param == "together" else None)
     finally:
+        await heads.stop()
         await engines.dispose()
 
 

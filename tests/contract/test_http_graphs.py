@@ -43,6 +43,21 @@ async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) 
         assert read["description"] == "Checks invoices"
 
 
+async def test_the_shape_of_a_graph_holds_those_inside_it(client: httpx.AsyncClient) -> None:
+    """Not of one that is only named: its newest version may be another one tomorrow."""
+    await register(client, "other", flat("a"))
+    outer = containing(containing(flat("deep")), named("other"))
+    await register(client, "outer", outer)
+
+    shape = (await client.get("/graphs/outer")).json()["shape"]
+
+    whole, only_named = (step["graph"] for step in shape["steps"])
+    (inner,) = whole["steps"]
+    assert inner["graph"]["layers"] == [["deep"]]
+    assert inner["graph"]["steps"][0]["graph"] is None
+    assert only_named is None
+
+
 async def test_every_change_is_a_version_and_none_ever_changes(client: httpx.AsyncClient) -> None:
     """The same again is the newest version: 200."""
     answers = [await register(client, "g", flat(step)) for step in ("a", "b", "b", "a")]

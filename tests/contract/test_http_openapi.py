@@ -91,6 +91,7 @@ def test_every_route_of_the_contract_is_documented() -> None:
         "GET /agents/{name}/versions",
         "GET /agents/{name}/versions/{version}",
         "DELETE /agents/{name}/versions/{version}",
+        "GET /quotas",
         "GET /quotas/{tenant}",
         "PUT /quotas/{tenant}",
         "DELETE /quotas/{tenant}",

@@ -62,6 +62,7 @@ async def test_a_tenant_sees_its_own_quota_and_changes_none(
     client.headers["Authorization"] = f"Bearer {admin.secret}"
 
     assert (await client.get("/quotas/a")).status_code == 200
+    assert (await client.get("/quotas")).json()["tenant"] == "a"
     for refused in (
         await client.get("/quotas/b"),
         await client.put("/quotas/a", json={}),

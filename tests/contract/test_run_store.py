@@ -216,9 +216,12 @@ class TestStopping:
         assert cancelled.run.status is RunStatus.CANCELLED
         assert cancelled.run.finished_at is not None
         assert not cancelled.already_finished
+        assert cancelled.snapshot is not None
+        assert cancelled.snapshot["nodes"][cancelled.snapshot["root_id"]]["status"] == "halt"
         assert await ports.runs.claim(KEY, "w1") is None
         assert await stored_graph(ports.runs, KEY) is not None
         assert again.already_finished
+        assert again.snapshot is None
         assert again.cancel_request is not None
         assert again.cancel_request.requested_by == "tester"
 

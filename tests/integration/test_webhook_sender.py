@@ -5,6 +5,7 @@ import datetime as dt
 import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,7 +52,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
     asked: list[str] = []
     left = list(answers)
 
-    async def getaddrinfo(_: Any, host: str, port: int, **__: Any) -> list[Any]:
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         asked.append(host)
         found = left.pop(0)
         kinds = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in found]
@@ -60,8 +61,28 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
             for kind, each in zip(kinds, found, strict=True)
         ]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("app.adapters.webhooks.sender.socket.getaddrinfo", getaddrinfo)
     return asked
+
+
+async def test_names_that_are_slow_to_look_up_hold_up_webhooks_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The threads that everything else shares stay free."""
+    answered = threading.Event()
+    monkeypatch.setattr(
+        "app.adapters.webhooks.sender.socket.getaddrinfo", lambda *_, **__: answered.wait(30)
+    )
+    async with sending() as sender, asyncio.timeout(10):
+        attempts = [
+            asyncio.create_task(sender.send(f"https://slow{n}.example/", b"", {}, attempt=1))
+            for n in range(40)
+        ]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(lambda: "free") == "free"
+        answered.set()
+        for each in attempts:
+            each.cancel()
 
 
 async def test_a_webhook_arrives_as_it_was_sent(receiver: Receiver) -> None:

@@ -1,4 +1,4 @@
-"""A collector of spans: takes OTLP over HTTP and reads it with the protocol's own messages."""
+"""A collector: takes spans and metrics by OTLP and reads them with the protocol's own messages."""
 
 import threading
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
@@ -14,12 +15,14 @@ class Collector:
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
+        self.metrics: list[Any] = []
+        """The ``ResourceMetrics`` of each request, oldest first."""
         self._came = threading.Condition()
         keep = self._keep
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                keep(self.rfile.read(int(self.headers["content-length"])))
+                keep(self.path, self.rfile.read(int(self.headers["content-length"])))
                 self.send_response(200)
                 self.end_headers()
 
@@ -53,17 +56,24 @@ class Collector:
         """Wait until so many spans have come; raises as :meth:`wait_for` does."""
         self._wait(lambda: len(self.spans) >= count, seconds)
 
+    def wait_for_metrics(self, enough: Callable[[Any], bool], *, seconds: float = 60) -> Any:
+        """Return the last metrics once they are enough; raises as :meth:`wait_for` does."""
+        self._wait(lambda: bool(self.metrics) and enough(self.metrics[-1]), seconds)
+        return self.metrics[-1]
+
     def _wait(self, enough: Callable[[], bool], seconds: float) -> None:
         until = time.monotonic() + seconds
         with self._came:
             while not enough():
                 if not self._came.wait(until - time.monotonic()):
-                    raise TimeoutError(f"{len(self.spans)} spans came")
+                    raise TimeoutError(f"{len(self.spans)} spans, {len(self.metrics)} metrics came")
 
-    def _keep(self, body: bytes) -> None:
-        said = ExportTraceServiceRequest.FromString(body)
+    def _keep(self, path: str, body: bytes) -> None:
         with self._came:
-            for resource in said.resource_spans:
-                for scope in resource.scope_spans:
-                    self.spans.extend(scope.spans)
+            if path == "/v1/metrics":
+                self.metrics.extend(ExportMetricsServiceRequest.FromString(body).resource_metrics)
+            else:
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    for scope in resource.scope_spans:
+                        self.spans.extend(scope.spans)
             self._came.notify_all()

@@ -119,9 +119,11 @@ class MemoryRuns(MemoryListing, MemoryTraces):
             begun = tuple(record for record in journal_of(row) if has_begun(record))
             first = row.run.cancel_request or stamped
             row.run = replace(row.run, cancel_request=first)
-            if row.run.status in UNOWNED:
+            ends = row.run.status in UNOWNED
+            if ends:
                 self._finish_unowned(row, first)
-            return CancelStatus(key.run_id, run_of(row), run_of(row).cancel_request, calls=begun)
+            run, snapshot = run_of(row), row.snapshots[-1] if ends else None
+            return CancelStatus(key.run_id, run, run.cancel_request, calls=begun, snapshot=snapshot)
 
     async def cancel_matching(
         self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter

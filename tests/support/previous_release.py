@@ -12,27 +12,27 @@ import pytest
 from tests.support.processes import ChildProcess
 from tests.support.service import QUICK, ServiceProcess
 
-COMMIT = "8903c0e8909b3408933e6d028daa31631f519e74"
-"""The last one before tenants, approvals and quotas."""
 REVISION = "20261122_1910"
-"""The newest revision that it knows."""
+"""The newest revision that it knows: it is the last code before tenants, approvals and quotas."""
+FOLLOWED_BY = "migrations/versions/20261122_2000_count_losses_without_progress.py"
+"""What the commit after it brought."""
 
 _ROOT = Path(__file__).parents[2]
 
 
 def unpack(folder: Path) -> Path:
     """Unpack the older code into a folder, or skip the test where its history is not at hand."""
-    archive = subprocess.run(
-        ["git", "archive", COMMIT, "app", "migrations"],
-        cwd=_ROOT,
-        capture_output=True,
-        check=False,
-    )
-    if archive.returncode:
-        pytest.skip(f"commit {COMMIT[:8]} is not in this clone: fetch the whole history")
+    after = _git("log", "--diff-filter=A", "--format=%H", "--", FOLLOWED_BY).stdout.decode().split()
+    archive = _git("archive", f"{after[-1]}^", "app", "migrations") if after else None
+    if archive is None or archive.returncode:
+        pytest.skip("the release before is not in this clone: fetch the whole history")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
     return folder
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, check=False)
 
 
 class PreviousService(ServiceProcess):

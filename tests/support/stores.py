@@ -1,7 +1,7 @@
 """The real stores on a real database, opened and closed for a test, and what to put into them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +96,23 @@ async def open_oracle(url: str) -> AsyncIterator[Oracle]:
     )
     async with connection:
         yield Oracle(connection)
+
+
+class NotingObserver:
+    """Notes what it is told of runs, as ``what run_id status``, with the status of a graph."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def accepted(self, run: Run) -> None:
+        self.told.append(f"accepted {run.key.run_id} {run.status}")
+
+    def begun(self, run: Run) -> None:
+        self.told.append(f"begun {run.key.run_id} {run.status}")
+
+    def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
+        shown = "" if graph is None else f" {graph['nodes'][graph['root_id']]['status']}"
+        self.told.append(f"ended {run.key.run_id} {run.status}{shown}")
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 20) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +40,7 @@ class Receiver:
 
     port: int = 0
     scheme: str = "http"
-    answers: list[bytes | None] = field(default_factory=lambda: [OK])
+    answers: list[bytes | Callable[["Arrival"], bytes] | None] = field(default_factory=lambda: [OK])
     arrivals: list[Arrival] = field(default_factory=list)
     _arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -48,7 +48,7 @@ class Receiver:
     def url(self) -> str:
         return f"{self.scheme}://127.0.0.1:{self.port}/hook?token=t"
 
-    def answer(self, *answers: bytes | None) -> None:
+    def answer(self, *answers: bytes | Callable[[Arrival], bytes] | None) -> None:
         """Answer so from now on."""
         self.answers[:] = answers
 
@@ -69,15 +69,23 @@ class Receiver:
             headers = {name.lower(): value for name, value in headers.items()}
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            arrival = Arrival(head[0].split(" ")[1], headers, body)
             async with self._arrived:
-                self.arrivals.append(Arrival(head[0].split(" ")[1], headers, body))
+                self.arrivals.append(arrival)
                 self._arrived.notify_all()
             if answer is None:
                 await reader.read()
             else:
-                writer.write(answer)
+                writer.write(answer if isinstance(answer, bytes) else answer(arrival))
                 await writer.drain()
         writer.close()
+
+
+def json_answer(document: Any) -> bytes:
+    """Return an answer that is JSON."""
+    body = json.dumps(document).encode()
+    head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @asynccontextmanager

@@ -63,6 +63,10 @@ async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
     await _run(http, asking("asking"), wait=0)
     await _run(http, graph_run("hanging", [ask("slow", "hang on")]), wait=0)
     await _run(http, _many())
+    await _run(http, _nested())
+    drawn = {"kind": "line", "symbols": ["AAPL"], "start": "2012-01-03", "end": "2012-03-30"}
+    plot = {"id": "plot", "type": "tool", "data": {"tool": "plotter", "args": drawn}}
+    await _run(http, graph_run("drawing", [plot]))
     graph = {"steps": [calculate("one", "1 + 1"), calculate("two", "2 + 2")], "edges": []}
     await _made(http.post("/graphs", json={"name": "sums", "graph": graph}))
     await _made(
@@ -83,6 +87,22 @@ def _many() -> Json:
     data = {"over": "default", "step": step, "max_items": MANY}
     many = {"id": "each", "type": "map", "data": data}
     return graph_run("many", [many], input=list(range(MANY)))
+
+
+def _nested() -> Json:
+    """Return a run with a graph in a step, and an edge that leaves that step out."""
+    inner = {"steps": [calculate("add", "1 + 1"), calculate("double", "2 * 2")]}
+    inner["edges"] = [flow("add", "double")]
+    steps = [
+        calculate("begin", "3 + 3"),
+        {"id": "inside", "type": "subgraph", "data": {"graph": inner}},
+        calculate("end", "4 + 4"),
+    ]
+    skipped = flow("begin", "end", target_handle="first")
+    more = {"metadata": {"team": "sales", "region": "the north"}}
+    return graph_run(
+        "nested", steps, flow("begin", "inside"), flow("inside", "end"), skipped, **more
+    )
 
 
 async def _script(provider: FakeProvider) -> None:

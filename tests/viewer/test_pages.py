@@ -1,9 +1,13 @@
 """Every page of the viewer in a browser: nothing is refused, and everybody can use it."""
 
+import json
+from pathlib import Path
+
 import httpx
 import pytest
 from playwright.async_api import Browser
 
+from tests.support.processes import run_caseworker
 from tests.viewer.reader import KEY, Reader, Theme
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -56,6 +60,72 @@ async def test_the_parts_of_a_run_have_no_barriers(reader: Reader, tab: str) -> 
 
     await reader.see(f"#panel-{tab}")
     assert await reader.barriers() == []
+
+
+async def test_two_evaluations_are_compared(
+    reader: Reader, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """As `caseworker eval` has written them: what changed is named, better or worse."""
+    reports = [_evaluated(str(http.base_url), tmp_path / gold, gold) for gold in ("41", "42")]
+    await reader.open("/ui/evaluations")
+    await reader.page.set_input_files("#reports", reports)
+
+    await reader.page.get_by_text("41.json (before) and 42.json (now)").wait_for()
+    figure = reader.page.get_by_role("row").filter(has_text="Success at first try")
+    assert (await figure.inner_text()).split("\t") == [
+        "Success at first try",
+        "50.0 %",
+        "100.0 %",
+        "+50.0 % better",
+    ]
+    changed = reader.page.get_by_role("region", name="Cases").locator("tbody tr")
+    assert await reader.page.get_by_text("Cases with another outcome: 1 of 2").count() == 1
+    assert "second" in await changed.inner_text()
+    assert await reader.barriers() == []
+    await reader.page.get_by_role("button", name="Swap").click()
+    await reader.page.get_by_text("50.0 % worse").wait_for()
+    await changed.get_by_role("link").click()
+    await reader.page.get_by_role("heading", name=":second").wait_for()
+
+
+def _evaluated(url: str, folder: Path, gold: str) -> Path:
+    """Evaluate two cases of the service; ``gold`` is the expected answer of the second one."""
+    folder.mkdir()
+    cases = [
+        {"id": "first", "input": "What is 6 * 7?", "gold_answer": "42"},
+        {"id": "second", "input": "What is 6 * 7? ", "gold_answer": gold},
+    ]
+    dataset = folder / "cases.json"
+    dataset.write_text(json.dumps(cases))
+    options = ("--url", url, "--no-gate", "--out", str(folder / "out"))
+    ended = run_caseworker("eval", str(dataset), *options, env={"CASEWORKER_API_KEY": KEY})
+    assert ended.returncode == 0, ended.stderr
+    return (folder / "out" / "metrics.json").rename(folder / f"{gold}.json")
+
+
+async def test_the_quota_of_the_keys_own_tenant_is_shown_unasked(reader: Reader) -> None:
+    """Another tenant's is named in a form that is folded away."""
+    await reader.open("/ui/quotas")
+
+    await reader.page.get_by_role("heading", name="default").wait_for()
+    assert not await reader.page.get_by_label("Tenant").is_visible()
+    await reader.page.get_by_text("Of another tenant").click()
+    await reader.page.get_by_label("Tenant").fill("other")
+    await reader.page.get_by_role("button", name="Show").click()
+    await reader.page.get_by_role("heading", name="other").wait_for()
+
+
+async def test_the_description_of_the_api_is_shown(reader: Reader) -> None:
+    """Every route, in spite of the policy, without asking another host for anything."""
+    asked: list[str] = []
+    reader.page.on("request", lambda request: asked.append(request.url))
+    await reader.page.goto(f"{reader.url}/docs")
+
+    route = await reader.see("#operations-runs-create_run, .opblock-post")
+    await route.click()
+    await reader.see(".opblock-body")
+    assert await reader.page.locator(".opblock").count() > 40
+    assert all(address.startswith((reader.url, "data:")) for address in asked), asked
 
 
 async def test_a_page_fits_a_phone(browser: Browser, http: httpx.AsyncClient) -> None:

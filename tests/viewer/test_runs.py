@@ -1,5 +1,7 @@
 """What can be seen of a run in a browser, and what can be done to it."""
 
+import re
+
 import httpx
 import pytest
 from playwright.async_api import expect
@@ -10,6 +12,24 @@ from tests.viewer.story import HOSTILE, MANY, ask, asking, graph_run
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WAIT_MS = 90_000
+CROSSED = """() => {
+    const frames = [...document.querySelectorAll(".step-box")].map((box) => {
+        const { e: x, f: y } = box.transform.baseVal.consolidate().matrix;
+        const { width, height } = box.querySelector("rect").getBBox();
+        return { name: box.querySelector("text").textContent, x, y, width, height };
+    });
+    const crossed = [];
+    for (const edge of document.querySelectorAll(".edge")) {
+        for (let at = 0; at < edge.getTotalLength(); at += 2) {
+            const { x, y } = edge.getPointAtLength(at);
+            const inside = (one) => x > one.x + 4 && x < one.x + one.width - 4
+                && y > one.y + 1 && y < one.y + one.height - 1;
+            crossed.push(...frames.filter(inside).map(({ name }) => name));
+        }
+    }
+    return crossed;
+}"""
+"""Names the steps that an edge of the drawing passes behind."""
 
 
 async def test_what_comes_from_data_is_text_wherever_it_is_shown(reader: Reader) -> None:
@@ -52,6 +72,52 @@ async def test_the_steps_of_a_graph_say_how_they_stand(reader: Reader) -> None:
     )
     await steps.filter(has_text="rates").click()
     await expect(reader.page.locator(".calls-body .selected")).to_contain_text("rates")
+
+
+async def test_the_banner_of_a_failed_run_leads_to_the_step_that_failed(reader: Reader) -> None:
+    """Not to what was cut off because of it."""
+    await reader.open("/ui/runs/broken")
+    await reader.page.get_by_role("button", name="Show the call: convert").click()
+
+    selected = reader.page.locator(".calls-body .selected")
+    await expect(selected).to_contain_text("convert", timeout=WAIT_MS)
+    await expect(selected.get_by_role("img", name="failed")).to_be_visible()
+
+
+async def test_the_graph_inside_a_step_is_drawn_when_it_is_opened(reader: Reader) -> None:
+    """With the state of its steps, each of which leads to its call."""
+    await reader.open("/ui/runs/nested")
+    await reader.page.click("#tab-steps")
+    inner = reader.page.locator("#panel-steps details")
+    await expect(inner.locator(".step-box")).to_have_count(0)
+    await inner.get_by_text("Inside inside: 2 steps").click()
+
+    box = inner.locator(".step-box").filter(has_text="double")
+    await expect(box).to_have_attribute("aria-label", re.compile("^double, tool, completed"))
+    await box.click()
+    selected = reader.page.locator(".calls-body .selected")
+    await expect(selected).to_contain_text("inside/double", timeout=WAIT_MS)
+
+
+async def test_an_edge_passes_behind_no_step(reader: Reader) -> None:
+    """One that leaves out a layer is led round the steps that stand there."""
+    await reader.open("/ui/runs/nested")
+    await reader.page.click("#tab-steps")
+    await reader.see(".step-box")
+
+    assert await reader.page.evaluate(CROSSED) == []
+
+
+async def test_pictures_that_a_run_made_are_shown(reader: Reader) -> None:
+    """Although the address of a picture could not carry the key."""
+    await reader.open("/ui/runs/drawing")
+    await reader.page.click("#tab-files")
+    picture = reader.page.locator("#panel-files img")
+
+    await expect(picture).to_have_js_property("complete", True, timeout=WAIT_MS)
+    await expect(picture).to_have_attribute("src", re.compile("^blob:"), timeout=WAIT_MS)
+    width = "img => img.decode().then(() => img.naturalWidth)"
+    assert await picture.evaluate(width) > 300
 
 
 async def test_the_tree_of_calls_is_walked_with_keys(reader: Reader) -> None:
@@ -118,6 +184,9 @@ async def test_an_approval_is_given_with_other_arguments(
     """What does not fit is refused with a reason; then the run goes on with what was changed."""
     await http.post("/runs", json=asking("to-approve"))
     await reader.open("/ui/runs/to-approve")
+    signs = reader.page.locator(".calls-body .call .cell-name > .sign")
+    await expect(signs).to_have_count(3, timeout=WAIT_MS)  # the run, its step and the question
+    await expect(reader.page.locator(".calls-body .cell-name > .sign-waiting")).to_have_count(3)
     arguments = reader.page.get_by_label("Arguments (may be changed)")
     await arguments.fill('{"amount": "much"}')
     await reader.page.get_by_role("button", name="Approve").click()
@@ -148,16 +217,22 @@ async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncC
 async def test_the_list_of_runs_filters_and_hears_of_new_runs(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """By status, by metadata, by id; a run that is posted meanwhile appears."""
+    """By status, by metadata, by an id or a part of it; a run that is posted meanwhile appears."""
     await reader.open("/ui")
     await reader.page.get_by_label("Status").select_option("failed")
     rows = reader.page.locator("tbody tr")
     await expect(rows.filter(has_text="completed")).to_have_count(0)
     await expect(rows.filter(has_text="broken")).to_have_count(1)
     await reader.open("/ui?q=team=sales")
+    await expect(rows).to_have_count(2)
+    await reader.open("/ui?q=team=sales+region=the+north")
     await expect(rows).to_have_count(1)
+    await expect(rows.filter(has_text="nested")).to_have_count(1)
     await reader.open("/ui?q=broken")
     await expect(rows).to_have_count(1)
+    await reader.open("/ui?q=rawi")
+    await expect(rows).to_have_count(1)
+    await expect(rows.filter(has_text="drawing")).to_have_count(1)
     await reader.open("/ui")
     await http.post("/runs", json={"run_id": "just-now", "input": "What is 6 * 7?"})
 

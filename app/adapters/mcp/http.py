@@ -13,6 +13,7 @@ import httpx2
 from mcp.types import CONNECTION_CLOSED
 
 from app.adapters.mcp.config import ServerConfig
+from app.observability.trace_context import HEADER, current_traceparent
 
 _STREAM_FACTOR: Final = 16
 """How many messages of the largest size one stream of notifications may hold."""
@@ -69,6 +70,8 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request."""
         request.headers["accept-encoding"] = "identity"
+        if (span := current_traceparent()) is not None:
+            request.headers[HEADER] = span
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:

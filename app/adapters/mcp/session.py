@@ -40,6 +40,7 @@ from app.adapters.mcp.listing import MAX_TOOLS, ServerTool, usable_tools
 from app.adapters.mcp.stdio import TOO_LARGE_CODE, stdio_transport
 from app.observability.errors import message_of_error
 from app.observability.redaction import redact_text
+from app.observability.trace_context import outside_spans
 from app.tools.ports import ToolRefusedError
 from app.tools.servers import SERVER_LOST, ServerUnavailableError
 
@@ -77,7 +78,9 @@ class Session:
         self._look = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: set[asyncio.Task[CallToolResult]] = set()
-        self._task = asyncio.create_task(self._live(), name=f"mcp server {config.name}")
+        self._task = asyncio.create_task(
+            self._live(), name=f"mcp server {config.name}", context=outside_spans()
+        )
 
     @property
     def ended(self) -> bool:

@@ -6,13 +6,15 @@ comes here: one batched insert does it, and what that insert finds in its way is
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.accept_statements import ACCEPT_ONE, COUNT_QUEUED, LOCK_KEY
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.quotas import admission_of
 from app.adapters.postgres.rows import (
@@ -25,12 +27,9 @@ from app.adapters.postgres.rows import (
     run_from_row,
 )
 from app.adapters.postgres.run_statements import (
-    ACCEPT_ONE,
     COUNT_PENDING,
-    COUNT_QUEUED,
     DROP_EXPIRED,
     FINISH_UNOWNED,
-    LOCK_KEY,
     OVERDUE,
     REQUEST_CANCEL,
 )
@@ -46,7 +45,16 @@ from app.runs.errors import (
 from app.runs.outcome import cancelled_while_queued, stopped_while_queued
 from app.runs.ports import Accepted, CancelStatus
 from app.runs.quotas import Quota
-from app.runs.run import CallRecord, CancelRequest, FinishRun, NewRun, Run, RunKey, RunStatus
+from app.runs.run import (
+    CallRecord,
+    CancelRequest,
+    FinishRun,
+    NewRun,
+    Run,
+    RunKey,
+    RunStatus,
+    as_ended,
+)
 
 CANCEL_CHANNEL = "caseworker_cancel"
 """Where workers hear at once of a cancel request; their heartbeats find those they missed."""
@@ -158,13 +166,13 @@ async def cancel_in(
         await _require_room(connection, key.tenant, limits.max_pending_cancels)
         return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
-    begun = await _begun_calls(connection, key)
+    begun, snapshot = await _begun_calls(connection, key), None
     if run.status in (RunStatus.QUEUED, RunStatus.WAITING):
-        await _cancel_unowned(connection, run, first)
+        snapshot = await _cancel_unowned(connection, run, first)
         run = await read_run(connection, key)
     else:
         await _notify(connection, key, first)
-    return CancelStatus(key.run_id, run, run.cancel_request, calls=begun)
+    return CancelStatus(key.run_id, run, run.cancel_request, calls=begun, snapshot=snapshot)
 
 
 async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> None:
@@ -177,15 +185,23 @@ async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> 
 
 async def _cancel_unowned(
     connection: AsyncConnection, run: Run, cancel_request: CancelRequest
-) -> None:
+) -> Mapping[str, Any]:
+    """Finish a run that no worker owns; return its ExecutionGraph."""
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
     finish = cancelled_while_queued(run, cancel_request, earlier, last_seq=last_seq)
     await _finish_queued(connection, finish)
+    return finish.snapshot
 
 
-async def halt_overdue(connection: AsyncConnection, limit: int) -> Sequence[RunKey]:
-    """Finish queued runs whose deadline has passed, at most so many."""
+async def halt_overdue(
+    connection: AsyncConnection, limit: int
+) -> Sequence[tuple[Run, Mapping[str, Any]]]:
+    """Finish queued runs whose deadline has passed, at most so many.
+
+    Return each as it has ended, with its ExecutionGraph.
+    """
+    ended: list[tuple[Run, Mapping[str, Any]]] = []
     rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
     found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
     for run in found:  # two who do this lock the days of tenants in the same order
@@ -194,18 +210,22 @@ async def halt_overdue(connection: AsyncConnection, limit: int) -> Sequence[RunK
         last_seq = await last_seq_of(connection, run.key)
         stop = DeadlineExceededError(deadline)
         finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
-        await _finish_queued(connection, finish)
-    return [run.key for run in found]
+        finished_at = await _finish_queued(connection, finish)
+        ended.append((as_ended(run, finish, finished_at), finish.snapshot))
+    return ended
 
 
-async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> None:
-    """Finish a run that no worker owns; its row is locked by this transaction."""
+async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> datetime:
+    """Finish a run that no worker owns, whose row this transaction has locked; return when."""
     documents = (
         dump([finish_to_json(finish)]),
         dump([call_to_json(finish.key, finish.fence, record) for record in finish.calls]),
         dump([event_to_json(finish.key, finish.fence, record) for record in finish.events]),
     )
-    await connection.exec_driver_sql(FINISH_UNOWNED, documents)
+    finished_at: datetime = (
+        (await connection.exec_driver_sql(FINISH_UNOWNED, documents)).one().finished_at
+    )
+    return finished_at
 
 
 async def _notify(connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest) -> None:

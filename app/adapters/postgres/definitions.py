@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
+from cachetools import LRUCache
 from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, null, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.definition_heads import DefinitionHeads
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.json_text import exact_dump
 from app.adapters.postgres.rows import decode_cursor, page_of
@@ -32,6 +34,8 @@ from app.runs.graphs import Definition, DefinitionPage, DefinitionVersion, NewDe
 from app.runs.run import DefinitionRef
 
 MAX_SHOWN_USERS = 20
+KEPT_BYTES = 1024 * 1024
+"""How much of what was read is kept; versions never change."""
 MAX_VERSION = 2**31 - 1
 
 _HEAD = tuple(DefinitionVersion.__dataclass_fields__)
@@ -82,8 +86,13 @@ _USERS_OF = text(
 class PostgresDefinitions:
     """Implements the store of definitions; see :mod:`app.runs.graphs`."""
 
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: Engines, heads: DefinitionHeads | None = None) -> None:
+        """Without ``heads`` each definition is looked up by itself."""
         self._engines = engines
+        self._heads = heads
+        self._contents = LRUCache[tuple[str, DefinitionRef], Definition](
+            maxsize=KEPT_BYTES, getsizeof=lambda each: each.head.size_bytes
+        )
 
     async def add(self, new: NewDefinition) -> Registered:
         """Store a definition as the next version of its name."""
@@ -97,9 +106,19 @@ class PostgresDefinitions:
             raise GraphRefusedError([Problem("edges", message)]) from None
 
     async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
-        """Return a definition."""
+        """Return a definition; of one that was read before, only its version is asked for."""
+        if self._heads is not None:
+            head = await self._heads.head(tenant, ref)
+            if head is None:
+                return None
+            ref = head.ref
+            if (known := self._contents.get((tenant, ref))) is not None:
+                return known
         async with transaction(self._engines.work, tenant) as connection:
-            return (await _definitions(connection, tenant, [ref])).get(ref)
+            found = (await _definitions(connection, tenant, [ref])).get(ref)
+        if found is not None and found.head.size_bytes <= KEPT_BYTES // 8:
+            self._contents[tenant, found.head.ref] = found
+        return found
 
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int

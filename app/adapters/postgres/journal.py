@@ -15,14 +15,15 @@ from functools import partial
 from typing import Any, cast
 
 import psycopg
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import LockNotAvailable, UniqueViolation
 from psycopg.rows import dict_row
 
+from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.rows import cancel_request_from_row, key_to_json, new_run_to_json
-from app.adapters.postgres.run_statements import ACCEPT_NEW, FINISH, JOURNAL, RUN_STATES
+from app.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from app.adapters.postgres.write_documents import (
     Ownership,
     OwnersWrite,
@@ -51,17 +52,22 @@ LARGE_BYTES = 256 * 1024
 LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
 """How long such a write may take."""
 
+UNLIMITED = 2**62
+"""More runs than can be queued."""
+
 OwnersAnswer = Permission | FinishResult | Later
 
 Row = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class ClaimedInsert:
-    """A run to insert, claimed for a worker."""
+class RunInsert:
+    """A run to insert, claimed for a worker or queued for any."""
 
     new: NewRun
-    worker_id: str
+    worker_id: str | None
+    max_queued: int = UNLIMITED
+    """How many runs may be queued, this one included."""
     row: str = field(init=False)
     """As JSON."""
     maybe_stored: bool = False
@@ -109,7 +115,7 @@ class PostgresJournal:
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
         """Notified of every run of which events were written here, or that has ended here."""
-        self._accepting: GroupCommit[ClaimedInsert, datetime | None] = GroupCommit(
+        self._accepting: GroupCommit[RunInsert, datetime | None] = GroupCommit(
             partial(self._connect, self._patience),
             accept_in_batch,
             size_of=lambda insert: len(insert.row),
@@ -142,8 +148,8 @@ class PostgresJournal:
             for commits in (self._accepting, self._owners, self._large):
                 group.create_task(commits.stop(grace_seconds=grace_seconds))
 
-    async def insert(self, insert: ClaimedInsert, *, timeout_seconds: float) -> datetime | None:
-        """Insert a claimed run and return when it was created; None if it met another row.
+    async def insert(self, insert: RunInsert, *, timeout_seconds: float) -> datetime | None:
+        """Insert a run and return when it was created; None if it met another row or a limit.
 
         Raises:
             StoreUnavailableError: the database did not answer in time. The run may yet be stored
@@ -194,21 +200,31 @@ class PostgresJournal:
 
 
 async def accept_in_batch(
-    connection: psycopg.AsyncConnection[Any], inserts: Sequence[ClaimedInsert]
+    connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert]
 ) -> Sequence[datetime | None]:
-    """Insert runs with one statement, which is a transaction of its own.
+    """Insert runs: those that are claimed with one statement, then those that are queued.
 
-    Return for each when it was created, or None if it met something and must be accepted by itself.
+    Each statement is a transaction of its own; a run is queued with its job or not at all. Return
+    for each run when it was created, or None if it met something and must be accepted by itself.
     """
-    first: dict[RunKey, ClaimedInsert] = {}
+    first: dict[RunKey, RunInsert] = {}
     for insert in inserts:
         first.setdefault(insert.new.key, insert)
-    rows = ",".join(first[key].row for key in sorted(first))
+    ordered = [first[key] for key in sorted(first)]
+    claimed = [insert for insert in ordered if insert.worker_id is not None]
+    queued = [insert for insert in ordered if insert.worker_id is None]
+    found: list[Row] = []
     try:
-        found = await _rows(connection, ACCEPT_NEW, f"[{rows}]")
-    except LockNotAvailable:
+        if claimed:
+            found += await _rows(connection, ACCEPT_NEW, _document(claimed))
+        if queued:
+            most = queued[0].max_queued - len(queued)
+            found += await _rows(connection, ACCEPT_QUEUED, _document(queued), most, most)
+    except (LockNotAvailable, UniqueViolation):
         if len(inserts) == 1:
-            return [None]  # somebody is just making the row
+            return [None]  # somebody is just making the row, or it has a job already
+        for insert in claimed:
+            insert.maybe_stored = True
         raise
     except Exception:
         for insert in inserts:
@@ -219,6 +235,10 @@ async def accept_in_batch(
         created.get(insert.new.key) if first[insert.new.key] is insert else None
         for insert in inserts
     ]
+
+
+def _document(inserts: Sequence[RunInsert]) -> str:
+    return f"[{','.join(insert.row for insert in inserts)}]"
 
 
 async def write_in_batch(
@@ -279,9 +299,9 @@ async def _states(
 
 
 async def _rows(
-    connection: psycopg.AsyncConnection[Any], statement: str, *documents: str
+    connection: psycopg.AsyncConnection[Any], statement: str, *parameters: str | int
 ) -> Sequence[Row]:
-    cursor = await connection.execute(statement, documents)
+    cursor = await connection.execute(statement, parameters)
     return await cursor.fetchall()
 
 

@@ -161,20 +161,21 @@ def run_from_row(row: Row) -> Run:
     )
 
 
-def claimed_run(new: NewRun, worker_id: str, created_at: datetime) -> Run:
-    """Return a run that was accepted and claimed in one statement."""
+def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Run:
+    """Return a run that was accepted in one statement, claimed or queued."""
+    claimed = worker_id is not None
     return Run(
         key=new.key,
         kind=new.request.kind,
-        status=RunStatus.RUNNING,
+        status=RunStatus.RUNNING if claimed else RunStatus.QUEUED,
         created_at=created_at,
         request_hash=new.request_hash,
         request=new.request,
         metadata=new.metadata,
         idempotency_key=new.idempotency_key,
-        started_at=created_at,
-        attempts=1,
-        fence=1,
+        started_at=created_at if claimed else None,
+        attempts=int(claimed),
+        fence=int(claimed),
         worker_id=worker_id,
         queueing=new.queueing,
     )

@@ -20,79 +20,7 @@ _TERMINAL = "('completed', 'failed', 'halted', 'cancelled')"
 
 _CANCEL_REQUEST = "runs.cancel_requested_at, runs.cancel_requested_by, runs.cancel_reason"
 
-# -- accepting and cancelling ------------------------------------------------------------------
-
-_INSERT = """
-INSERT INTO runs (
-    tenant_id, run_id, kind, request, request_hash, idempotency_key, metadata, created_at,
-    priority, concurrency_key, concurrency_limit, deadline, webhook,
-    status, fence, attempts, worker_id, queued_at, claimed_at, started_at
-)
-SELECT tenant_id, run_id, kind, request, request_hash, idempotency_key, metadata, now.at,
-    coalesce(priority, 0), concurrency_key, concurrency_limit, deadline, webhook,
-    CASE WHEN claimed THEN 'running' ELSE 'queued' END, claimed::integer, claimed::integer,
-    worker_id, CASE WHEN NOT claimed THEN greatest(now.at, start_at) END,
-    CASE WHEN claimed THEN now.at END, CASE WHEN claimed THEN now.at END
-FROM json_to_recordset(%s::json) AS new(
-    tenant_id text, run_id text, kind text, request jsonb, request_hash text,
-    idempotency_key text, metadata jsonb, worker_id text, claimed boolean,
-    priority smallint, concurrency_key text, concurrency_limit integer, deadline timestamptz,
-    webhook jsonb, start_at timestamptz
-), (SELECT clock_timestamp() AS at) AS now
-"""
-
-ACCEPT_NEW = f"""{_INSERT}
-WHERE concurrency_key IS NULL
-    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)
-    AND (idempotency_key IS NULL
-    OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
-ON CONFLICT DO NOTHING
-RETURNING tenant_id, run_id, created_at
-"""
-"""Insert runs. One that is not returned met something and is accepted by itself: its id existed,
-as a run or as a pending cancel, its key did, somebody holds :data:`LOCK_KEY` on the key, or it may
-have to wait for other runs of its tenant.
-
-The rows come sorted: two processes that insert the same ids must not wait for one another.
-"""
-
-LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
-"""Keep an idempotency key, of a tenant, to this transaction."""
-
-_PENDING = "runs.pending_cancel_expires_at > excluded.created_at"
-
-_WHERE_PENDING = {
-    "status": "'queued'",
-    "fence": "0",
-    "attempts": "0",
-    "worker_id": "NULL",
-    "queued_at": "excluded.created_at",
-    "claimed_at": "NULL",
-    "started_at": "NULL",
-    "cancel_requested_at": "runs.cancel_requested_at",
-    "cancel_requested_by": "runs.cancel_requested_by",
-    "cancel_reason": "runs.cancel_reason",
-}
-_SET_BY_PENDING = ", ".join(
-    f"{column} = CASE WHEN {_PENDING} THEN {kept} ELSE excluded.{column} END"
-    for column, kept in _WHERE_PENDING.items()
-)
-
-ACCEPT_ONE = f"""{_INSERT}
-ON CONFLICT (tenant_id, run_id) DO UPDATE SET
-    kind = excluded.kind, request = excluded.request, request_hash = excluded.request_hash,
-    idempotency_key = excluded.idempotency_key, metadata = excluded.metadata,
-    created_at = excluded.created_at, pending_cancel_expires_at = NULL,
-    webhook = excluded.webhook, priority = excluded.priority,
-    concurrency_key = excluded.concurrency_key, concurrency_limit = excluded.concurrency_limit,
-    deadline = excluded.deadline, {_SET_BY_PENDING}
-WHERE runs.request IS NULL
-RETURNING runs.*
-"""
-"""Insert a run, or make one of a pending cancel; a run that is there is locked, not returned.
-
-With a cancel request that has not expired the run is queued, for this transaction to cancel it.
-"""
+# -- cancelling ------------------------------------------------------------------------------
 
 _FIRST_REQUEST = """(runs.cancel_requested_at IS NULL OR runs.request IS NULL
         AND runs.pending_cancel_expires_at <= excluded.cancel_requested_at)"""
@@ -129,10 +57,6 @@ DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
 COUNT_PENDING = """
 SELECT count(*) FROM runs
 WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at > clock_timestamp()
-"""
-
-COUNT_QUEUED = """
-SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' LIMIT %s) queued
 """
 
 # -- calls and events --------------------------------------------------------------------------

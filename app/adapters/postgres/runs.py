@@ -24,14 +24,14 @@ from app.adapters.postgres.approvals import suspend_in
 from app.adapters.postgres.brief import whole_once
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.journal import ClaimedInsert, PostgresJournal
+from app.adapters.postgres.journal import UNLIMITED, PostgresJournal, RunInsert
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.read_statements import CONVERSATION, EVENTS, PAYLOADS
 from app.adapters.postgres.retention import erase_in
 from app.adapters.postgres.rows import (
+    accepted_run,
     call_from_row,
     call_to_json,
-    claimed_run,
     encode_cursor,
     event_from_row,
     event_to_json,
@@ -87,20 +87,22 @@ class PostgresRuns:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
         if (other := self._inserting.get(new.key)) is not None:
             await other.wait()  # which of the two made the run is known when that one has ended
-        elif worker_id is not None:
-            with self._begun(new.key):
-                if new.request.source is None and self.limits.quota.is_unlimited:
-                    return await self._accept_claimed(new, worker_id)
-                return await self._accept_alone(new, worker_id)
-        return await self._accept_alone(new, worker_id)
+            return await self._accept_alone(new, worker_id)
+        request = new.request
+        plain = request.source is None and self.limits.quota.is_unlimited
+        with self._begun(new.key):
+            if plain and (worker_id is not None or request.start_at is None):
+                return await self._accept_in_batch(new, worker_id)
+            return await self._accept_alone(new, worker_id)
 
-    async def _accept_claimed(self, new: NewRun, worker_id: str) -> Accepted:
-        insert = ClaimedInsert(new, worker_id)
+    async def _accept_in_batch(self, new: NewRun, worker_id: str | None) -> Accepted:
+        most = self.limits.max_queued
+        insert = RunInsert(new, worker_id, UNLIMITED if most is None else most)
         created_at = await self.journal.insert(
             insert, timeout_seconds=self.limits.accept_timeout_seconds
         )
         if created_at is not None:
-            return Accepted(claimed_run(new, worker_id, created_at), created=True)
+            return Accepted(accepted_run(new, worker_id, created_at), created=True)
         accepted = await self._accept_alone(new, worker_id)
         if insert.maybe_stored and _is_of(insert, accepted.run):
             return Accepted(accepted.run, created=True)
@@ -257,7 +259,7 @@ class PostgresRuns:
         return EventPage(found, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification that is set whenever this process stores events of a run."""
+        """Return a notification that is set whenever there are new events of a run."""
         return self.journal.notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
@@ -326,9 +328,13 @@ def _wall(tenant: str, wanted: RunFilter) -> str | None:
     return None if wanted.metadata or wanted.agent is not None else tenant
 
 
-def _is_of(insert: ClaimedInsert, run: Run) -> bool:
-    """Return whether a run is there as an insert would have left it whose answer was lost."""
-    return run.key == insert.new.key and run.worker_id == insert.worker_id and run.fence == 1
+def _is_of(insert: RunInsert, run: Run) -> bool:
+    """Return whether a run is there as an insert would have left it whose answer was lost.
+
+    An id that the service has made, or the name of a worker, is in no other insert.
+    """
+    ours = not insert.new.named if insert.worker_id is None else run.worker_id == insert.worker_id
+    return run.key == insert.new.key and ours and run.fence <= 1
 
 
 async def _write(

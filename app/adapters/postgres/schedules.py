@@ -1,8 +1,9 @@
 """The store of schedules, and the transaction that fires one; see :mod:`app.schedules`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Insert, Update, delete, func, insert, select, text, update
@@ -21,6 +22,7 @@ from app.adapters.postgres.rows import (
 )
 from app.adapters.postgres.tables import of_run, runs, schedules
 from app.runs.errors import InvalidRunError, QueueFullError, RunConflictError
+from app.runs.observing import RunObservers
 from app.runs.quotas import QuotaExceededError
 from app.runs.run import TERMINAL, CancelRequest, RunKey, RunStatus, Webhook
 from app.schedules.schedule import (
@@ -71,6 +73,8 @@ class PostgresSchedules:
     limits: StoreLimits
     max_schedules: int
     """Of a tenant."""
+    observers: RunObservers = field(default_factory=RunObservers)
+    """Told of the runs that schedules begin, and of those that they end before they have begun."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
         """Make a schedule, or change the one of that name; True if it was made."""
@@ -142,15 +146,21 @@ class PostgresSchedules:
         those behind it stay due, and the rescue wakes the schedule again soon.
         """
         async with transaction(self.engines.work) as connection:
-            await self._fire(connection, tenant, name)
+            happened = await self._fire(connection, tenant, name)
+        for tell in happened:
+            tell()
 
-    async def _fire(self, connection: AsyncConnection, tenant: str, name: str) -> None:
+    async def _fire(
+        self, connection: AsyncConnection, tenant: str, name: str
+    ) -> Sequence[Callable[[], None]]:
+        """Fire in this transaction; return what tells the observers of it once that is durable."""
+        happened: list[Callable[[], None]] = []
         is_due = schedules.c.next_at <= func.clock_timestamp()
         query = select(schedules).where(_is(tenant, name), is_due)
         locked = await connection.execute(query.with_for_update(skip_locked=True))
         row = locked.mappings().one_or_none()
         if row is None:
-            return
+            return happened
         schedule = _schedule(row)
         assert schedule.next_at is not None  # noqa: S101 - it is due
         now = await _now(connection)
@@ -159,7 +169,8 @@ class PostgresSchedules:
         for instant in plan.instants:
             try:
                 async with connection.begin_nested():
-                    schedule = await self._begin(connection, schedule, instant)
+                    schedule, more = await self._begin(connection, schedule, instant)
+                happened += more
             except tuple(_WHY_NOT) as error:
                 schedule = replace(schedule, next_at=instant, last_error=_WHY_NOT[type(error)])
                 break
@@ -169,26 +180,34 @@ class PostgresSchedules:
         row = (await connection.execute(changed)).mappings().one()
         if schedule.last_error is None:
             await self._wake(connection, row)
+        return happened
 
     async def _begin(
         self, connection: AsyncConnection, schedule: Schedule, instant: datetime
-    ) -> Schedule:
-        """Accept the run of an instant, unless the one before is in its way."""
+    ) -> tuple[Schedule, Sequence[Callable[[], None]]]:
+        """Accept the run of an instant, unless the one before is in its way; see :meth:`_fire`."""
+        happened: list[Callable[[], None]] = []
         schedule = replace(schedule, last_at=instant)
         if schedule.overlap is not Overlap.ALLOW and schedule.last_run_id is not None:
             last = RunKey(schedule.tenant, schedule.last_run_id)
             if await _at_work(connection, last):
                 if schedule.overlap is Overlap.SKIP:
-                    return replace(schedule, skipped=schedule.skipped + 1)
+                    return replace(schedule, skipped=schedule.skipped + 1), happened
                 await connection.exec_driver_sql(LOCK, (schedule.tenant,))  # as accepting does
                 by = f"schedule {schedule.name}"
                 request = CancelRequest(requested_by=by, reason="The next run is due.")
-                await cancel_in(connection, last, request, self.limits)
+                stopped = await cancel_in(connection, last, request, self.limits)
+                if stopped.run is not None and stopped.snapshot is not None:
+                    happened.append(partial(self.observers.ended, stopped.run, stopped.snapshot))
         new = schedule.run_at(instant)
         accepted = await accept_in(connection, new, worker_id=None, limits=self.limits)
-        if accepted.created and accepted.run.status is RunStatus.QUEUED:
-            await self.dispatch.defer(connection, {new.key: None})
-        return replace(schedule, last_run_id=new.key.run_id)
+        if accepted.created:
+            happened.append(partial(self.observers.accepted, accepted.run))
+            if accepted.run.status is RunStatus.QUEUED:
+                await self.dispatch.defer(connection, {new.key: None})
+            else:  # somebody had cancelled it before
+                happened.append(partial(self.observers.ended, accepted.run, None))
+        return replace(schedule, last_run_id=new.key.run_id), happened
 
     async def rescue(self, *, late_seconds: float) -> int:
         """Wake schedules that should have fired so long ago; return how many."""

@@ -33,6 +33,7 @@ from app.adapters.postgres.engines import Engines, Pool, transaction
 from app.adapters.postgres.rows import cancel_request_from_row
 from app.adapters.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from app.runs.errors import StoreUnavailableError
+from app.runs.observing import RunObservers
 from app.runs.ports import Beat
 from app.runs.run import RunKey
 from app.runs.silence import LOOKS_PER_BEAT, SilenceWatch, Silent
@@ -237,6 +238,8 @@ class StaleRunRecovery:
     """Of the process that looks; None if it does not beat itself."""
     usual_max_running: int | None = None
     """How many runs tenants without a quota may have at once."""
+    observers: RunObservers = field(default_factory=RunObservers)
+    """Told of the runs that end here: those that a deadline ends before anybody begins them."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
 
@@ -293,7 +296,10 @@ class StaleRunRecovery:
 
     async def _halt_overdue(self) -> int:
         async with transaction(self.pool) as connection:
-            return len(await halt_overdue(connection, BATCH))
+            ended = await halt_overdue(connection, BATCH)
+        for run, snapshot in ended:
+            self.observers.ended(run, snapshot)
+        return len(ended)
 
     async def _silent(self) -> Sequence[Silent]:
         began = self.clock()

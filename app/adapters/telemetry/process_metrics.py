@@ -87,6 +87,11 @@ class MetricsPage:
 
     async def text(self) -> bytes:
         """Return the metrics as they stand."""
+        await self.refresh()
+        return await asyncio.to_thread(generate_latest, self._registry)
+
+    async def refresh(self) -> None:
+        """Look how the process stands at the moment; what was counted is there anyway."""
         executor = self._executor
         self._active.set(0 if executor is None else len(executor.active))
         self._free.set(0 if executor is None else max(0, executor.free_slots))
@@ -99,7 +104,6 @@ class MetricsPage:
             if time.monotonic() - self._asked_at >= KEPT_SECONDS:
                 await self._ask()
                 self._asked_at = time.monotonic()
-        return await asyncio.to_thread(generate_latest, self._registry)
 
     async def watch_loop(self) -> None:
         """Measure for ever how late the event loop is."""

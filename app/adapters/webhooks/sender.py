@@ -10,9 +10,11 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
@@ -22,6 +24,8 @@ from app.webhooks.delivery import Answer
 
 USER_AGENT = "Caseworker"
 
+RESOLVERS = 8
+"""Threads that look up names: those of slow servers hold up other webhooks, and nothing else."""
 MAX_CONNECTIONS = 1000
 """More than there are attempts at once: they wait for nothing here."""
 
@@ -37,9 +41,11 @@ class WebhookSender:
         self._timeout_seconds = timeout_seconds
         self._tls = tls
         self._client: httpx.AsyncClient | None = None
+        self._resolvers = ThreadPoolExecutor(RESOLVERS, "webhook names")
 
     async def aclose(self) -> None:
         """Close what is open."""
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             await self._client.aclose()
 
@@ -82,8 +88,9 @@ class WebhookSender:
             AddressRefusedError: one of its addresses may not be called.
             OSError: it does not resolve.
         """
+        resolve = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(self._resolvers, resolve, target.host, target.port)
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         self._rules.require_public(addresses)
         return addresses[(attempt - 1) % len(addresses)]

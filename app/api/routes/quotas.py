@@ -100,6 +100,12 @@ def _plain(amounts: Quota | QuotaUse) -> dict[str, Any]:
     return {name: json_number(getattr(amounts, name)) for name in amounts.__dataclass_fields__}
 
 
+@router.get("", responses=answers(*EVERY_RUN_ROUTE))
+async def get_own_quota(request: ApiRequest) -> QuotaView:
+    """Return the quota of the caller's own tenant, and its use."""
+    return QuotaView.of(await request.api.services.quotas.get(request.caller.tenant))
+
+
 @router.get("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, types.TENANT_REFUSED))
 async def get_quota(tenant: TenantPath, request: ApiRequest) -> QuotaView:
     """Return the quota of the caller's own tenant, or of any for the operator, and its use."""

@@ -104,6 +104,7 @@ def _as_text(trace: Trace, payloads: Mapping[str, Payload]) -> str:
     return explain(
         cast("Snapshot", trace.snapshot),
         cancelled=run.status is RunStatus.CANCELLED,
+        waiting=run.status is RunStatus.WAITING,
         payloads=payloads,
         skipped=[step_id for step_id, step in steps.items() if step["status"] == "skipped"],
         queued_ms=0 if waited is None else round(waited.total_seconds() * 1000),

@@ -58,7 +58,7 @@ export class CallDetail {
       metadata.waited_ms && ["Waited for budget", duration(metadata.waited_ms)],
       metadata.waited_for_model_ms && ["Waited for provider", duration(metadata.waited_for_model_ms)],
       ["Id", h("span", { class: "mono" }, details.node_id)],
-      details.path && ["Path", h("span", { class: "mono" }, details.path)],
+      details.path && ["Path", h("span", { class: "mono" }, details.path), "long"],
     ].filter(Boolean);
     const taken = metadata.taken_over;
     return [
@@ -66,7 +66,7 @@ export class CallDetail {
       taken && h("p", { class: "muted" }, `Taken over from run ${taken.run_id}: it took no time here and cost nothing.`),
       details.reason && h("p", { class: "banner banner-halted" }, h("span", { hidden: true }), h("span", {}, details.reason)),
       details.error && failure(details.error),
-      h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+      h("dl", { class: "facts" }, facts.map(([name, value, size]) => h("div", { class: size }, h("dt", {}, name), h("dd", {}, value)))),
       details.attempts.length > 0 && tries(details.attempts),
       request(details),
       reply(details),

@@ -20,6 +20,7 @@ export class CallTree {
     this.needle = earlier?.needle ?? "";
     this.now = ended(run) ? snapshot_ts_ms : Math.max(snapshot_ts_ms, Date.now());
     const root = nodes[root_id];
+    const told = new Map(trace.steps.map((step) => [step.node_id, step.status]));
     for (const node of Object.values(nodes)) {
       const parent = this.byId.get(node.parent_id) ?? null;
       const call = {
@@ -29,7 +30,7 @@ export class CallTree {
         level: parent ? parent.level + 1 : 1,
         children: [],
         sort: sortOf(node),
-        status: statusOf(node, root, run),
+        status: told.get(node.node_id) ?? statusOf(node, root, run, parent),
         title: parent ? titleOf(node) : run.run_id,
         hint: hintOf(node),
         start: node.start_ts_ms,
@@ -53,7 +54,7 @@ export class CallTree {
     }
     for (const step of trace.steps) {
       const call = this.byId.get(step.node_id);
-      if (call) Object.assign(call, { status: call.status === "waiting" ? "waiting" : step.status, used: step });
+      if (call) call.used = step;
     }
   }
 
@@ -134,9 +135,10 @@ function hintOf({ kind, metadata }) {
 }
 
 /** How a call stands in the words of a run's status, as the service tells it of steps. */
-function statusOf(node, root, run) {
+function statusOf(node, root, run, parent) {
+  if (!parent && run.status === "waiting") return "waiting";
   if (node.status !== "halt") return WORDS[node.status];
-  if (run.status === "waiting" && node.stop_reason === WAITS) return "waiting";
+  if (node.stop_reason === WAITS && parent?.status === "waiting") return "waiting";
   const withRun = run.status === "cancelled" && node.stop_reason === root.stop_reason;
   return withRun || CUT_OFF.has(node.stop_reason) ? "cancelled" : "halted";
 }

@@ -2,7 +2,8 @@
 
 import { root, runPath } from "./api.js";
 import { card, fill, h, nothing, table } from "./dom.js";
-import { amount, count, duration, money } from "./format.js";
+import { amount, count, counted, duration, instant, money } from "./format.js";
+import { words } from "./status.js";
 
 const MAX_BYTES = 50_000_000;
 const seconds = (value) => (value === null ? "–" : duration(value * 1000));
@@ -57,6 +58,7 @@ export function show({ main }) {
   }
 
   function draw() {
+    drop.classList.toggle("small", reports.length > 0);
     const [earlier, later] = reports.length === 2 ? reports : [null, reports[0]];
     if (!later) return fill(place, nothing("No report is open."));
     if (earlier && earlier.metrics.format !== later.metrics.format) {
@@ -73,9 +75,15 @@ export function show({ main }) {
 }
 
 function about({ evaluation }) {
-  const known = Object.entries(evaluation).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
-  return card("Evaluation", h("dl", { class: "facts" }, known.slice(0, 12).map(([name, value]) =>
-    h("div", {}, h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, String(value))))));
+  const { id, started_at, duration_seconds, dataset, interrupted, ...rest } = evaluation;
+  const facts = [
+    ["Evaluation", [id, interrupted && h("small", {}, "interrupted")], "long"],
+    ["Data set", [dataset?.name ?? "–", h("small", {}, counted(dataset?.cases ?? 0, "case"))]],
+    ["Began", [instant(started_at), h("small", {}, `took ${seconds(duration_seconds ?? null)}`)]],
+    ...Object.entries(rest).filter(([, value]) => ["string", "number"].includes(typeof value)).map(([name, value]) => [words(name), value]),
+  ];
+  return card(null, h("dl", { class: "facts" }, facts.map(([name, value, size]) =>
+    h("div", { class: size }, h("dt", {}, name), h("dd", {}, value)))));
 }
 
 function figures(before, now) {

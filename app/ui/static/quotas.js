@@ -4,23 +4,21 @@ import { ApiError, get, root } from "./api.js";
 import { card, fill, h, nothing } from "./dom.js";
 import { count, instant, money } from "./format.js";
 
-const NAME = "caseworker.tenant";
-
 export async function show({ main, query, signal, go }) {
-  const tenant = query.get("tenant") || sessionStorage.getItem(NAME) || "default";
-  const field = h("input", { id: "tenant", value: tenant, required: true, pattern: "[A-Za-z0-9._-]{1,64}" });
+  const tenant = query.get("tenant");
+  const field = h("input", { id: "tenant", value: tenant ?? "", required: true, pattern: "[A-Za-z0-9._\\-]{1,64}" });
   const form = h("form", { class: "filters", on: { submit: (event) => {
     event.preventDefault();
-    sessionStorage.setItem(NAME, field.value);
     go(`${root}/ui/quotas?tenant=${encodeURIComponent(field.value)}`);
   } } }, h("label", { for: "tenant" }, "Tenant", field), h("button", {}, "Show"));
   const place = h("div", { class: "stack" });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Quotas")), form, place);
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Quotas")), place,
+    h("details", { open: tenant !== null }, h("summary", {}, "Of another tenant"), form));
   try {
-    fill(place, content(await get(`/quotas/${encodeURIComponent(tenant)}`, {}, signal)));
+    fill(place, content(await get(tenant === null ? "/quotas" : `/quotas/${encodeURIComponent(tenant)}`, {}, signal)));
   } catch (error) {
     if (!(error instanceof ApiError) || error.status === 401) throw error;
-    fill(place, nothing("This quota is not shown.", error.message, " Name the tenant of your key."));
+    fill(place, nothing("This quota is not shown.", error.message));
   }
 }
 

@@ -20,6 +20,7 @@ export async function show(context) {
 class RunPage {
   constructor({ main, params: [runId], signal, go }) {
     Object.assign(this, { main, runId, signal, go });
+    this.opened = new Set();
     this.head = h("div", { class: "stack" });
     this.asked = h("div", { class: "stack" });
     this.facts = h("div", { class: "glance" });
@@ -102,8 +103,10 @@ class RunPage {
     this.tree = new CallTree(trace, run, this.tree);
     this.timeline.show(this.tree);
     this.timeline.grid.classList.toggle("short", this.tree.byId.size < 16);
-    fill(this.panels.steps, trace.graph && trace.graph.steps.length > 1
-      ? card(null, stepGraph(trace.graph, this.#stateOfSteps(), (id) => this.#choose(id)))
+    const nested = trace.graph ? [...nestedIn(trace.graph)] : [];
+    this.states = this.#stateOfSteps();
+    fill(this.panels.steps, trace.graph && (trace.graph.steps.length > 1 || nested.length)
+      ? h("div", { class: "stack" }, card(null, this.#drawn(trace.graph, "")), nested.map(([path, graph]) => this.#inside(path, graph)))
       : nothing("This run has no graph of steps."));
     fill(this.panels.spent, models(trace.analysis), times(trace.analysis), critical(trace.analysis, this.tree, (id) => this.#choose(id)));
     fill(this.panels.result, result(run));
@@ -112,7 +115,7 @@ class RunPage {
     for (const button of this.tabs.children) {
       const number = numbers[button.dataset.tab];
       fill(button.lastChild, number === undefined ? "" : count(number));
-      if (button.dataset.tab === "steps") button.hidden = !(number > 1);
+      if (button.dataset.tab === "steps") button.hidden = !(number > 1 || nested.length);
     }
     if (this.detail.id && this.tree.byId.has(this.detail.id)) this.detail.show(this.tree.byId.get(this.detail.id));
   }
@@ -137,7 +140,8 @@ class RunPage {
     const { run, trace } = this;
     const { stop } = run;
     if (!stop) return null;
-    const at = trace.analysis.stopped_at;
+    // Beside a step that failed others are cut off: what is looked for is the one that failed.
+    const at = stop.kind === "error" ? failedStep(trace, stop) : trace.analysis.stopped_at;
     const limit = stop.dimension && [`the limit of ${words(stop.dimension)}`, stop.scope && stop.scope !== "run" ? ` of ${stop.scope}` : "",
       stop.limit === undefined ? "" : `: ${amount(stop.dimension, stop.used)} of ${amount(stop.dimension, stop.limit)} used`,
       stop.requested ? `, ${amount(stop.dimension, stop.requested)} more asked for` : ""];
@@ -147,7 +151,7 @@ class RunPage {
     ];
     return h("div", { class: `banner banner-${run.status}` },
       badge(run.status), h("span", {}, texts),
-      at && h("button", { type: "button", class: "link", on: { click: () => this.#choose(at.node_id) } }, `Show the call: ${at.name}`));
+      at && h("button", { type: "button", class: "link", on: { click: () => this.#choose(at.node_id) } }, `Show the call: ${at.name ?? at.path}`));
   }
 
   #facts() {
@@ -176,13 +180,27 @@ class RunPage {
     return answer !== null && h("section", { class: "card" }, h("h2", {}, "Answer"), h("p", { class: "answer-text" }, answer));
   }
 
+  /** A graph, whose steps have paths that begin with `prefix`. */
+  #drawn(graph, prefix) {
+    const states = new Map(graph.steps.map(({ id }) => [id, this.states.get(prefix + id)]));
+    return stepGraph(graph, states, (id) => this.#choose(id));
+  }
+
+  /** The graph inside a step, drawn when it is opened; it stays open while the run goes on. */
+  #inside(path, graph) {
+    const box = h("details", { class: "card", open: this.opened.has(path), on: { toggle: () => {
+      this.opened[box.open ? "add" : "delete"](path);
+      if (box.open && box.children.length === 1) box.append(this.#drawn(graph, `${path}/`));
+    } } }, h("summary", {}, `Inside ${path}: ${counted(graph.steps.length, "step")}`));
+    return box;
+  }
+
   #stateOfSteps() {
     const states = new Map();
     for (const [id, step] of Object.entries(this.run.result?.steps ?? {})) states.set(id, { status: step.status });
     for (const step of this.trace.steps) {
-      if (step.path === step.step_id) {
-        states.set(step.step_id, { status: this.tree.byId.get(step.node_id).status, nodeId: step.node_id, ms: step.duration_ms, retries: step.retries });
-      }
+      // Of a step in a graph that was tried again, the last execution counts.
+      states.set(step.path.replaceAll(/~[^/]*/g, ""), { status: this.tree.byId.get(step.node_id).status, nodeId: step.node_id, ms: step.duration_ms, retries: step.retries });
     }
     return states;
   }
@@ -230,6 +248,19 @@ class RunPage {
     this.pick("calls");
     this.timeline.select(call);
     this.timeline.grid.focus();
+  }
+}
+
+function failedStep({ steps }, { step_id: id }) {
+  return steps.findLast((one) => one.status === "failed" && (!id || one.path === id));
+}
+
+/** Yields the graphs that the steps of a graph execute, outer ones first: [path of the step, graph]. */
+function* nestedIn(graph, prefix = "") {
+  for (const { id, graph: inner } of graph.steps) {
+    if (!inner) continue;
+    yield [prefix + id, inner];
+    yield* nestedIn(inner, `${prefix}${id}/`);
   }
 }
 

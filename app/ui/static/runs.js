@@ -7,6 +7,8 @@ import { badge, ENDED, KINDS, STATUSES, words } from "./status.js";
 
 const REFRESH_MS = 2500;
 const PAGE = 50;
+/** How many runs are looked through at once for a part of an id. */
+const SEARCHED = 200;
 const COLUMNS = [
   ["Run", ""], ["Status", ""], ["Kind", "wide"], ["What", "wide cut"], ["Began", "minor"],
   ["Time", "number"], ["Tokens", "number wide"], ["Cost", "number"],
@@ -25,8 +27,12 @@ export async function show({ main, query, signal, go }) {
   let pages = [];
 
   async function load(cursor) {
-    if (path && !path.includes("=")) return byId(path, signal);
-    return get("/runs", { ...wanted(query), limit: PAGE, cursor }, signal);
+    const named = path && !path.includes("=");
+    const page = await get("/runs", { ...wanted(query), limit: named ? SEARCHED : PAGE, cursor }, signal);
+    if (!named) return page;
+    const runs = page.runs.filter((run) => run.run_id.includes(path));
+    const older = !cursor && page.next_cursor && !runs.some((run) => run.run_id === path) ? await byId(path, signal) : [];
+    return { ...page, runs: [...older, ...runs], looked: page.runs.length };
   }
 
   function draw() {
@@ -44,7 +50,8 @@ export async function show({ main, query, signal, go }) {
       for (const run of runs) known.set(run.run_id, run.status);
     }
     const next = pages.at(-1).next_cursor;
-    fill(pager, h("span", {}, counted(runs.length, "run")), next &&
+    const looked = pages.reduce((sum, page) => sum + (page.looked ?? 0), 0);
+    fill(pager, h("span", {}, counted(runs.length, "run"), looked ? ` among the newest ${count(looked)}` : ""), next &&
       h("button", { type: "button", on: { click: async (event) => {
         event.target.disabled = true;
         pages = [...pages, await load(next)];
@@ -85,9 +92,9 @@ export async function show({ main, query, signal, go }) {
 /** A run that is named in the search; none if there is no such run. */
 async function byId(id, signal) {
   try {
-    return { runs: [await get(runPath(id), {}, signal)], next_cursor: null };
+    return [await get(runPath(id), {}, signal)];
   } catch (error) {
-    if (error instanceof ApiError && (error.status === 404 || error.status === 422)) return { runs: [], next_cursor: null };
+    if (error instanceof ApiError && (error.status === 404 || error.status === 422)) return [];
     throw error;
   }
 }
@@ -98,8 +105,11 @@ function wanted(query) {
   for (const name of ["created_after", "created_before"]) {
     if (found[name]) found[name] = new Date(found[name]).toISOString();
   }
-  const [key, ...value] = (query.get("q") ?? "").split("=");
-  return value.length ? { ...found, [`metadata.${key.trim().replace(/^metadata\./, "")}`]: value.join("=").trim() } : found;
+  for (const pair of (query.get("q") ?? "").split(/\s+(?=[^\s=]+=)/)) {
+    const [key, ...value] = pair.split("=");
+    if (value.length) found[`metadata.${key.trim().replace(/^metadata\./, "")}`] = value.join("=").trim();
+  }
+  return found;
 }
 
 function form(query, changed) {
@@ -109,7 +119,7 @@ function form(query, changed) {
       values.map((value) => h("option", { value, selected: query.get(name) === value }, value))));
   const input = (name, title, more) => h("label", {}, title, h("input", { name, value: query.get(name) ?? "", ...more }));
   const fields = h("form", { class: "filters", role: "search", "aria-label": "Runs" },
-    input("q", "Search", { type: "search", placeholder: "run id, or metadata key=value" }),
+    input("q", "Search", { type: "search", placeholder: "run id or part of it, key=value …" }),
     select("status", "Status", STATUSES),
     select("kind", "Kind", KINDS),
     input("agent", "Agent", { type: "text", placeholder: "name" }),

@@ -1,7 +1,7 @@
 // The graph of steps as a picture: columns are the layers that the service has found.
 
 import { h, s } from "./dom.js";
-import { duration } from "./format.js";
+import { counted, duration } from "./format.js";
 import { words } from "./status.js";
 
 const WIDTH = 176;
@@ -14,7 +14,7 @@ const SWEEPS = 4;
 
 /** Draws a graph; `states` says how steps stand, by id, and `chosen` is called with a CallNode's id. */
 export function stepGraph(graph, states, chosen) {
-  const layers = ordered(graph);
+  const { layers, ways } = ordered(graph);
   const height = 46;
   const types = new Map(graph.steps.map((step) => [step.id, step.type]));
   const rows = (layer) => Math.min(layer.length, layer.length > MANY ? BLOCK : layer.length);
@@ -32,7 +32,7 @@ export function stepGraph(graph, states, chosen) {
     layer.forEach((id, at) => {
       const x = left + Math.floor(at / high) * (WIDTH + GAP_Y);
       const y = top + (at % high) * (height + GAP_Y);
-      places.set(id, { x, y, from: [right, middle ?? y + height / 2], to: [left, middle ?? y + height / 2] });
+      places.set(id, { x, y, passed: typeof id === "symbol", from: [right, middle ?? y + height / 2], to: [left, middle ?? y + height / 2] });
     });
     left = right + GAP_X;
   }
@@ -41,20 +41,37 @@ export function stepGraph(graph, states, chosen) {
   const picture = s("svg", { class: "step-graph", width, height: tall + 2 * EDGE, viewBox: `0 0 ${width} ${tall + 2 * EDGE}`, role: "group", "aria-label": "Steps of the graph" },
     s("defs", {}, s("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
       s("path", { class: "arrow", d: "M0 0L8 4L0 8z" }))),
-    lines(edges, places, states),
-    layers.flat().map((id) => box(id, types.get(id), places.get(id), height, states.get(id), chosen)));
+    lines(edges, places, states, ways),
+    layers.flat().filter((id) => types.has(id)).map((id) => box(id, types.get(id), places.get(id), height, states.get(id), chosen)));
   return h("div", { class: "graph-scroll", tabindex: "0", role: "region", "aria-label": "Step graph" }, picture);
 }
 
-/** Puts the steps of each layer in an order in which few edges cross. */
+/**
+ * Puts the steps of each layer in an order in which few edges cross. An edge that leaves out layers
+ * is given a place in each of them, so that it passes between the steps there and behind none.
+ */
 function ordered(graph) {
   const drawn = new Set(graph.layers.flat());
   const rest = graph.steps.map((step) => step.id).filter((id) => !drawn.has(id));
   const layers = [...graph.layers.map((layer) => [...layer]), ...(rest.length ? [rest] : [])];
+  const at = new Map(layers.flatMap((layer, number) => layer.map((id) => [id, number])));
+  const ways = new Map();
   const neighbours = new Map();
-  for (const { source, target } of graph.edges) {
-    (neighbours.get(source) ?? neighbours.set(source, []).get(source)).push(target);
-    (neighbours.get(target) ?? neighbours.set(target, []).get(target)).push(source);
+  for (const edge of graph.edges) {
+    const way = [edge.source];
+    for (let number = at.get(edge.source) + 1; number < at.get(edge.target); number += 1) {
+      if (layers[number].length >= MANY) continue;
+      const place = Symbol();
+      layers[number].push(place);
+      way.push(place);
+    }
+    way.push(edge.target);
+    ways.set(edge, way);
+    for (let step = 1; step < way.length; step += 1) {
+      const [source, target] = [way[step - 1], way[step]];
+      (neighbours.get(source) ?? neighbours.set(source, []).get(source)).push(target);
+      (neighbours.get(target) ?? neighbours.set(target, []).get(target)).push(source);
+    }
   }
   const place = new Map();
   const number = (layer) => layer.forEach((id, at) => place.set(id, at - layer.length / 2));
@@ -69,30 +86,34 @@ function ordered(graph) {
       number(layer);
     }
   }
-  return layers;
+  return { layers, ways };
 }
 
 /** Draws edges; those that would lie on one another are one line. */
-function lines(edges, places, states) {
+function lines(edges, places, states, ways) {
   const drawn = new Map();
   for (const edge of edges) {
-    const [x1, y1] = places.get(edge.source).from;
-    const [x, y2] = places.get(edge.target).to;
-    const x2 = x - 2;
-    const bend = Math.max(28, Math.abs(x2 - x1) / 2);
+    const points = ways.get(edge).map((id) => places.get(id));
     const channel = edge.channel ?? edge.data?.channel;
     const skipped = (id) => states.get(id)?.status === "skipped";
     const dead = skipped(edge.source) || skipped(edge.target);
-    const way = `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
+    const way = `M${points[0].from.join(" ")}${points.slice(1).map((point, at) => curve(points[at].from, point)).join("")}`;
     const attributes = { class: `edge edge-${channel}${dead ? " edge-dead" : ""}`, "marker-end": "url(#arrow)", d: way };
     if (!drawn.has(way)) drawn.set(way, s("path", attributes, s("title", {}, `${edge.source} → ${edge.target}, ${channel}`)));
   }
   return [...drawn.values()];
 }
 
+/** Goes on from a point to a step, or through the layer that it is led through. */
+function curve([x1, y1], { from, to: [x2, y2], passed }) {
+  const end = passed ? x2 : x2 - 2;
+  const bend = Math.max(28, Math.abs(end - x1) / 2);
+  return `C${x1 + bend} ${y1} ${end - bend} ${y2} ${end} ${y2}${passed ? `H${from[0]}` : ""}`;
+}
+
 function box(id, type, { x, y }, height, state, chosen) {
   const status = state?.status ?? (state === undefined ? null : "not_started");
-  const note = [status && words(status), state?.ms !== undefined && duration(state.ms), state?.retries ? `${state.retries}× retried` : null].filter(Boolean).join(" · ");
+  const note = [status && words(status), state?.ms !== undefined && duration(state.ms), state?.retries ? counted(state.retries, "retry", "retries") : null].filter(Boolean).join(" · ");
   const open = state?.nodeId ? () => chosen(state.nodeId) : null;
   return s("g",
     {

@@ -16,7 +16,7 @@ export async function show({ main, params: [threadId], signal, query, go }) {
   fill(main,
     h("div", { class: "page-head" }, h("h1", {}, thread.title ?? thread.thread_id),
       h("span", { class: "tag" }, thread.agent ? "agent" : "graph"),
-      h("span", { class: "muted" }, answering.name ?? "", ` begun ${instant(thread.created_at)}`),
+      h("span", { class: "muted" }, answering.name ? `${answering.name}, ` : "", `begun ${instant(thread.created_at)}`),
       h("div", { class: "end" })),
     talk,
     h("details", { class: "card" }, h("summary", {}, "What answers here"), shown(answering)));

@@ -57,7 +57,10 @@ export class Timeline {
       this.grid,
       h("ul", { class: "legend", "aria-label": "Legend" },
         LEGEND.map(([name, text]) => h("li", {}, h("i", { class: `swatch swatch-${name}` }), text))));
-    new ResizeObserver(this.draw).observe(this.grid);
+    new ResizeObserver(() => {
+      if (this.tree) this.#axis();
+      this.draw();
+    }).observe(this.grid);
   }
 
   /** Shows a tree; what is folded, selected and zoomed stays. */
@@ -194,13 +197,14 @@ export class Timeline {
   #axis() {
     const [start, end] = this.view;
     const span = end - start;
-    const rough = span / Math.max(2, Math.min(8, (this.axis.clientWidth || 600) / 90));
-    const step = Math.max(roundStep(rough), span / 50);
+    const width = this.axis.clientWidth || 600;
+    const rough = span / Math.max(2, Math.min(8, width / 90));
+    const step = Math.max(roundStep(rough), span / 50, 1);
     const ticks = [];
     const first = Math.ceil((start - this.tree.start) / step) * step;
     for (let at = first; at <= end - this.tree.start; at += step) {
       const left = ((at + this.tree.start - start) / span) * 100;
-      if (left > 97) break;
+      if (left > 100 - 4800 / width) break;
       const tick = h("span", { class: "tick" }, at === 0 ? "0" : duration(at));
       tick.style.left = `${left}%`;
       ticks.push(tick);

@@ -18,7 +18,7 @@ from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.json_text import dump
-from app.adapters.postgres.rows import claimed_run, request_to_json
+from app.adapters.postgres.rows import accepted_run, request_to_json
 from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.workers import take_lost
 from app.runs.ports import CancelStatus, JournalWrite
@@ -247,7 +247,7 @@ async def it_was_running(world: World, key: RunKey) -> None:
 
 def owned(key: RunKey) -> Run:
     """Return a run as its first owner knows it."""
-    return claimed_run(new_run(key.run_id), "w1", datetime.now(UTC))
+    return accepted_run(new_run(key.run_id), "w1", datetime.now(UTC))
 
 
 async def stop_in_a_table_of_its_own(client: Client, key: RunKey) -> None:

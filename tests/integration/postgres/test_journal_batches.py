@@ -12,8 +12,8 @@ from psycopg.rows import dict_row
 from app.adapters.postgres.connections import Connection
 from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.journal import (
-    ClaimedInsert,
     OwnersAnswer,
+    RunInsert,
     UsualTimes,
     accept_in_batch,
     write_in_batch,
@@ -48,7 +48,7 @@ class Batch:
         async with await self._connect() as connection:
             return await write_in_batch(connection, rows, usual=UsualTimes())
 
-    async def accept(self, *inserts: ClaimedInsert) -> Sequence[datetime | None]:
+    async def accept(self, *inserts: RunInsert) -> Sequence[datetime | None]:
         async with await self._connect() as connection:
             return await accept_in_batch(connection, inserts)
 
@@ -226,9 +226,9 @@ async def test_of_a_batch_that_is_accepted_new_runs_alone_are_stored(
     before = await stores.runs.get(known)
 
     answers = await batch.accept(
-        ClaimedInsert(new_run("new"), "w1"),
-        ClaimedInsert(new_run("known", text="3+3?"), "w1"),
-        ClaimedInsert(new_run("another", key="k"), "w1"),
+        RunInsert(new_run("new"), "w1"),
+        RunInsert(new_run("known", text="3+3?"), "w1"),
+        RunInsert(new_run("another", key="k"), "w1"),
     )
 
     assert [type(answer) for answer in answers] == [datetime, type(None), type(None)]
@@ -240,7 +240,7 @@ async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, bat
     """The first one's; the other gets no answer, and looks at what is there."""
     first, second = new_run("r"), new_run("r", text="3+3?")
 
-    answers = await batch.accept(ClaimedInsert(first, "w1"), ClaimedInsert(second, "w1"))
+    answers = await batch.accept(RunInsert(first, "w1"), RunInsert(second, "w1"))
 
     stored = await stores.runs.get(first.key)
     assert isinstance(answers[0], datetime)
@@ -254,7 +254,7 @@ async def test_two_posts_of_one_key_in_one_batch_make_one_run(
 ) -> None:
     """One of them is stored; the other has an id of its own that is never used."""
     answers = await batch.accept(
-        *(ClaimedInsert(new_run(name, key="k", named=False), "w1") for name in ("one", "two"))
+        *(RunInsert(new_run(name, key="k", named=False), "w1") for name in ("one", "two"))
     )
 
     assert sorted(type(answer).__name__ for answer in answers) == ["NoneType", "datetime"]
@@ -279,7 +279,7 @@ async def test_a_key_that_somebody_is_busy_with_is_waited_for_apart(
         keyed = new_run("ours", key="k", named=False)
         waiting = asyncio.create_task(stores.runs.accept(keyed, worker_id="w1"))
         answers = await batch.accept(
-            ClaimedInsert(keyed, "w1"), ClaimedInsert(new_run("other", key="l"), "w1")
+            RunInsert(keyed, "w1"), RunInsert(new_run("other", key="l"), "w1")
         )
         assert not waiting.done()
 

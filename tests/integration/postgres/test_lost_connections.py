@@ -97,16 +97,20 @@ async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: 
 
 
 @pytest.mark.req("card/s2s")
-async def test_a_post_with_a_key_whose_commit_was_lost_may_be_repeated(database_url: str) -> None:
-    """The answer is that nobody knows, and finds the run when it asks again."""
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_queued_run_whose_commit_was_lost_is_made_once(
+    database_url: str, named: bool
+) -> None:
+    """It is written again and found; that it was made by this request, an id of our own tells."""
     async with open_world(database_url) as world:
-        world.proxy.lose_answer()
-        with pytest.raises(StoreUnavailableError):
-            await world.stores.runs.accept(new_run("case-1", key="k"), worker_id=None)
-        again = await world.stores.runs.accept(new_run("case-1", key="k"), worker_id=None)
+        world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
+        new = new_run("case-1", key="k", named=named)
+        accepted = await world.stores.runs.accept(new, worker_id=None)
+        again = await world.stores.runs.accept(new, worker_id=None)
 
         assert world.proxy.counts.answers_dropped == 1
-        assert not again.created
+        assert (accepted.created, again.created) == (not named, False)
+        assert accepted.run.key == again.run.key == KEY
         assert (await world.count("runs"), await world.count("procrastinate_jobs")) == (1, 1)
 
 

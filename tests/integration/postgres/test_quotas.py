@@ -16,11 +16,20 @@ from app.adapters.postgres.quotas import LOCK, PostgresQuotas
 from app.adapters.postgres.workers import StaleRunRecovery
 from app.control.budget import Budget
 from app.runs.errors import InvalidRunError
+from app.runs.observing import RunObservers
 from app.runs.ports import LateResult, RunFilter
 from app.runs.quotas import Queueing, Quota, QuotaExceededError
 from app.runs.run import NewRun, Run, RunKey, RunStatus
 from tests.support.limits import store_limits
-from tests.support.stores import Oracle, Stores, end_of, new_run, open_oracle, open_stores
+from tests.support.stores import (
+    NotingObserver,
+    Oracle,
+    Stores,
+    end_of,
+    new_run,
+    open_oracle,
+    open_stores,
+)
 
 USUAL = Quota()
 T = TypeVar("T")
@@ -299,7 +308,14 @@ async def test_a_queued_run_is_halted_at_its_deadline(
     await pair[0].runs.accept(run("late", deadline=soon), worker_id="w1")
     await pair[0].runs.accept(run("patient"), worker_id="w1")
     await asyncio.sleep(0.06)
-    await recovery_of(pair[0]).recover()
+    watching = NotingObserver()
+    looking = [
+        replace(recovery_of(stores), observers=RunObservers([watching])) for stores in 2 * pair
+    ]
+    async with asyncio.TaskGroup() as group:
+        for recovery in looking:
+            group.create_task(recovery.recover())
+    assert watching.told == ["ended late halted halt"]  # by one of all the processes
 
     ended = await pair[1].runs.get(RunKey("default", "late"))
     assert ended is not None

@@ -13,6 +13,7 @@ from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.quotas import LOCK, PostgresQuotas
 from app.adapters.postgres.schedules import PostgresSchedules
 from app.control.budget import Budget
+from app.runs.observing import RunObservers
 from app.runs.quotas import Quota
 from app.runs.run import RunKey, RunStatus, Webhook
 from app.schedules.schedule import (
@@ -24,7 +25,7 @@ from app.schedules.schedule import (
 )
 from app.schedules.timing import CatchUp, Timing
 from tests.support.limits import store_limits
-from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
+from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores, end_of, new_run
 
 HOURLY = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
 RUN = ScheduledRun(
@@ -172,10 +173,10 @@ async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
     assert len(await run_ids(oracle)) == 2
 
 
-async def test_the_last_run_is_cancelled_for_the_next(
-    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
-) -> None:
-    """A queued one is ended at once, a running one is asked to end."""
+async def test_the_last_run_is_cancelled_for_the_next(stores: Stores, oracle: Oracle) -> None:
+    """A queued one is ended at once, a running one is asked to end; observers are told."""
+    watching = NotingObserver()
+    schedules = replace(opened(stores), observers=RunObservers([watching]))
     await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING))
     await missed(oracle, 3)
     await schedules.fire("default", "hourly")
@@ -186,6 +187,14 @@ async def test_the_last_run_is_cancelled_for_the_next(
     assert found[0] is not None
     assert found[0].cancel_request is not None
     assert found[0].cancel_request.requested_by == "schedule hourly"
+    one, two, three = await run_ids(oracle)
+    assert watching.told == [
+        f"accepted {one} queued",
+        f"ended {one} cancelled halt",
+        f"accepted {two} queued",
+        f"ended {two} cancelled halt",
+        f"accepted {three} queued",
+    ]
 
 
 async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> None:

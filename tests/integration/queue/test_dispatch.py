@@ -1,9 +1,12 @@
 """Jobs are part of the transaction that queues their run."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.adapters.postgres.engines import transaction
 from app.runs.errors import QueueFullError, StoreUnavailableError
+from app.runs.quotas import Queueing
 from app.runs.run import RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -62,13 +65,18 @@ async def test_a_refused_run_leaves_no_job(database_url: str) -> None:
 async def test_a_database_that_goes_away_while_a_job_is_deferred_is_named_as_that(
     database_url: str, statement: bytes
 ) -> None:
-    """At whichever statement; what is stored then is a run with its job, or neither."""
+    """At whichever statement; what is stored then is a run with its job, or neither.
+
+    That is what is accepted by itself; a batch is written again.
+    """
+    keyed = Queueing(concurrency_key="c", concurrency_limit=9)
     async with FaultProxy(upstream_of(database_url)) as proxy, open_oracle(database_url) as oracle:
         async with open_stores(proxied(database_url, proxy)) as stores:
-            await stores.runs.accept(new_run("before"), worker_id=None)
+            await stores.runs.accept(replace(new_run("before"), queueing=keyed), worker_id=None)
             proxy.lose_answer(request=statement, answer=b"")
+            new = replace(new_run("case-1"), queueing=keyed)
             with pytest.raises(StoreUnavailableError):
-                await stores.runs.accept(new_run("case-1"), worker_id=None)
+                await stores.runs.accept(new, worker_id=None)
 
         assert proxy.counts.answers_dropped == 1
         runs = await oracle.rows("SELECT tenant_id || '/' || run_id AS queueing_lock FROM runs")

@@ -1,5 +1,6 @@
 """Tokens that another library has made, and attacks on those who check them."""
 
+import asyncio
 import base64
 import hmac
 import json
@@ -258,10 +259,40 @@ async def test_known_keys_count_while_the_issuer_is_away(
 
     now += module.KEPT_SECONDS + 1
     assert (await tokens.verify(token())).caller.tenant == "a"
+    await asyncio.sleep(0)
     assert issuer.asked == 2
     now += module.STALE_SECONDS
     with pytest.raises(StoreUnavailableError):
         await tokens.verify(token())
+
+
+async def test_a_known_key_does_not_wait_for_an_issuer_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its keys are renewed beside; a key that nobody knows has to wait."""
+    now = 1000.0
+    monkeypatch.setattr("app.adapters.tokens.time.monotonic", lambda: now)
+    hangs, asked = asyncio.Event(), list[float]()
+
+    async def fetch() -> bytes:
+        asked.append(now)
+        if len(asked) > 1:
+            await hangs.wait()
+        return PUBLISHED
+
+    tokens = IssuedTokens(RULES, IssuerKeys(fetch))
+    await tokens.verify(token())
+    now += module.KEPT_SECONDS + 1
+    for _ in range(3):
+        assert (await tokens.verify(token())).caller.tenant == "a"
+        await asyncio.sleep(0)
+    unknown = asyncio.create_task(tokens.verify(token(RSA, "RS256", {"kid": "new"})))
+    await asyncio.sleep(0)
+
+    assert (len(asked), unknown.done()) == (2, False)
+    hangs.set()
+    with pytest.raises(InvalidCredentialError):
+        await unknown
 
 
 async def test_a_file_of_keys_may_be_replaced(tmp_path: Path) -> None:

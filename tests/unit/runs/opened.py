@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from app.adapters.postgres.rows import claimed_run
+from app.adapters.postgres.rows import accepted_run
 from app.engine.cancellation import CancellationToken
 from app.engine.ports import CallOutcome, Entry
 from app.runs.journal import RunJournal
@@ -68,7 +68,7 @@ class Open:
             self.graph.create_root("run")
         self.root = self.graph.root_id or ""
         self.journal = RunJournal(
-            run=claimed_run(new_run("r0", tenant="t"), "w1", datetime.now(UTC)),
+            run=accepted_run(new_run("r0", tenant="t"), "w1", datetime.now(UTC)),
             graph=self.graph,
             token=self.token,
             store=self.store,

@@ -389,32 +389,3 @@ async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: Wo
 
     with pytest.raises(GraphRefusedError):
         await graphs.inline(TENANT, {**flat("a"), "root": True})
-
-
-async def test_a_graph_that_names_no_other_is_read_once(world: World) -> None:
-    """However often it is sent; in another order, or with another value, it is another one."""
-    first, again = await world.inline(flat("a")), await world.inline(flat("a"))
-    read = world.checks.checked
-    await world.inline(dict(reversed(flat("a").items())))
-    await world.inline(flat("b"))
-
-    assert first is again
-    assert (read, world.checks.checked) == (1, 3)
-
-
-async def test_a_graph_that_names_others_is_put_together_each_time(world: World) -> None:
-    """What a name stands for may have changed."""
-    await world.register("g", flat("old"))
-    before = await world.inline(containing(named("g")))
-    await world.register("g", flat("new"))
-    after = await world.inline(containing(named("g")))
-
-    inner = [graph["steps"][0]["data"]["graph"] for graph in (before, after)]
-    assert [each["version"] for each in inner] == [1, 2]
-
-
-async def test_what_is_wrong_with_a_graph_is_told_each_time(world: World) -> None:
-    """It is refused again, with the same problems."""
-    graph = {"steps": [{"id": "a"}, {"id": "a"}], "edges": []}
-
-    assert [*await world.refused(graph)] == [*await world.refused(graph)] != []

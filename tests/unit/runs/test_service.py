@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import structlog
@@ -57,6 +58,22 @@ def test_a_replica_without_executor_queues_what_it_accepts() -> None:
         assert (accepted.created, accepted.run.status) == (True, RunStatus.QUEUED)
 
     run_story(story)
+
+
+def test_a_run_that_another_process_may_execute_is_logged_with_its_request() -> None:
+    """There its lines have its id alone; one that is begun here has both on every line."""
+    merged = structlog.testing.capture_logs([structlog.contextvars.merge_contextvars])
+    lines: list[Any] = []
+
+    async def story() -> None:
+        with merged as logged, structlog.contextvars.bound_contextvars(request_id="q-1"):
+            await RunService(database(), None).accept(new_run("elsewhere"))
+            await Process(works).service.accept(new_run("here"))
+            lines.extend(logged)
+
+    run_story(story)
+    [line] = [line for line in lines if line["event"] == "run.queued"]
+    assert (line["run_id"], line["request_id"]) == ("elsewhere", "q-1")
 
 
 def test_the_same_request_is_accepted_once() -> None:

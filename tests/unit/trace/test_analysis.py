@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.control.stops import Suspended
 from app.trace.analysis import (
     Segment,
     costs_by_model,
@@ -9,8 +10,11 @@ from app.trace.analysis import (
     critical_path,
     first_halted,
     time_shares,
+    waiting_nodes,
 )
+from app.trace.call_tree import WAITS
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.explain import explain
 from app.trace.node import NodeKind
 from app.trace.snapshot import Snapshot
 from tests.support.manual_clock import ManualClock
@@ -163,6 +167,25 @@ def test_time_is_shared_between_calls_of_one_sort(script: Script) -> None:
     ]
 
 
+def test_the_items_of_a_map_are_one_sort(graph: ExecutionGraph, root: str) -> None:
+    """Also what is nested in them, and what is tried again; other steps keep their names."""
+
+    def step(parent: str, name: str, kind: str) -> str:
+        return graph.begin_node(parent, "system", name, metadata={"step_type": kind})
+
+    each = step(root, "each", "map")
+    for attempt in ("each", "each~2"):
+        below = each if attempt == "each" else graph.begin_node(each, "system", "attempt")
+        for item in range(3):
+            step(step(below, f"{attempt}/{item}", "subgraph"), f"{attempt}/{item}/say", "llm")
+    step(step(root, "inner", "subgraph"), "inner/7", "llm")
+
+    counts = {share.name: share.count for share in time_shares(graph.snapshot())}
+
+    assert counts.items() >= {"each": 1, "each/*": 6, "each/*/say": 6, "inner/7": 1}.items()
+    assert len(counts) == 6
+
+
 def test_cost_is_grouped_by_model_and_tier(graph: ExecutionGraph, root: str) -> None:
     """Failed calls included, the dearest first; calls without a model cost nothing."""
     for model, tier, cost in [("nano", "small", 0.25), ("gpt", "big", 2), ("nano", "small", 0.5)]:
@@ -242,6 +265,36 @@ def test_a_call_that_was_lost_with_its_worker_and_made_again_stopped_nothing(
     graph.mark_halt(calls[0], "cancelled")
     graph.mark_halt(calls[1], "cancelled")
     assert first_halted(graph.snapshot()) in [graph.node(call) for call in calls]
+
+
+def test_what_waits_for_a_person_is_what_was_given_up_last(
+    graph: ExecutionGraph, root: str, clock: ManualClock
+) -> None:
+    """Not what was given up for an earlier question and begun anew; and it has stopped nothing."""
+    assert str(Suspended(frozenset())) == WAITS
+    before = graph.begin_node(root, "system", "first")
+    graph.begin_node(before, "system", "approval of note")
+    clock.advance(5)
+    graph.close_open(WAITS)
+    asked = waiting_nodes(graph.snapshot())
+    assert len(asked) == 3
+    assert {root, before} < asked
+
+    graph.mark_success(graph.begin_node(root, "system", "first", running=True), 0)
+    second = graph.begin_node(root, "system", "second")
+    approval = graph.begin_node(second, "system", "approval of note")
+    clock.advance(5)
+    graph.close_open(WAITS)
+    snapshot = graph.snapshot()
+    assert waiting_nodes(snapshot) == {root, second, approval}
+    assert first_halted(snapshot) is None
+
+    text = explain(snapshot, waiting=True)
+    assert text.splitlines()[0] == "Run chain-1 waits, after 10 ms."
+    rows = {line.split()[0]: line for line in text.splitlines() if line.startswith("n0")}
+    assert "waiting" in rows[second]
+    assert "waiting" in rows[approval]
+    assert "halted" in rows[before]
 
 
 def test_a_halted_root_alone_stopped_by_itself(graph: ExecutionGraph, root: str) -> None:

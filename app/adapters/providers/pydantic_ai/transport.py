@@ -14,9 +14,9 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import httpx2
 from aiohttp.abc import AbstractStreamWriter
-from yarl import URL
 
 from app.llm.ports import MAX_REPLY_BYTES, Delivery
+from app.observability.trace_context import HEADER, current_traceparent
 
 _KEEP_ALIVE_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
@@ -61,11 +61,12 @@ class ModelTransport(httpx2.AsyncBaseTransport):
         if self._session is None:
             self._session = self._open_session()
         headers = {**dict(request.headers), "accept-encoding": "identity"}
-        url = str(request.url)
+        if (span := current_traceparent()) is not None:
+            headers[HEADER] = span
         try:
             response = await self._session.request(
                 request.method,
-                URL(url, encoded=True),
+                str(request.url),
                 headers=headers,
                 data=_Body(request.content),
                 allow_redirects=False,

@@ -1,0 +1,147 @@
+"""Sends to a collector what /metrics shows, by OTLP over HTTP, again and again.
+
+Nothing of this is imported unless a collector is configured. Nothing is counted for it either: what
+is sent is read from the registry of /metrics, so the two cannot differ. All values are cumulative
+since the process began, whatever the standard variables prefer.
+"""
+
+import asyncio
+import math
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, cast
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.samples import Sample
+
+LAST_SECONDS: Final = 2.0
+"""How long the end of a process waits for its last values to be sent."""
+
+_UNITS: Final = {"seconds": "s", "bytes": "By", "usd": "{USD}"}
+"""By the end of a metric's name."""
+
+_CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+_UNKNOWN: Final = cast("float", None)
+"""The least and the greatest value of a histogram, which its buckets do not tell."""
+
+
+class Times(NamedTuple):
+    """The time that values are of, in nanoseconds since 1970."""
+
+    since_ns: int
+    now_ns: int
+
+
+class MetricExport:
+    """Sends the metrics of a process every few seconds."""
+
+    def __init__(
+        self,
+        refresh: Callable[[], Awaitable[None]],
+        collect: Callable[[], Iterable[Family]],
+        resource: Mapping[str, str],
+        endpoint: str | None = None,
+        *,
+        every_seconds: float,
+    ) -> None:
+        """Send what ``collect`` returns after ``refresh``; for ``endpoint`` see ``SpanExport``."""
+        self._refresh = refresh
+        self._collect = collect
+        self._every_seconds = every_seconds
+        # Two processes must never send the same series; a standard variable may name this one.
+        instance = Resource({"service.instance.id": uuid.uuid4().hex})
+        self._resource = instance.merge(Resource.create(dict(resource)))
+        self._scope = InstrumentationScope("caseworker", resource["service.version"])
+        url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/metrics"
+        self._exporter = OTLPMetricExporter(url)
+        self._since_ns = time.time_ns()
+
+    async def run(self) -> None:
+        """Send for ever; what the collector does not take is sent with the next values."""
+        while True:
+            await asyncio.sleep(self._every_seconds)
+            await self._refresh()
+            await asyncio.to_thread(self._send)
+
+    async def aclose(self) -> None:
+        """Send the last values, if the collector takes them at once."""
+        sending = asyncio.create_task(asyncio.to_thread(self._send), name="last metrics")
+        await asyncio.wait([sending], timeout=LAST_SECONDS)
+        self._exporter.shutdown()  # ends the waits between attempts
+        with suppress(Exception):
+            await sending
+
+    def _send(self) -> None:
+        times = Times(self._since_ns, time.time_ns())
+        metrics = [metric for family in self._collect() for metric in metrics_of(family, times)]
+        scopes = [ScopeMetrics(self._scope, metrics, "")]
+        self._exporter.export(MetricsData([ResourceMetrics(self._resource, scopes, "")]))
+
+
+def metrics_of(family: Family, times: Times) -> Iterator[Metric]:
+    """Yield a metric of Prometheus, under its own name, as OpenTelemetry has it; none if empty."""
+    name, data = family.name, _data_of(family, times)
+    if family.type == "counter":
+        name = f"{name}_total"
+    if data.data_points:
+        unit = _UNITS.get(family.name.rpartition("_")[2], "")
+        yield Metric(name, family.documentation, unit, data)
+
+
+def _data_of(family: Family, times: Times) -> Sum | Gauge | Histogram:
+    if family.type == "histogram":
+        rows = defaultdict[tuple[tuple[str, str], ...], list[Sample]](list)
+        for sample in family.samples:
+            labels = {key: value for key, value in sample.labels.items() if key != "le"}
+            rows[tuple(labels.items())].append(sample)
+        histograms = [_histogram(dict(labels), row, times) for labels, row in rows.items()]
+        return Histogram(histograms, _CUMULATIVE)
+    points = [
+        NumberDataPoint(dict(sample.labels), times.since_ns, times.now_ns, sample.value)
+        for sample in family.samples
+        if not math.isnan(sample.value)  # nobody knows it at the moment
+    ]
+    return Sum(points, _CUMULATIVE, True) if family.type == "counter" else Gauge(points)
+
+
+def _histogram(
+    labels: Mapping[str, str], row: Iterable[Sample], times: Times
+) -> HistogramDataPoint:
+    """Return a histogram, whose buckets count what is in each of them and not below its bound."""
+    bounds, counts, total, before = list[float](), list[int](), 0.0, 0
+    for sample in row:
+        if sample.name.endswith("_sum"):
+            total = sample.value
+        elif "le" in sample.labels:
+            bounds.append(float(sample.labels["le"]))
+            counts.append(int(sample.value) - before)
+            before = int(sample.value)
+    return HistogramDataPoint(
+        dict(labels),
+        times.since_ns,
+        times.now_ns,
+        count=before,
+        sum=total,
+        bucket_counts=counts,
+        explicit_bounds=bounds[:-1],  # the last one is infinity
+        min=_UNKNOWN,
+        max=_UNKNOWN,
+    )

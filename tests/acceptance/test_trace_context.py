@@ -1,0 +1,218 @@
+"""What a run calls is told of the span that calls it: by headers that three other servers get.
+
+The service runs in the process of the test; OpenTelemetry's own propagator reads the headers.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from app.bootstrap.process import Process
+from app.bootstrap.server import build_app
+from app.bootstrap.telemetry import Telemetry
+from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
+from app.settings.schema import Settings, TelemetrySettings
+from tests.support.database import TestServer
+from tests.support.webhook_receiver import Arrival, Receiver, json_answer, receiving
+
+TRACE_ID, CALLER_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CALLER = f"00-{TRACE_ID}-{CALLER_SPAN}-01"
+
+GRAPH = {
+    "steps": [
+        {"id": "ask", "type": "llm", "data": {"tier": "big", "prompt": "Say hello."}},
+        {"id": "call", "type": "tool", "data": {"tool": "web.echo", "args": {}}},
+    ],
+    "edges": [],
+}
+REPLY = {
+    "id": "c-1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}
+    ],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
+}
+
+
+def _mcp_answer(arrival: Arrival) -> bytes:
+    """Answer as a small MCP server over HTTP."""
+    if not arrival.body:
+        return b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    message = arrival.message
+    info = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "web", "version": "1"},
+    }
+    results: Mapping[str, Any] = {
+        "initialize": info,
+        "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "hello"}]},
+    }
+    if "id" not in message:
+        return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    about: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+    if (result := results.get(message["method"])) is None:
+        return json_answer({**about, "error": {"code": -32601, "message": "none"}})
+    return json_answer({**about, "result": result})
+
+
+@dataclass
+class World:
+    """A service and the three servers that its runs call."""
+
+    http: httpx.AsyncClient
+    model: Receiver
+    tools: Receiver
+    hook: Receiver
+    opening: Sequence[Arrival]
+    """What the server of tools got when a request for the list of tools opened the session."""
+
+    async def arrivals(
+        self, run_id: str, headers: Mapping[str, str]
+    ) -> tuple[Arrival, Arrival, Arrival]:
+        """Execute the graph; return the call of the model, of the tool, and the webhook."""
+        for each in (self.model, self.tools, self.hook):
+            each.arrivals.clear()
+        body = {
+            "run_id": run_id,
+            "kind": "graph",
+            "graph": GRAPH,
+            "webhook": {"url": self.hook.url},
+        }
+        sent = {"Prefer": "wait=30", **headers}
+        answer = await self.http.post("/runs", json=body, headers=sent)
+        assert answer.json().get("status") == "completed", answer.text
+        [hook] = await self.hook.wait_for(1)
+        [model] = self.model.arrivals
+        [tool] = [each for each in self.tools.arrivals if b"tools/call" in each.body]
+        return model, tool, hook
+
+    async def spans(self, run_id: str) -> Mapping[str, str]:
+        """Return the ids of the run's spans by their names."""
+        told = await self.http.get(f"/runs/{run_id}/trace", params={"format": "otlp"})
+        [scope] = told.json()["resourceSpans"][0]["scopeSpans"]
+        return {span["name"]: span["spanId"] for span in scope["spans"]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(postgres: TestServer) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        model, tools, hook = [await stack.enter_async_context(receiving()) for _ in range(3)]
+        model.answer(json_answer(REPLY))
+        tools.answer(_mcp_answer)
+        big = {"provider": "openai", "model": "m", "base_url": f"http://127.0.0.1:{model.port}/v1"}
+        web = {"url": f"http://127.0.0.1:{tools.port}/mcp"}
+        settings = Settings.model_validate(
+            {
+                "models": {"big": big},
+                "tools": {"mcp": {"servers": {"web": web}}},
+                "webhooks": {"allow_http": True, "allow_private": True},
+            }
+        )
+        process = Process(settings, stack.enter_context(postgres.database()), executes=True)
+        transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+        await stack.enter_async_context(process.opened())
+        http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        await stack.enter_async_context(http)
+        assert (await http.post("/webhooks/secret", json={})).status_code == 201
+        listed = await http.get("/tools", headers={"traceparent": CALLER})
+        assert "web.echo" in listed.text
+        world = World(http, model, tools, hook, opening=tuple(tools.arrivals))
+        yield world
+
+
+def read(carrier: Mapping[str, str]) -> SpanContext:
+    """Read headers as the called service does."""
+    above = TraceContextTextMapPropagator().extract(carrier)
+    return trace.get_current_span(above).get_span_context()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) -> None:
+    """The very span that the trace has of the call, in the trace of the run's caller."""
+    model, tool, hook = await world.arrivals("told", {"traceparent": CALLER})
+    shown = await world.spans("told")
+
+    for arrival, name in (
+        (model, "chat m"),
+        (tool, "execute_tool web.echo"),
+        (hook, "invoke_workflow graph"),
+    ):
+        told = read(arrival.headers)
+        assert f"{told.trace_id:032x}" == TRACE_ID, name
+        assert f"{told.span_id:016x}" == shown[name], name
+        assert told.trace_flags.sampled, name
+    in_message = read(tool.message["params"]["_meta"])
+    assert f"{in_message.span_id:016x}" == shown["execute_tool web.echo"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: World) -> None:
+    """It outlives whatever it was opened for."""
+    assert [each for each in world.opening if b"tools/list" in each.body]
+    assert not any("traceparent" in each.headers for each in world.opening)
+    assert not any(b"traceparent" in each.body for each in world.opening)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_trace_that_is_not_kept_is_told_as_such(world: World) -> None:
+    """Services below decide like the caller did."""
+    arrivals = await world.arrivals("unsampled", {"traceparent": f"{CALLER[:-2]}00"})
+
+    assert [read(each.headers).trace_flags.sampled for each in arrivals] == [False] * 3
+    assert all(read(each.headers).is_valid for each in arrivals)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_nobody_is_told_of_a_trace_that_nobody_keeps(world: World) -> None:
+    """A run without a caller's trace, where no spans are sent."""
+    arrivals = await world.arrivals("silent", {})
+
+    assert not any("traceparent" in each.headers for each in arrivals)
+    assert b"traceparent" not in arrivals[1].body
+
+
+@pytest.mark.parametrize(
+    ("propagate", "endpoint", "above", "tells"),
+    [
+        (True, None, None, False),
+        (True, None, CALLER, True),
+        (True, "http://127.0.0.1:1", None, True),
+        (False, "http://127.0.0.1:1", CALLER, False),
+    ],
+)
+async def test_the_setting_decides_who_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    propagate: bool,
+    endpoint: str | None,
+    above: str | None,
+    tells: bool,
+) -> None:
+    """And a run without a caller's trace is told of where its spans are sent."""
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    telemetry = Telemetry(TelemetrySettings(propagate=propagate, otlp_endpoint=endpoint))
+    run = Run(
+        key=RunKey("acme", "r-1"),
+        kind=RunKind.CASE,
+        status=RunStatus.RUNNING,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        request_hash="",
+        request=RunRequest(kind=RunKind.CASE, traceparent=above),
+    )
+
+    assert (telemetry.observers.span_of(run) is not None) == tells
+    await telemetry.aclose()

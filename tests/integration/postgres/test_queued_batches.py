@@ -1,0 +1,167 @@
+"""Runs that are queued share a commit, and each has its job in the transaction that stores it."""
+
+import asyncio
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.adapters.postgres.quotas import PostgresQuotas
+from app.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
+from app.runs.ports import Accepted
+from app.runs.quotas import Queueing, Quota, QuotaExceededError
+from app.runs.run import NewRun, RunKey, RunStatus
+from tests.support.limits import store_limits
+from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, new_run, open_stores
+
+JOB = "j.queueing_lock = r.tenant_id || '/' || r.run_id AND j.status = 'todo'"
+UNPAIRED = f"""SELECT count(*) FROM (SELECT * FROM runs WHERE status = 'queued') r
+    FULL JOIN procrastinate_jobs j ON {JOB} WHERE r.run_id IS NULL OR j.id IS NULL"""  # noqa: S608
+APART = f"""SELECT count(*) FROM runs r JOIN procrastinate_jobs j ON {JOB}
+    WHERE r.xmin::text <> j.xmin::text"""  # noqa: S608
+TRANSACTIONS = "SELECT count(DISTINCT xmin::text) FROM runs"
+
+Answer = Accepted | BaseException
+
+
+async def accepted(stores: Stores, *runs: NewRun, worker_id: str | None = None) -> list[Answer]:
+    """Accept runs at once, as their requests come."""
+
+    async def accept(new: NewRun) -> Answer:
+        try:
+            return await stores.runs.accept(new, worker_id=worker_id)
+        except Exception as error:
+            return error
+
+    async with asyncio.TaskGroup() as group:
+        answers = [group.create_task(accept(new)) for new in runs]
+    return [each.result() for each in answers]
+
+
+async def test_many_runs_are_queued_with_their_jobs_by_few_commits(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """And each is what its caller was told."""
+    answers = await accepted(stores, *(new_run(f"r{n}") for n in range(100)))
+
+    for answer in answers:
+        assert isinstance(answer, Accepted)
+        assert answer.created
+        assert await stores.runs.get(answer.run.key) == answer.run
+        assert answer.run.status is RunStatus.QUEUED
+    assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 100
+    assert await oracle.value(UNPAIRED) == 0
+    assert await oracle.value(APART) == 0
+    assert await oracle.value(TRANSACTIONS) <= 6
+
+
+def some_runs(chance: random.Random) -> list[NewRun]:
+    """Return requests that get into one another's way, and into that of what is there."""
+    runs = []
+    for number in range(60):
+        tenant = chance.choice(("default", "default", "default", "limited"))
+        named = chance.random() < 0.7
+        run_id = chance.choice((f"r{number}", "known", "cancelled", f"r{chance.randrange(60)}"))
+        key = chance.choice((None, None, "k1", "k2", "known"))
+        text = chance.choice(("2+2?", "2+2?", "3+3?"))
+        run = new_run(
+            run_id if named else f"made-{number}", tenant=tenant, text=text, key=key, named=named
+        )
+        if chance.random() < 0.1:
+            run = replace(run, queueing=Queueing(concurrency_key="c", concurrency_limit=1))
+        if chance.random() < 0.1:
+            later = datetime.now(UTC) + timedelta(hours=1)
+            run = replace(run, request=replace(run.request, start_at=later))
+        runs.append(run)
+    return runs
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_meets_in_a_batch_is_as_if_it_had_come_alone(
+    stores: Stores, oracle: Oracle, seed: int
+) -> None:
+    """Known ids and keys, early cancels, quotas, keys of concurrency, runs that are claimed."""
+    chance = random.Random(seed)
+    await PostgresQuotas(stores.engines.work, Quota()).put("limited", Quota(max_queued=4))
+    await stores.runs.accept(new_run("known", key="known"), worker_id="w1")
+    await stores.runs.cancel(RunKey("default", "cancelled"), CANCEL_REQUEST)
+    runs = some_runs(chance)
+    claimed = [run for run in runs if chance.random() < 0.2]
+    queued = [run for run in runs if run not in claimed]
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(accepted(stores, *queued))
+        second = group.create_task(accepted(stores, *claimed, worker_id="w1"))
+
+    answers = [
+        *zip(queued, first.result(), strict=True),
+        *zip(claimed, second.result(), strict=True),
+    ]
+    created = [
+        answer.run.key for _, answer in answers if isinstance(answer, Accepted) and answer.created
+    ]
+    assert len(created) == len(set(created))
+    assert len(created) + 1 == await oracle.value(
+        "SELECT count(*) FROM runs WHERE request IS NOT NULL"
+    )
+    for asked, answer in answers:
+        if isinstance(answer, Accepted):
+            assert answer.run.request_hash == asked.request_hash
+            assert answer.run.key == asked.key or asked.idempotency_key is not None
+        else:
+            refused = (RunConflictError, IdempotencyMismatchError, QuotaExceededError)
+            assert isinstance(answer, refused)
+    stopped = await stores.runs.get(RunKey("default", "cancelled"))
+    assert stopped is None or stopped.status is RunStatus.CANCELLED
+    limited = "SELECT count(*) FROM runs WHERE tenant_id = 'limited' AND status = 'queued'"
+    assert await oracle.value(limited) <= 4
+    assert await oracle.value(UNPAIRED) == 0
+
+
+async def test_a_connection_that_dies_between_run_and_job_leaves_neither(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """The batch is written again, and whoever made its own id is told that it made the run."""
+    await oracle.rows("CREATE SEQUENCE deaths")
+    await oracle.rows(
+        """CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF nextval('deaths') = 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+           RETURN NEW; END $$"""
+    )
+    await oracle.rows(
+        """CREATE TRIGGER die_once AFTER INSERT ON procrastinate_jobs FOR EACH ROW
+           EXECUTE FUNCTION die_once()"""
+    )
+
+    answers = await accepted(stores, *(new_run(f"r{n}", named=False) for n in range(3)))
+
+    assert await oracle.value("SELECT last_value FROM deaths") == 5
+    assert [isinstance(each, Accepted) and each.created for each in answers] == [True] * 3
+    assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 3
+    assert await oracle.value(UNPAIRED) == 0
+
+
+async def test_a_job_that_is_left_over_is_the_runs_own(stores: Stores, oracle: Oracle) -> None:
+    """As that of a run that was erased; those beside it are accepted as ever."""
+    await stores.runs.accept(new_run("r1"), worker_id=None)
+    await oracle.rows("DELETE FROM runs")
+
+    answers = await accepted(stores, *(new_run(f"r{n}") for n in range(3)))
+
+    assert [isinstance(each, Accepted) and each.created for each in answers] == [True] * 3
+    assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 3
+    assert await oracle.value(UNPAIRED) == 0
+
+
+async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle) -> None:
+    """Up to its last place it is filled by batches."""
+    async with open_stores(database_url, store_limits(max_queued=5)) as stores:
+        answers = await accepted(stores, *(new_run(f"r{n}") for n in range(5)))
+        assert [isinstance(each, Accepted) for each in answers] == [True] * 5
+        assert await oracle.value(TRANSACTIONS) <= 2
+
+        more = await accepted(stores, new_run("one"), new_run("more"))
+        assert [type(each) for each in more] == [QueueFullError] * 2
+        assert await oracle.value("SELECT count(*) FROM runs") == 5
+        assert await oracle.value(UNPAIRED) == 0
