@@ -20,6 +20,7 @@ from app.observability.trace_context import HEADER, current_traceparent
 
 _KEEP_ALIVE_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
+_HEADER_BYTES = 64 * 1024
 _UNCOMPRESSED = frozenset({"", "identity"})
 _KNOWN_COMPRESSIONS = frozenset({"gzip", "deflate"})
 _EITHER_HEADER = zlib.MAX_WBITS | 32
@@ -74,7 +75,7 @@ class ModelTransport(httpx2.AsyncBaseTransport):
             )
         except _FAILURES as error:
             raise _as_httpx2(error) from error
-        unfold = _unfolding(response.headers.get("content-encoding", ""))
+        unfold = _unfolding(",".join(response.headers.getall("content-encoding", ())))
         return httpx2.Response(
             response.status,
             headers=[each for each in response.raw_headers if each[0].lower() != _ENCODING],
@@ -93,10 +94,11 @@ class ModelTransport(httpx2.AsyncBaseTransport):
             connector=aiohttp.TCPConnector(
                 limit=0, ssl=self._tls, keepalive_timeout=_KEEP_ALIVE_SECONDS
             ),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_NOT_ADDED,
             auto_decompress=False,
+            max_field_size=_HEADER_BYTES,
         )
 
 
@@ -129,6 +131,7 @@ class _Reply(httpx2.AsyncByteStream):
                 for part in self._unfold(packed):
                     received += len(part)
                     if received > self._limit:
+                        yield part[: self._limit - received]  # what may be read of it
                         raise ReplyRefusedError
                     yield part
         except _FAILURES as error:
