@@ -1,8 +1,8 @@
 """A run of one ``llm`` step whose model is asked over HTTP: the CPU of the service.
 
-The provider is a process of its own that takes no time. Beside it stand the client of the provider
-alone, and a run of one step that asks nobody: what is between the two runs is a call of a model
-with all that a call comes with: its budget, its row in the journal, its place in the trace.
+The provider is a process of its own that takes no time; its reply is streamed, in eighteen chunks,
+to the client of the provider alone as well. Another run of one step asks nobody: what is between
+the two runs is a call of a model with its budget, its journal and its place in the trace.
 """
 
 import json
@@ -42,7 +42,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
         )
 
         async def client() -> float:
-            asked = {"url": url, "turns": 1, "times": requests, "streamed": False}
+            asked = {"url": url, "turns": 1, "times": requests, "streamed": True}
             return 1e3 * float(await alone.ask("turn", **asked))
 
         sides = {
