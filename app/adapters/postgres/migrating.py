@@ -90,7 +90,7 @@ def _migrate(url: str, command: Literal["upgrade", "downgrade"], revision: str) 
         connection.commit()  # or all revisions would be one transaction, with the locks of all
         if unknown:
             raise UnknownRevisionError(max(unknown))
-        if (command, revision, found) == ("upgrade", "head", {max(our_revisions())}):
+        if command == "upgrade" and revision == "head" and found == {max(our_revisions())}:
             return
         from alembic import command as commands
         from alembic.config import Config
