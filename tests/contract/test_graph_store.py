@@ -108,6 +108,17 @@ async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
     theirs = await store.add(new_graph("g", flat("b"), tenant="b"))
 
     assert theirs.head.version == 1
+    await store.add(new_graph("g", flat("newer"), tenant="b"))
+    for tenant, ref, graph in (
+        (TENANT, DefinitionRef("g", 1), flat("a")),
+        ("b", DefinitionRef("g", 1), flat("b")),
+        (TENANT, DefinitionRef("g"), flat("a")),
+        ("b", DefinitionRef("g"), flat("newer")),
+    ):
+        found = await store.get(tenant, ref)
+        assert found is not None
+        assert found.content == graph
+    assert await store.get(TENANT, DefinitionRef("g", 2)) is None
     assert await store.get("c", DefinitionRef("g")) is None
     assert await store.load("c", [DefinitionRef("g")], max_bytes=10_000) == {}
     assert await store.known("c", [DefinitionRef("g")]) == frozenset()
