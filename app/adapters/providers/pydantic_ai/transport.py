@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 import httpx2
@@ -55,7 +56,7 @@ def http_client(max_reply_bytes: int = MAX_REPLY_BYTES) -> httpx2.AsyncClient:
     providers not to do.
     Only connecting has a time limit of its own: an attempt as a whole is limited by its caller.
     """
-    tls = httpx2.create_ssl_context()
+    tls = _tls()
     return httpx2.AsyncClient(
         verify=tls,
         mounts={"all://": SpreadTransport(lambda: _pool(tls), max_reply_bytes)},
@@ -63,6 +64,12 @@ def http_client(max_reply_bytes: int = MAX_REPLY_BYTES) -> httpx2.AsyncClient:
         timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
         follow_redirects=False,
     )
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return the context that all clients share: to read the certificates takes 20 ms each time."""
+    return httpx2.create_ssl_context()
 
 
 def _pool(tls: ssl.SSLContext) -> httpx2.AsyncBaseTransport:
