@@ -230,7 +230,7 @@ KEYS = MemoryKeys()
 
 
 @cache
-def tried() -> Mapping[str, APIOperation]:
+def tried() -> Mapping[str, APIOperation[Any, Any, Any, Any]]:
     """Every operation of a service, ready to be tried, by its method and path."""
     service = memory_api(
         limits=api_limits(allowed_hosts=None, max_wait_seconds=0),
