@@ -115,8 +115,8 @@ class IssuerKeys:
             InvalidCredentialError: there is no such key.
             StoreUnavailableError: no keys are known, and the issuer does not answer.
         """
-        if self._is_unknown(key_id):
-            await self._refresh_if(lambda: self._is_unknown(key_id))
+        if self._must_ask(key_id):
+            await self._refresh_if(lambda: self._must_ask(key_id))
         elif self._is_old() and self._may_try() and not self._fetching.locked():
             # Who shows a known key does not wait for an issuer that may be hanging.
             self._renewing = asyncio.create_task(self._refresh_if(self._is_old), name="jwks")
@@ -131,8 +131,10 @@ class IssuerKeys:
     def _is_old(self) -> bool:
         return time.monotonic() - self._fetched > KEPT_SECONDS
 
-    def _is_unknown(self, key_id: str | None) -> bool:
-        return not self._keys or (key_id is not None and key_id not in self._keys)
+    def _must_ask(self, key_id: str | None) -> bool:
+        """Return whether a key is unknown, or whether nobody has looked for long if it is valid."""
+        unlooked = time.monotonic() - self._tried > 2 * KEPT_SECONDS
+        return unlooked or not self._keys or (key_id is not None and key_id not in self._keys)
 
     async def _refresh_if(self, needed: Callable[[], bool]) -> None:
         """Fetch the keys, unless somebody has just done so."""
@@ -144,13 +146,14 @@ class IssuerKeys:
         return time.monotonic() - self._tried > REFETCH_SECONDS
 
     async def _refresh(self) -> None:
-        self._tried = time.monotonic()
+        began = time.monotonic()
         try:
             self._keys = _read(await self._fetch())
+            self._fetched = began
         except (OSError, httpx.HTTPError, ValueError, RecursionError) as error:
             log.warning("jwks.unavailable", error=type(error).__name__)
-            return
-        self._fetched = self._tried
+        finally:
+            self._tried = began
 
 
 def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:

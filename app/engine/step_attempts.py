@@ -354,7 +354,7 @@ class _Recovery:
             case "skip":
                 self._attempts.add_first()
                 report.recovered_by, report.error = "skip", error
-                return {DEFAULT_HANDLE: self._policy.fallback_value}
+                return {DEFAULT_HANDLE: _copied(self._policy.fallback_value)}
             case "fallback" if self._step.fallback is not None:
                 path, number = self._context.path.fallback(), self._attempts.made
                 report.attempts += 1
@@ -367,3 +367,10 @@ class _Recovery:
                 return outputs
             case _:
                 raise error
+
+
+def _copied(value: Any) -> Any:
+    """Return a JSON value that nobody shares: the policy is that of other runs as well."""
+    if type(value) is dict:
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if type(value) is list else value

@@ -8,7 +8,6 @@ What the process has learned about an endpoint never contradicts a journal: a ru
 again starts with the form that its own journal holds.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -191,9 +190,9 @@ class ModelGateway:
             on_delta=on_delta,
             once={_LOGICAL_CALL[tier]: 1, **charge},
         )
-        models = deque(enumerate(_chain(self._tiers[tier], model, fallbacks)))
+        models = list(enumerate(_chain(self._tiers[tier], model, fallbacks)))
         while True:
-            number, chosen = models.popleft()
+            number, chosen = models.pop(0)
             try:
                 return await self._ask(asked, chosen, number)
             except CallFailedError as failed:
@@ -212,9 +211,9 @@ class ModelGateway:
 
     async def _ask(self, asked: _LogicalCall, chosen: TierModel, number: int) -> Completion:
         """Ask one model, in a simpler form where it does not support a better one."""
-        forms = deque(self._forms_for(asked, chosen, number))
+        forms = list(self._forms_for(asked, chosen, number))
         while True:
-            form = forms.popleft()
+            form = forms.pop(0)
             exchange = asked.exchange(chosen, number, form)
             once, asked.once = asked.once, {}
             try:

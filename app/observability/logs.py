@@ -28,7 +28,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]
 
 _VERBOSE = (
-    *("alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
+    *("aiohttp", "alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
     *("procrastinate", "sqlalchemy"),
 )
 """Libraries that log prompts, rows, queue steps or imports: only their warnings are logged."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.adapters.providers.pydantic_ai.openai import openai_provider
-from app.adapters.providers.pydantic_ai.transport import http_client
+from app.adapters.providers.pydantic_ai.transport import ModelTransport
 from app.llm.ports import (
     Delivery,
     Delta,
@@ -318,7 +318,7 @@ async def test_a_stream_is_read_up_to_the_limit_of_a_reply(fake: FakeProvider) -
     flavour = FLAVOURS[0]
     limited = replace(
         flavour,
-        build=lambda fake: openai_provider(base_url=fake.openai_url, http=http_client(20_000)),
+        build=lambda fake: openai_provider(base_url=fake.openai_url, http=ModelTransport(20_000)),
     )
     provider = limited.build(fake)
     line, deltas = Line(fake, provider, limited), list[Delta]()

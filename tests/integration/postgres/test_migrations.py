@@ -23,6 +23,7 @@ from app.adapters.postgres.migrating import (
     downgrade,
     is_current,
     is_served_by,
+    our_revisions,
     upgrade,
 )
 from app.adapters.postgres.tables import metadata
@@ -81,6 +82,15 @@ def revisions() -> list[str]:
 def empty_url(postgres: TestServer) -> Iterator[str]:
     with postgres.empty_database() as url:
         yield url
+
+
+def test_revisions_are_known_by_the_names_of_their_files() -> None:
+    """The last one by its name is the newest."""
+    script = ScriptDirectory(str(files("migrations")))
+    known = {each.revision for each in script.walk_revisions()}
+
+    assert our_revisions() == known
+    assert script.get_heads() == [max(known)]
 
 
 def test_every_revision_can_be_undone_and_done_again(empty_url: str) -> None:

@@ -1,6 +1,6 @@
 """The fake provider without sockets: its scripts and protocols on the time of the test's own loop.
 
-A client of the real SDKs talks to it through ``client()``; on a virtual clock, waits that would
+A client of the real SDKs talks to it through ``transport()``; on a virtual clock, waits that would
 take seconds are exact and take none.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from app.adapters.providers.pydantic_ai.transport import SpreadTransport
+from app.adapters.providers.pydantic_ai.transport import note_sent
 from tests.support.fake_provider import dialects
 from tests.support.fake_provider.script import Playbook, Script, Step
 
@@ -57,9 +57,9 @@ class VirtualProvider:
         script = Script(marker="", steps=list(steps), model=model, repeat_last=repeat_last)
         self.playbook.add(script)
 
-    def client(self) -> httpx2.AsyncClient:
-        """Return a client whose every request comes here."""
-        return httpx2.AsyncClient(transport=SpreadTransport(lambda: _Wire(self._answer)))
+    def transport(self) -> httpx2.AsyncBaseTransport:
+        """Return what brings every request here."""
+        return _Wire(self._answer)
 
     def times(self, model: str | None = None) -> list[float]:
         """When requests came, for one model or for all."""
@@ -74,8 +74,7 @@ class VirtualProvider:
         now = asyncio.get_running_loop().time()
         step, _ = self.playbook.next_step(prompt.text, prompt.model)
         if step.cut != "before":
-            async for _ in request.stream:  # type: ignore[union-attr]
-                pass  # from here on it is sent
+            note_sent()
         self.arrivals.append(VirtualArrival(now, prompt.model, request.content))
         if step.hang:
             await asyncio.Event().wait()

@@ -295,6 +295,26 @@ async def test_a_known_key_does_not_wait_for_an_issuer_that_hangs(
         await unknown
 
 
+@pytest.mark.parametrize("idle_seconds", [3600.0, 2 * module.STALE_SECONDS])
+async def test_after_a_quiet_time_the_issuer_is_asked_first(
+    idle_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that was withdrawn meanwhile opens nothing, and a good one is not refused."""
+    now = 1000.0
+    monkeypatch.setattr("app.adapters.tokens.time.monotonic", lambda: now)
+    issuer = Issuer()
+    tokens = verifier(issuer)
+    await tokens.verify(token())
+    issuer.document = json.dumps(KeySet([EC]).as_dict(private=False)).encode()
+    now += idle_seconds
+
+    first = asyncio.create_task(tokens.verify(token(EC, "ES256")))
+    for _ in range(2):
+        with pytest.raises(InvalidCredentialError):
+            await tokens.verify(token(RSA))
+    assert (await first).caller.tenant == "a"
+
+
 async def test_a_file_of_keys_may_be_replaced(tmp_path: Path) -> None:
     """It is read like a URL is fetched."""
     path = tmp_path / "jwks.json"

@@ -125,6 +125,20 @@ def test_a_skipped_failure_leaves_its_value_and_the_graph_goes_on() -> None:
     }
 
 
+def test_the_value_of_a_skipped_step_is_each_runs_own() -> None:
+    """A node that changes what it is given changes nothing of the graph, which others execute."""
+    limits = policed(on_error="skip", fallback_value={"items": [[]]})
+    seen = []
+    for _ in range(2):
+        node = Failing(9)
+        drive(CHAIN, node, limits=limits)
+        value = dict(node.seen)["B"]["default"]
+        seen.append(repr(value))
+        value["items"][0].append("of this run")
+
+    assert seen == ["{'items': [[]]}"] * 2
+
+
 @pytest.mark.req("000/E2")
 def test_a_skip_without_attempts_shows_its_failure_too() -> None:
     """The one attempt stands below a step that otherwise looks like any other."""

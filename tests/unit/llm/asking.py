@@ -71,7 +71,7 @@ class Asking:
         """Go on in a process that knows nothing of the models yet."""
         build = openai_provider if self.flavour == "openai" else anthropic_provider
         models = (
-            replace(model, provider=build(base_url=ENDPOINT, http=self.provider.client()))
+            replace(model, provider=build(base_url=ENDPOINT, http=self.provider.transport()))
             for model in self.tier.chain
         )
         tier = chain(*(replace(model, fallbacks=()) for model in models))

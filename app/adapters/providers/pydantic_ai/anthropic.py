@@ -16,7 +16,7 @@ from app.adapters.providers.pydantic_ai.provider import (
     PydanticAIProvider,
     tool_output,
 )
-from app.adapters.providers.pydantic_ai.transport import http_client
+from app.adapters.providers.pydantic_ai.transport import ModelTransport
 from app.llm.ports import ModelEndpoint
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
@@ -30,7 +30,7 @@ _NO_KEY = "none"
 
 def from_endpoint(endpoint: ModelEndpoint) -> PydanticAIProvider:
     """Return the provider ``anthropic`` as it is configured."""
-    http = http_client(endpoint.max_reply_bytes)
+    http = ModelTransport(endpoint.max_reply_bytes)
     return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, http=http)
 
 
@@ -39,19 +39,19 @@ def anthropic_provider(
     base_url: str | None = None,
     api_key: str | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
-    http: httpx2.AsyncClient | None = None,
+    http: httpx2.AsyncBaseTransport | None = None,
 ) -> PydanticAIProvider:
     """Return the provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
 
     The key is exactly the one given; none of the environment is sent to another server. The
-    provider closes ``http``, which is by default a client of its own.
+    provider closes ``http``, which is by default a transport of its own.
     """
     logging.getLogger("anthropic").setLevel(logging.INFO)  # below that it writes out prompts
-    http = http or http_client()
+    http = http or ModelTransport()
     client = AsyncAnthropic(
         base_url=base_url or DEFAULT_BASE_URL,
         api_key=api_key or _NO_KEY,
-        http_client=http,
+        http_client=httpx2.AsyncClient(transport=http, timeout=None),
         max_retries=0,
         timeout=None,  # a time limit of its own would make the SDK refuse or stream long replies
         open_telemetry=False,

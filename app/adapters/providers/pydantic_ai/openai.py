@@ -12,12 +12,13 @@ from pydantic_ai.providers import Provider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
+from app.adapters.providers.pydantic_ai.chat_completions import ChatCompletions
 from app.adapters.providers.pydantic_ai.provider import (
     MAX_IN_FLIGHT,
     PydanticAIProvider,
     native_output,
 )
-from app.adapters.providers.pydantic_ai.transport import http_client
+from app.adapters.providers.pydantic_ai.transport import ModelTransport
 from app.llm.ports import ModelEndpoint
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
@@ -30,7 +31,7 @@ _STREAMS = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
 
 def from_endpoint(endpoint: ModelEndpoint) -> PydanticAIProvider:
     """Return the provider ``openai`` as it is configured."""
-    http = http_client(endpoint.max_reply_bytes)
+    http = ModelTransport(endpoint.max_reply_bytes)
     return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, http=http)
 
 
@@ -39,17 +40,20 @@ def openai_provider(
     base_url: str | None = None,
     api_key: str | None = None,
     max_in_flight: int = MAX_IN_FLIGHT,
-    http: httpx2.AsyncClient | None = None,
+    http: httpx2.AsyncBaseTransport | None = None,
 ) -> PydanticAIProvider:
     """Return the provider ``openai``: OpenAI itself, or the server at ``base_url``.
 
     The key is exactly the one given; none of the environment is sent to another server. The
-    provider closes ``http``, which is by default a client of its own.
+    provider closes ``http``, which is by default a transport of its own.
     """
-    http = http or http_client()
-    url = base_url or DEFAULT_BASE_URL
-    client = AsyncOpenAI(base_url=url, api_key=api_key or _NO_KEY, http_client=http, max_retries=0)
-    _send_messages_as_they_are(client)
+    http = http or ModelTransport()
+    url, key = base_url or DEFAULT_BASE_URL, api_key or _NO_KEY
+    client = AsyncOpenAI(
+        base_url=url, api_key=key, http_client=httpx2.AsyncClient(transport=http), max_retries=0
+    )
+    completions: Any = client.chat.completions
+    completions.create = ChatCompletions(url, key, http).create
     endpoint = _endpoint(client, url)
     return PydanticAIProvider(
         name=_NAME,
@@ -58,21 +62,6 @@ def openai_provider(
         http=http,
         max_in_flight=max_in_flight,
     )
-
-
-def _send_messages_as_they_are(client: AsyncOpenAI) -> None:
-    """Pass messages by the SDK's search for fields to rename, of which they have none.
-
-    It takes 0.2 ms a message, and holds up the event loop in long conversations.
-    """
-    completions: Any = client.chat.completions
-    create = completions.create
-
-    async def created(*, messages: Any, extra_body: Any = None, **options: Any) -> Any:
-        body = {**(extra_body or {}), "messages": messages}
-        return await create(messages=[], extra_body=body, **options)
-
-    completions.create = created
 
 
 def _endpoint(client: AsyncOpenAI, url: str) -> Provider[Any]:

@@ -24,7 +24,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from app.adapters.providers.pydantic_ai.messages import Deltas, history, offered, reply_of
-from app.adapters.providers.pydantic_ai.transport import ReplyRefusedError, noting_delivery
+from app.adapters.providers.pydantic_ai.transport import DELIVERY, ReplyRefusedError
 from app.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest
 from app.observability.redaction import redact_text
 
@@ -86,7 +86,7 @@ class PydanticAIProvider:
         name: str,
         build_model: Callable[[str], Model[Any]],
         structured_output: StructuredOutput,
-        http: httpx2.AsyncClient,
+        http: httpx2.AsyncBaseTransport,
         max_in_flight: int,
     ) -> None:
         self.name = name
@@ -104,9 +104,14 @@ class PydanticAIProvider:
         Raises:
             ModelError: there is no usable reply.
         """
-        with noting_delivery(request.delivery):
+        if request.delivery is not None:
+            request.delivery.sent = False
+        outer = DELIVERY.set(request.delivery)
+        try:
             async with self._slots:
                 outcome = await self._attempt(model, request)
+        finally:
+            DELIVERY.reset(outer)
         if isinstance(outcome, ModelError):
             # Raised out here so that it carries no context: the library's message in a traceback
             # would show what the provider wrote.

@@ -20,7 +20,7 @@ async def requests(form: StructuredOutput, seed: int | None) -> list[bytes]:
     fake = VirtualProvider()
     fake.script("small", *SMALL, repeat_last=True)
     fake.script("big", *BIG)
-    provider = openai_provider(base_url="http://models.test/v1", http=fake.client())
+    provider = openai_provider(base_url="http://models.test/v1", http=fake.transport())
     models = ModelGateway(
         {
             tier: tier_model(provider=provider, model=tier.value, structured_output=form)

@@ -1,0 +1,82 @@
+"""A run of one ``llm`` step whose model is asked over HTTP: the CPU of the service.
+
+The provider is a process of its own that takes no time; its reply is streamed, in eighteen chunks,
+to the client of the provider alone as well. Another run of one step asks nobody: what is between
+the two runs is a call of a model with its budget, its journal and its place in the trace.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from bench.environments import own_environment, worker
+from bench.figures import Check, Figure, Samples, Target, ratio
+from bench.harness import Effort, Row, Side, interleaved
+from bench.load import Request, put_load
+from bench.rows.agent_turn import CLIENT
+from bench.rows.one_step_graph import GRAPH_RUN, OURS
+from bench.servers import asking, database, models, service, service_process
+
+MODEL: Final = "a run of one llm step"
+TOOL: Final = "a run of one tool step"
+IN_FLIGHT: Final = 16
+AGAINST_CLIENT: Final = Target(must=1.0)
+STEP: Final = {"id": "ask", "type": "llm", "data": {"prompt": "How much is ${default}?"}}
+MODEL_RUN: Final = Request(
+    body=json.dumps(
+        {"kind": "graph", "graph": {"steps": [STEP], "edges": []}, "input": "%d + 1"}
+    ).encode(),
+    **OURS,
+)
+
+
+async def measure(effort: Effort) -> Sequence[Figure]:
+    """Measure both runs and the client in turn; the difference of the runs is in pairs."""
+    requests = effort.choose(320, 96)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(models())
+        alone = await stack.enter_async_context(worker(own_environment(), "openai_turns"))
+        served = await stack.enter_async_context(
+            service(stack.enter_context(database()), settings=asking(url))
+        )
+
+        async def client() -> float:
+            asked = {"url": url, "turns": 1, "times": requests, "streamed": True}
+            return 1e3 * float(await alone.ask("turn", **asked))
+
+        sides = {
+            MODEL: _run(served, MODEL_RUN, requests),
+            TOOL: _run(served, GRAPH_RUN, requests),
+            CLIENT: client,
+        }
+        measured = await interleaved(sides, effort.rounds)
+    pairs = zip(measured[MODEL].values, measured[TOOL].values, strict=True)
+    above = Samples(tuple(model - tool for model, tool in pairs))
+    what = f"the call of the model against {CLIENT}"
+    check = Check(what=what, value=ratio(above, measured[CLIENT]), target=AGAINST_CLIENT)
+    title = f"CPU of the process, {IN_FLIGHT} in flight"
+    return [
+        Figure(title=title, unit="ms a run", sides=measured),
+        Figure(
+            title="The call of the model, above a call of a tool",
+            unit="ms",
+            sides={MODEL: above},
+            checks=[check],
+        ),
+    ]
+
+
+def _run(address: str, request: Request, requests: int) -> Side:
+    process = service_process()
+
+    async def measure() -> float:
+        before = process.cpu_times()
+        await put_load(address, request, connections=IN_FLIGHT, requests=requests)
+        after = process.cpu_times()
+        return 1e3 * (after.user + after.system - before.user - before.system) / requests
+
+    return measure
+
+
+ROW: Final = Row(title="Run of one call of a model, over HTTP", peers=(), measure=measure)

@@ -1,0 +1,144 @@
+"""How long a reply may be, and which connections it comes over."""
+
+import asyncio
+import gzip
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+
+from app.adapters.providers.pydantic_ai.transport import ModelTransport, ReplyRefusedError
+
+LIMIT = 200_000
+
+
+class _Server:
+    """Answers every request with the same bytes; counts connections and keeps the requests."""
+
+    def __init__(self, body: bytes = b"{}", encoding: str = "") -> None:
+        head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\ncontent-encoding: {encoding}"
+        self._reply = head.encode() + b"\r\n\r\n" + body
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(self._reply)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+@asynccontextmanager
+async def _serving(body: bytes = b"{}", encoding: str = "") -> AsyncIterator[_Server]:
+    answers = _Server(body, encoding)
+    server = await asyncio.start_server(answers.serve, "127.0.0.1", 0)
+    answers.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield answers
+    finally:
+        server.close()
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[ModelTransport]:
+    """A transport, closed afterwards."""
+    transport = ModelTransport(LIMIT)
+    yield transport
+    await transport.aclose()
+
+
+async def _opened(transport: ModelTransport, url: str) -> httpx2.Response:
+    return await transport.handle_async_request(httpx2.Request("POST", url))
+
+
+async def _read(transport: ModelTransport, url: str) -> bytes:
+    response = await _opened(transport, url)
+    try:
+        return await response.aread()
+    finally:
+        await response.aclose()
+
+
+async def test_one_call_after_the_other_needs_one_connection(transport: ModelTransport) -> None:
+    """A quiet service reuses it."""
+    async with _serving() as server:
+        for _ in range(5):
+            assert await _read(transport, server.url) == b"{}"
+
+    assert server.connections == 1
+
+
+async def test_a_reply_that_is_not_read_leaves_no_connection(transport: ModelTransport) -> None:
+    """What is left of it would be taken for the next reply."""
+    async with _serving(b"x" * LIMIT) as server:
+        for _ in range(2):
+            await (await _opened(transport, server.url)).aclose()
+
+    assert server.connections == 2
+
+
+async def test_an_endless_reply_is_refused(transport: ModelTransport) -> None:
+    """It is not read to its end, whatever the end may be."""
+    async with _serving(b"x" * LIMIT) as fits, _serving(b"x" * (LIMIT + 1)) as endless:
+        assert len(await _read(transport, fits.url)) == LIMIT
+        with pytest.raises(ReplyRefusedError):
+            await _read(transport, endless.url)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity, deflate"])
+async def test_a_reply_is_counted_as_it_is_unfolded(
+    transport: ModelTransport, encoding: str
+) -> None:
+    """A few bytes may hold very many; no more is unfolded than may be read."""
+    pack = gzip.compress if encoding == "gzip" else zlib.compress
+    packed, bomb = pack(b"x" * LIMIT), pack(b"x" * 60_000_000)
+
+    async with _serving(packed, encoding) as fits, _serving(bomb, encoding) as explodes:
+        assert len(await _read(transport, fits.url)) == LIMIT
+        tracemalloc.start()
+        with pytest.raises(ReplyRefusedError):
+            await _read(transport, explodes.url)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak_bytes < 4 * LIMIT
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip, gzip", gzip.compress(gzip.compress(b"x", mtime=0), mtime=0)),
+        ("br", b"x"),
+        ("gzip", b"no gzip at all"),
+    ],
+)
+async def test_a_reply_that_is_packed_in_another_way_is_refused(
+    transport: ModelTransport, encoding: str, body: bytes
+) -> None:
+    """We asked for none; what cannot be measured on the way is not read."""
+    async with _serving(body, encoding) as server:
+        with pytest.raises(ReplyRefusedError):
+            await _read(transport, server.url)
+
+
+async def test_a_proxy_of_the_environment_is_used(
+    transport: ModelTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the whole address; hosts that are excepted are asked themselves."""
+    async with _serving() as proxy, _serving() as excepted:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:secret@"))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        await _read(transport, "http://behind-a-proxy.test/v1")
+        await _read(transport, excepted.url)
+
+    (request,) = proxy.requests
+    assert request.startswith(b"POST http://behind-a-proxy.test/v1 HTTP/1.1\r\n")
+    assert b"proxy-authorization: basic dxnlcjpzzwnyzxq=" in request.lower()
+    assert len(excepted.requests) == 1
