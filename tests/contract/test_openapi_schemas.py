@@ -10,9 +10,9 @@ from app.control.stops import StopCause
 from app.trace.call_tree import Aggregates
 from app.trace.node import FIELDS
 from app.trace.snapshot import Snapshot
-from tests.support.memory_api import memory_api
+from tests.support.memory_api import openapi_document
 
-DOCUMENT = memory_api().openapi()
+DOCUMENT = openapi_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 

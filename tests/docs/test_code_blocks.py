@@ -19,7 +19,7 @@ from app.cli import cli
 from app.settings.loader import SHARED_VARIABLES, load_settings
 from app.settings.schema import Settings
 from app.settings.values import joined, keys_of, variable_of
-from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_api import client_of, memory_api, openapi_document
 from tests.support.pages import PAGES, ROOT, Block, StubbedShell, blocks, outside_blocks, request_of
 
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
@@ -43,7 +43,7 @@ ELSEWHERE = {
 LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
 """Without a language it is a drawing, or what goes over the wire."""
 REFUSED = frozenset({400, 405, 413, 415, 422})
-DOCUMENT = memory_api().openapi()
+DOCUMENT = openapi_document()
 KEYS = {joined(path): path for path, _ in keys_of(Settings)}
 VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)
 

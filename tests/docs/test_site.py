@@ -12,7 +12,7 @@ from mkdocs.config import load_config
 
 from app.settings.schema import Settings
 from app.settings.values import joined, keys_of, variable_of
-from tests.support.memory_api import memory_api
+from tests.support.memory_api import openapi_document
 from tests.support.pages import ROOT
 
 LOADED_BY_CSS = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)")
@@ -70,7 +70,7 @@ def test_the_reference_names_every_route_and_every_setting(site: Path) -> None:
     """As the OpenAPI document and the settings' schema have them."""
     routes = html.unescape((site / "reference" / "http.html").read_text(encoding="utf-8"))
     settings = html.unescape((site / "reference" / "settings.html").read_text(encoding="utf-8"))
-    document = memory_api().openapi()
+    document = openapi_document()
     expected = [
         f"{method.upper()} {path}<" for path, of in document["paths"].items() for method in of
     ]

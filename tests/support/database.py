@@ -1,4 +1,9 @@
-"""A Postgres for tests: embedded unless DATABASE_URL names one; each test has its own database."""
+"""A Postgres for tests: embedded unless DATABASE_URL names one; each test has its own database.
+
+To copy a template and drop the copy takes longer than most tests do. So a database of an embedded
+server is emptied after a test and given to the next one, unless the test has left more than rows
+in it.
+"""
 
 import itertools
 import os
@@ -42,20 +47,52 @@ GROUP BY tenant_id, run_id
 """
 
 
-def require_sound_graphs(url: str) -> None:
+def require_sound_graphs(connection: psycopg.Connection) -> None:
     """Check the ExecutionGraph of every ended run in a database.
 
     Calls that a test wrote by hand, to see what the database refuses, are no nodes of a graph.
     """
     exists = "SELECT to_regclass('journal') IS NOT NULL"
-    with psycopg.connect(url) as connection:
-        if connection.execute(exists).fetchone() != (True,):
-            return
-        rows = connection.execute(_GRAPHS).fetchall()
+    if connection.execute(exists).fetchone() != (True,):
+        return
+    rows = connection.execute(_GRAPHS).fetchall()
     for run_id, nodes in rows:
         if all(node.get("node_id") for node in nodes):
             broken = violations(ExecutionGraph.restore(run_id, nodes).snapshot())
             assert broken == [], f"graph of run {run_id}: {broken}"
+
+
+_END_OTHERS = """
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+_EMPTY = """
+DO $$
+DECLARE each regclass;
+BEGIN
+  FOR each IN SELECT oid FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'alembic_version'
+  LOOP EXECUTE 'DELETE FROM ' || each; END LOOP;
+  PERFORM setval(oid::regclass, 1, false) FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind = 'S';
+END $$
+"""
+_SHAPE = """
+SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
+  SELECT concat_ws(' ', oid, xmin, reltuples, relkind = 'r' AND pg_relation_size(oid) > 65536)
+  FROM pg_class WHERE oid >= 16384
+  UNION ALL SELECT concat_ws(' ', attrelid, attnum, xmin) FROM pg_attribute WHERE attrelid >= 16384
+  UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_proc WHERE oid >= 16384
+  UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_trigger
+  UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_constraint WHERE oid >= 16384
+  UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_policy
+  UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_namespace
+  UNION ALL SELECT version_num FROM alembic_version
+  UNION ALL SELECT array_to_string(setconfig, ' ') FROM pg_db_role_setting
+    JOIN pg_database ON oid = setdatabase WHERE datname = current_database()
+) AS parts(part)
+"""
+"""What a test may have changed beside rows: objects, statistics, sizes and settings."""
 
 
 class TestServer:
@@ -69,6 +106,8 @@ class TestServer:
         self._names = (f"cw_{uuid.uuid4().hex[:12]}_{n}" for n in itertools.count())
         self._template = self.create()
         upgrade(self.url_of(self._template))
+        self._shape: object = None
+        self._empty: list[str] = []
 
     def create(self, *, template: str | None = None) -> str:
         """Create a database and return its name."""
@@ -89,16 +128,22 @@ class TestServer:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Return the URL of a fresh, migrated database that is dropped afterwards.
+        """Return the URL of an empty, migrated database.
 
         Whatever runs a test leaves in it must keep the invariants of an ExecutionGraph.
         """
-        name = self.create(template=self._template)
+        name = self._empty.pop() if self._empty else self.create(template=self._template)
+        emptied = False
         try:
             yield self.url_of(name)
-            require_sound_graphs(self.url_of(name))
+            with psycopg.connect(self.url_of(name), autocommit=True) as connection:
+                require_sound_graphs(connection)
+                emptied = self._shape is not None and self._emptied(connection)
         finally:
-            self.drop(name)
+            if emptied:
+                self._empty.append(name)
+            else:
+                self.drop(name)
 
     @contextmanager
     def empty_database(self) -> Iterator[str]:
@@ -115,10 +160,19 @@ class TestServer:
             self._execute(sql.SQL("ALTER SYSTEM SET {} = off").format(sql.Identifier(name)))
         self._execute(sql.SQL("SELECT pg_reload_conf()"))
         self._strategy = sql.SQL("file_copy")  # the cheaper one where nobody waits for the disk
+        with psycopg.connect(self.url_of(self._template)) as connection:
+            self._shape = connection.execute(_SHAPE).fetchone()
 
     def close(self) -> None:
         """Drop the template."""
         self.drop(self._template)
+
+    def _emptied(self, connection: psycopg.Connection) -> bool:
+        """End all others' connections, remove all rows; return whether nothing else was changed."""
+        connection.execute(_END_OTHERS)
+        connection.execute("SET session_replication_role = replica")  # no trigger refuses
+        connection.execute(_EMPTY)
+        return connection.execute(_SHAPE).fetchone() == self._shape
 
     def _execute(self, statement: sql.SQL | sql.Composed) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
