@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from psycopg import OperationalError
 
-from app.adapters.postgres.event_watch import EventWatch
+from app.adapters.postgres.event_watch import WATCH_SECONDS, EventWatch
 from app.runs.ports import JournalWrite
 from app.runs.run import EventRecord, RunKey
 from tests.support.limits import patience
@@ -44,12 +44,13 @@ async def write(other: Stores, key: RunKey, seq: int) -> None:
 async def test_followers_hear_of_each_write_of_another_process(
     database_url: str, stores: Stores
 ) -> None:
-    """Not of runs that are executed here, of which they are told, and not of those of others."""
+    """Once of each; not of runs executed here, of which they are told, nor of those of others."""
     async with open_stores(database_url) as other, watched(database_url, stores):
         for name in ("elsewhere", "here", "quiet"):
             await other.runs.accept(new_run(name), worker_id="w2")
         with (
             stores.runs.listening(KEY) as told,
+            stores.runs.listening(RunKey("b", KEY.run_id)) as of_another_tenant,
             stores.runs.listening(HERE) as here,
             stores.runs.listening(RunKey("default", "quiet")) as quiet,
         ):
@@ -59,6 +60,9 @@ async def test_followers_hear_of_each_write_of_another_process(
                     await write(other, KEY, seq)
                     await told.wait()
                     told.clear()
+            await asyncio.sleep(4 * WATCH_SECONDS)
+            assert not told.is_set()
+            assert not of_another_tenant.is_set()
             assert not here.is_set()
             assert not quiet.is_set()
 

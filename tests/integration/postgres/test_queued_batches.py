@@ -154,6 +154,24 @@ async def test_a_job_that_is_left_over_is_the_runs_own(stores: Stores, oracle: O
     assert await oracle.value(UNPAIRED) == 0
 
 
+async def test_what_was_claimed_before_the_queued_ones_failed_is_its_callers(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """Whoever posted it executes it: nobody else would, as its worker lives."""
+    await stores.runs.accept(new_run("r1"), worker_id=None)
+    await oracle.rows("DELETE FROM runs")
+
+    async with asyncio.TaskGroup() as group:
+        queued = group.create_task(accepted(stores, *(new_run(f"r{n}") for n in range(3))))
+        claimed = group.create_task(
+            accepted(stores, *(new_run(f"c{n}") for n in range(3)), worker_id="w1")
+        )
+
+    answers = [*queued.result(), *claimed.result()]
+    assert [isinstance(each, Accepted) and each.created for each in answers] == [True] * 6
+    assert await oracle.value(UNPAIRED) == 0
+
+
 async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle) -> None:
     """Up to its last place it is filled by batches."""
     async with open_stores(database_url, store_limits(max_queued=5)) as stores:
