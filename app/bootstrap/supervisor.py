@@ -121,7 +121,7 @@ class Supervisor:
         hears, says = get_context("fork").Pipe(duplex=False)
         process = get_context("fork").Process(
             target=self._be_process,
-            args=(number, says, number == 0 and not served),
+            args=(number, says, number == 0 and not served, os.getpid()),
             name=f"caseworker {number}",
         )
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until the child has its own
@@ -132,7 +132,7 @@ class Supervisor:
         says.close()
         return _Child(process, hears, pause, served)
 
-    def _be_process(self, number: int, says: Connection, is_first: bool) -> None:
+    def _be_process(self, number: int, says: Connection, is_first: bool, supervisor: int) -> None:
         """Serve, in the child; it ends with 2 if it could not start."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -142,7 +142,7 @@ class Supervisor:
         for each in self._reserved:
             each.close()
         structlog.contextvars.bind_contextvars(pid=os.getpid())
-        threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_end_without, args=(supervisor,), daemon=True).start()
         try:
             with suppress(KeyboardInterrupt):
                 sockets = [_bound(family, address) for family, address in addresses]
@@ -168,8 +168,7 @@ class Supervisor:
         now = time.monotonic()
         if child.again_at is not None:
             if now >= child.again_at:
-                again = self._start(number, pause=child.pause, served=child.served)
-                self._children[number] = again
+                self._start_again(number, child)
             return
         child.hear()
         if child.process.is_alive() or self._ending:
@@ -183,6 +182,14 @@ class Supervisor:
         steady = now - child.began_at > STEADY_SECONDS
         child.again_at = now + (first if steady else child.pause)
         child.pause = 2 * first if steady else min(2 * child.pause, longest)
+
+    def _start_again(self, number: int, child: _Child) -> None:
+        """Start a process in the place of one that died; later, if the system has no room now."""
+        try:
+            self._children[number] = self._start(number, pause=child.pause, served=child.served)
+        except OSError as error:
+            log.warning("process.not_started", error=type(error).__name__)
+            child.again_at = time.monotonic() + child.pause
 
     def _end(self, grace_seconds: float) -> None:
         """Have all processes end in order; kill those that do not."""

@@ -78,6 +78,8 @@ class SilenceWatch:
         passed = min(self.interval_seconds, since)
         if late:
             self._patient_until = ended + self.stale_seconds
+        if unheard:  # what silence there was may have been this very outage
+            self._silence.clear()
         self._interrupted, self._looked_at = False, ended
         self._silence = {
             worker_id: (beat, self._so_far(worker_id, beat, passed))

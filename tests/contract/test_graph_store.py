@@ -108,6 +108,17 @@ async def test_tenants_do_not_meet(store: DefinitionStore) -> None:
     theirs = await store.add(new_graph("g", flat("b"), tenant="b"))
 
     assert theirs.head.version == 1
+    await store.add(new_graph("g", flat("newer"), tenant="b"))
+    for tenant, ref, graph in (
+        (TENANT, DefinitionRef("g", 1), flat("a")),
+        ("b", DefinitionRef("g", 1), flat("b")),
+        (TENANT, DefinitionRef("g"), flat("a")),
+        ("b", DefinitionRef("g"), flat("newer")),
+    ):
+        found = await store.get(tenant, ref)
+        assert found is not None
+        assert found.content == graph
+    assert await store.get(TENANT, DefinitionRef("g", 2)) is None
     assert await store.get("c", DefinitionRef("g")) is None
     assert await store.load("c", [DefinitionRef("g")], max_bytes=10_000) == {}
     assert await store.known("c", [DefinitionRef("g")]) == frozenset()
@@ -292,15 +303,14 @@ async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_anot
     graph, agent = DefinitionRef("g"), DefinitionRef("g", kind=AGENT)
 
     loaded = await store.load(TENANT, [graph, agent], max_bytes=10_000)
+    found = [await store.get(TENANT, ref) for ref in (graph, agent)]
     listed = await store.find(TENANT, AGENT, limit=9, cursor=None)
     versions = await store.versions(TENANT, agent, limit=9, cursor=None)
     await store.delete(TENANT, agent)
 
     assert added.head.ref == DefinitionRef("g", 1, AGENT)
-    assert {ref: found.content for ref, found in loaded.items()} == {
-        graph: flat("b"),
-        agent: PROMPT,
-    }
+    assert {ref: each.content for ref, each in loaded.items()} == {graph: flat("b"), agent: PROMPT}
+    assert [each and each.content for each in found] == [flat("b"), PROMPT]
     assert listed.heads == versions.heads == [added.head]
     assert await store.known(TENANT, [graph, agent]) == {graph}
     assert (await store.find(TENANT, AGENT, limit=9, cursor=None)).heads == []

@@ -35,7 +35,7 @@ from app.runs.run import DefinitionRef
 
 MAX_SHOWN_USERS = 20
 KEPT_BYTES = 1024 * 1024
-"""How much of what was read is kept; versions never change."""
+"""How much of what was read is kept; with the same time and digest it is the same."""
 MAX_VERSION = 2**31 - 1
 
 _HEAD = tuple(DefinitionVersion.__dataclass_fields__)
@@ -90,7 +90,7 @@ class PostgresDefinitions:
         """Without ``heads`` each definition is looked up by itself."""
         self._engines = engines
         self._heads = heads
-        self._contents = LRUCache[tuple[str, DefinitionRef], Definition](
+        self._contents = LRUCache[tuple[str, DefinitionVersion], Definition](
             maxsize=KEPT_BYTES, getsizeof=lambda each: each.head.size_bytes
         )
 
@@ -111,13 +111,13 @@ class PostgresDefinitions:
             head = await self._heads.head(tenant, ref)
             if head is None:
                 return None
-            ref = head.ref
-            if (known := self._contents.get((tenant, ref))) is not None:
+            if (known := self._contents.get((tenant, head))) is not None:
                 return known
+            ref = head.ref
         async with transaction(self._engines.work, tenant) as connection:
             found = (await _definitions(connection, tenant, [ref])).get(ref)
         if found is not None and found.head.size_bytes <= KEPT_BYTES // 8:
-            self._contents[tenant, found.head.ref] = found
+            self._contents[tenant, found.head] = found
         return found
 
     async def load(

@@ -1,6 +1,7 @@
 """The store of runs: accepting, cancelling, claiming and reading them."""
 
 import asyncio
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -8,7 +9,9 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Text,
     and_,
+    cast,
     select,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -314,9 +317,15 @@ class PostgresRuns:
 
     async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
         """Return the CallNodes that a run has stored."""
-        query = select(journal.c.node).where(of_run(journal, key)).order_by(journal.c.seq)
+        node = cast(journal.c.node, Text)
+        query = select(node).where(of_run(journal, key)).order_by(journal.c.seq)
         async with transaction(self.engines.work, key.tenant) as connection:
-            return (await connection.scalars(query)).all()
+            texts = (await connection.scalars(query)).all()
+        return await asyncio.to_thread(_read_all, texts)  # thousands take long
+
+
+def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
+    return [json.loads(text) for text in texts]
 
 
 def _wall(tenant: str, wanted: RunFilter) -> str | None:

@@ -70,8 +70,8 @@ class MetricExport:
         instance = Resource({"service.instance.id": uuid.uuid4().hex})
         self._resource = instance.merge(Resource.create(dict(resource)))
         self._scope = InstrumentationScope("caseworker", resource["service.version"])
-        url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/metrics"
-        self._exporter = OTLPMetricExporter(url)
+        self._url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/metrics"
+        self._exporter = OTLPMetricExporter(self._url)
         self._since_ns = time.time_ns()
 
     async def run(self) -> None:
@@ -83,11 +83,10 @@ class MetricExport:
 
     async def aclose(self) -> None:
         """Send the last values, if the collector takes them at once."""
-        sending = asyncio.create_task(asyncio.to_thread(self._send), name="last metrics")
-        await asyncio.wait([sending], timeout=LAST_SECONDS)
         self._exporter.shutdown()  # ends the waits between attempts
+        self._exporter = OTLPMetricExporter(self._url, timeout=LAST_SECONDS)
         with suppress(Exception):
-            await sending
+            await asyncio.to_thread(self._send)
 
     def _send(self) -> None:
         times = Times(self._since_ns, time.time_ns())

@@ -69,6 +69,23 @@ async def test_nothing_is_left_of_an_erased_run(database_url: str) -> None:
             await stores.runs.erase(RunKey("other", "b"))
 
 
+async def test_rows_of_runs_that_an_operator_deletes_go_with_them(database_url: str) -> None:
+    """Without the service: what the run of another tenant with that id has stored is left."""
+    async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
+        for tenant in ("default", "other"):
+            accepted = await stores.runs.accept(new_run("a", tenant=tenant), worker_id="w1")
+            await stores.journal.finish(
+                end_of(accepted.run, calls=records_of(graph_with_calls("a")))
+            )
+        await oracle.rows(EVENTS.replace("'default', run_id", "tenant_id, run_id"))
+        before = await rows_of(oracle, "a")
+        await oracle.rows("DELETE FROM runs WHERE tenant_id = 'default'")
+
+        left = await rows_of(oracle, "a")
+        assert left == {table: count // 2 for table, count in before.items()}
+        assert {"runs": 1, "calls": 2, "events": 1}.items() <= left.items()
+
+
 async def test_every_table_that_names_runs_is_known_to_the_code(database_url: str) -> None:
     """Erasing goes by the tables of the code: one that it does not know would be forgotten."""
     async with open_oracle(database_url) as oracle:

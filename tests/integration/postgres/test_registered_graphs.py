@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from app.adapters.postgres.definition_heads import DefinitionHeads
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.adapters.postgres.engines import open_engines
 from app.runs.errors import ContainedDefinitionGoneError, DefinitionInUseError, GraphRefusedError
@@ -196,6 +197,23 @@ async def test_a_graph_run_is_stored_with_all_that_it_executes(
 
     assert found is not None
     assert (found.kind, found.request) == (RunKind.GRAPH, graph_run.request)
+
+
+async def test_what_was_read_before_a_backup_was_restored_is_not_taken_for_what_is_there(
+    database_url: str, stores: Stores, oracle: Oracle
+) -> None:
+    """A process that lived on knows other graphs by the numbers that are given again."""
+    heads = DefinitionHeads(database_url, pool_sizes().patience)
+    heads.begin()
+    kept, ref = PostgresDefinitions(stores.engines, heads), DefinitionRef("g", 1)
+    for graph in (flat("lost"), flat("again")):
+        await oracle.rows("TRUNCATE definitions CASCADE")
+        await kept.add(new_graph("g", graph))
+        for _ in range(2):
+            found = await kept.get(TENANT, ref)
+            assert found is not None
+            assert found.content == graph
+    await heads.stop()
 
 
 async def test_a_page_of_runs_holds_no_graphs(stores: Stores, accepted: str) -> None:

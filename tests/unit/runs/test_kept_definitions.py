@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.support.graph_documents import containing, flat, named
+from app.nodes.nesting import DefinitionKind
+from app.runs.errors import GraphRefusedError
+from tests.support.graph_documents import TENANT, containing, flat, named
 from tests.unit.runs.test_definitions import World
 
 
@@ -38,3 +40,14 @@ async def test_what_is_wrong_with_a_graph_is_told_each_time(world: World) -> Non
     graph = {"steps": [{"id": "a"}, {"id": "a"}], "edges": []}
 
     assert [*await world.refused(graph)] == [*await world.refused(graph)] != []
+
+
+async def test_the_same_text_is_not_the_same_as_a_graph_and_as_an_agent(world: World) -> None:
+    """Whichever of the two came first."""
+    text = {"name": "a", "prompt": {"system": "Answer."}}
+    agent = await world.graphs.inline(TENANT, text, DefinitionKind.AGENT)
+
+    assert agent.graph["steps"][0]["data"] == {"agent": text}
+    assert [problem.place for problem in await world.refused(text)] == ["steps"]
+    with pytest.raises(GraphRefusedError):
+        await world.graphs.inline(TENANT, flat("a"), DefinitionKind.AGENT)

@@ -97,3 +97,12 @@ def test_dead_workers_are_found_over_a_slow_network(took: float) -> None:
     found = looking.looks(100, "alive", took=took)
     assert set(found) == {"dead"}
     assert found["dead"] >= 3 + 4 * min(took, 1.0)
+
+
+def test_silence_before_an_outage_of_beats_was_noticed_is_not_counted_either() -> None:
+    """A database that had just become read-only took nobody's beats, and was answering looks."""
+    looking = Looking(own="me")
+    looking.look("me", "alive", "dead")
+    looking.looks(30)
+    assert looking.looks(STALE - 1.5, "me") == {}
+    assert looking.look("me", "alive").keys() == {"dead"}
