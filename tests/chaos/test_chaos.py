@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import ChildProcess
 
-SEEDS = json.loads(os.environ.get("CHAOS_SEEDS", "[11]"))
+SEEDS = json.loads(os.environ.get("CHAOS_SEEDS", "[11, 12]"))
 
 RARE = 2
 """The exit code where nothing was broken, and something rare did not happen in so short a time."""
