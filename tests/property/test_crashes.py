@@ -1,8 +1,8 @@
 """A crash at every write: whatever dies, freezes or is lost, a run loses and doubles nothing.
 
 One run of about fifty calls is told again and again; see ``crash_stories`` for what it does and
-``crashing_cluster`` for what may happen at a write. First every fault strikes at every write, then up
-to three faults strike wherever a seed says. ``CRASH_SEEDS`` is how many seeds there are, and
+``crashing_cluster`` for what may happen at a write. First every fault strikes at every write, then
+up to three faults strike wherever a seed says. ``CRASH_SEEDS`` is how many seeds there are, and
 ``CRASH_SEED=n`` tells the story of one of them alone.
 """
 
