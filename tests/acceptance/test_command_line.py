@@ -146,7 +146,7 @@ def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
     path = {each["node_id"]: each["name"] for each in parsed["analysis"]["critical_path"]}
     *marked, legend = (line for line in drawn.stdout.splitlines() if line.startswith("* "))
     assert "critical path" in legend
-    assert len(marked) == len(path) > 1
+    assert len(marked) == len(path) > 0  # calls of no time are on no path
     assert all(any(name in line for name in path.values()) for line in marked)
     assert "Stopped at " in cut.stdout
     assert len([line for line in short.stdout.splitlines() if "─ " in line]) == 1
