@@ -245,6 +245,9 @@ def test_the_trace_can_be_followed_while_the_run_works() -> None:
         await process.end_of()
         after = await replica.trace(KEY)
         assert after.run.status is RunStatus.COMPLETED
+        assert after.run.finished_at is not None
+        ended_ms = int(after.run.finished_at.timestamp() * 1000)
+        assert after.snapshot["snapshot_ts_ms"] == ended_ms, "it shows how the run has ended"
         assert {node["status"] for node in after.snapshot["nodes"].values()} == {"success"}
         with pytest.raises(RunNotFoundError):
             await replica.trace(RunKey("other", "r0"))
