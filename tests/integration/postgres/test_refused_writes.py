@@ -1,6 +1,7 @@
 """What the database will not take fails alone, and is not taken for a database that is away."""
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -114,6 +115,26 @@ async def test_what_a_run_was_accepted_with_comes_back_as_it_was(stores: Stores)
 
         assert stored is not None
         assert (stored.metadata, stored.request) == (metadata, new.request)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ("a\x00b", "a\ufffdb"),
+        ("a\ud800b", "a\ufffdb"),
+        ("\\u0000 \\ud800", "\\u0000 \\ud800"),
+        (10**30, 10**30),
+        (1e-7, 1e-7),
+        ([[]] * 300, [[]] * 300),
+        ({1: 2}, {"1": 2}),
+    ],
+    ids=("NUL", "half a pair", "text of escapes", "long integer", "exponent", "wide", "number key"),
+)
+def test_what_is_alone_in_a_row_is_written_so_that_it_can_be_stored(
+    value: object, stored: object
+) -> None:
+    """Each by itself: what one of them needs must not hide what another one lacks."""
+    assert json.loads(dump({"value": value})) == {"value": stored}
 
 
 def test_plain_values_are_written_as_they_are() -> None:
