@@ -1,14 +1,10 @@
 """Who may use the service, from the settings."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
-from app.access.authentication import Authentication
+from app.access.authentication import Authentication, TokenVerifier
 from app.access.keys import KeyStore
 from app.settings.schema import AuthSettings, JwtSettings
-
-if TYPE_CHECKING:
-    from app.adapters.tokens import IssuedTokens
 
 
 def authentication_of(settings: AuthSettings, keys: KeyStore) -> Authentication:
@@ -21,7 +17,7 @@ def authentication_of(settings: AuthSettings, keys: KeyStore) -> Authentication:
     )
 
 
-def _tokens(jwt: JwtSettings) -> "IssuedTokens | None":
+def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
     if jwt.issuer is None or jwt.audience is None:
         return None
     # What checks signatures takes 10 MB, which a service without an issuer does not need.

@@ -5,12 +5,9 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 from standardwebhooks.webhooks import Webhook
-
-if TYPE_CHECKING:
-    from cryptography.fernet import Fernet
 
 SECRET_BYTES = 32
 _PREFIX = "whsec_"
@@ -44,7 +41,7 @@ class SecretBox:
             return None
 
 
-def _fernet_of(key: str) -> "Fernet":
+def _fernet_of(key: str) -> Any:
     """Return what encrypts; its library takes 8 MB, which a service without a key does not need."""
     from cryptography.fernet import Fernet
 

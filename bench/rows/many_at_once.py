@@ -49,7 +49,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
             service(url, settings={"WORKER_MAX_RUNS": str(runs), **asking(provider)}) as served,
         ):
             await put_load(served, RUN, connections=CONNECTIONS, requests=runs)
-            while (connection.execute(UNENDED).fetchone() or (0,))[0]:
+            while (connection.execute(UNENDED).fetchone() or (0,))[0]:  # noqa: ASYNC110 - a server
                 await asyncio.sleep(LOOK_SECONDS)
         late = [taken - MODEL_SECONDS for (taken,) in connection.execute(TAKEN)]
         (last,) = connection.execute(LAST_OF).fetchone() or (0.0,)
