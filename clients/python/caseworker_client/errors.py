@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from caseworker_client.models import Run
 
@@ -22,7 +22,7 @@ class FieldError:
     message: str
 
 
-_FIELD_ERRORS = TypeAdapter(tuple[FieldError, ...])
+_FIELD_ERRORS = TypeAdapter(tuple[FieldError, ...], config=ConfigDict(defer_build=True))
 
 
 class ApiError(CaseworkerError):

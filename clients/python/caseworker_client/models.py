@@ -14,9 +14,9 @@ _ENDS: Final = frozenset({"run.completed", "run.failed", "run.halted", "run.canc
 
 
 class Answer(BaseModel):
-    """An object that the service has sent."""
+    """An object that the service has sent; its checks are made when the first one comes."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     @classmethod
     def of(cls, response: httpx.Response) -> Self:
