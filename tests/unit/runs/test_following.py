@@ -133,12 +133,18 @@ def test_a_run_that_has_ended_is_followed_from_any_point() -> None:
 
 
 def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To its very end, also where that is the end of a piece."""
+    """One after another, to its very end, also where that is the end of a piece."""
     monkeypatch.setattr(service, "AT_ONCE", 2)
 
     async def story() -> None:
-        store = await running(database())
+        store = await running(Elsewhere())
         await tell(store, 1, 2, 3)
+        early = Follower(store)
+        await asyncio.sleep(0.01)
+        assert early.seen == [(0, 1), (0, 2), (0, 3)]
+        early.service.stop_waiting()
+        await early.task
+
         await end(store, 3)
         follower = Follower(store)
         await follower.task
