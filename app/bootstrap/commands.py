@@ -33,6 +33,10 @@ from app.settings.schema import Settings
 
 T = TypeVar("T")
 
+HAND_OVER_SECONDS = 30.0
+"""How long a process may take to give back what has not ended, besides its grace: twice, for open
+requests and for runs. What is killed before has lost its runs."""
+
 
 def run_server(
     *,
@@ -95,7 +99,7 @@ def _serve_many(
 
     server = settings.server
     supervisor = Supervisor(server.host, server.port, count=count, serve=serve_at)
-    supervisor.run(grace_seconds=settings.shutdown.grace_seconds)
+    supervisor.run(grace_seconds=2 * settings.shutdown.grace_seconds + HAND_OVER_SECONDS)
 
 
 def run_worker(*, migrate: bool) -> None:

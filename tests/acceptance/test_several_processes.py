@@ -1,5 +1,6 @@
 """``caseworker serve --workers 2``: two processes on one port, kept alive and ended together."""
 
+import os
 import re
 import signal
 import socket
@@ -22,6 +23,14 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 
 def _served_by(service: ServiceProcess) -> set[int]:
     return {each.pid for each in psutil.Process(service.child.pid).children()}
+
+
+async def _both_up(service: ServiceProcess) -> set[int]:
+    async def both_are_up() -> bool:
+        return service.child.stderr.count("process.open") == 2
+
+    await eventually(both_are_up)
+    return _served_by(service)
 
 
 def _pid_of_owner(database_url: str, run_id: str) -> int:
@@ -81,12 +90,7 @@ async def test_processes_end_with_their_supervisor(database_url: str) -> None:
     """However it ends; and each shows its own metrics, on its own port alone."""
     settings = {"WORKER_HEALTH_PORT": "0", "SERVER_WORKERS": "2"}
     async with ServiceProcess(database_url, settings=settings) as service:
-
-        async def both_are_up() -> bool:
-            return service.child.stderr.count("process.open") == 2
-
-        await eventually(both_are_up)
-        pids = _served_by(service)
+        pids = await _both_up(service)
         ports = re.findall(r"http://127\.0\.0\.1:(\d+)/readyz", service.child.stderr)
         async with httpx.AsyncClient(trust_env=False) as client:
             shared = await client.get(f"{service.url}/metrics")
@@ -99,6 +103,29 @@ async def test_processes_end_with_their_supervisor(database_url: str) -> None:
             return _gone(pids)
 
         await eventually(all_gone)
+
+
+async def test_a_terminal_ends_all_of_them_at_once(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """Ctrl+C reaches each, not the supervisor alone; no run has lost its worker by that."""
+    await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
+    settings = model_settings(provider.openai_url)
+    async with ServiceProcess(database_url, "--workers", "2", settings=settings) as service:
+        pids = await _both_up(service)
+        for _ in range(4):
+            async with service.client() as client:
+                await client.post_run({"input": "What is 6 times 7?", "gold_answer": "42"})
+        await provider.wait_for_arrivals(4, "6 times 7")
+        os.killpg(service.child.pid, signal.SIGINT)
+        assert await service.child.wait() == 0
+        assert _gone(pids)
+        logged = service.child.stderr
+        assert [logged.count(f"process.{end}") for end in ("closed", "killed")] == [2, 0]
+        assert "Traceback" not in logged
+    with psycopg.connect(database_url) as connection:
+        runs = connection.execute("SELECT status, attempts FROM runs").fetchall()
+    assert runs == [("queued", 0)] * 4
 
 
 def test_a_start_that_cannot_succeed_says_why_in_one_line(
