@@ -129,7 +129,8 @@ class OfferingServer:
         try:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:
-            self._cancel(request.runs, accepted.run.key)
+            if not request.runs.is_closing:  # else it is the process that goes, not the client
+                self._cancel(request.runs, accepted.run.key)
             raise
 
     def _cancel(self, runs: RunService, key: RunKey) -> None:
@@ -141,15 +142,20 @@ class OfferingServer:
     async def _ended(
         self, context: Context, request: ApiRequest, run: Run, wait: float
     ) -> CallToolResult:
-        """Return the run once it has ended, or as it stands after ``wait`` seconds."""
-        begun = time.monotonic()
+        """Return the run once it has ended, or as it stands after ``wait`` seconds.
+
+        It is returned as it stands, too, when the process ends.
+        """
+        begun, runs = time.monotonic(), request.runs
         while not run.finished and (left := wait - (time.monotonic() - begun)) > 0:
-            run = await request.runs.wait(run.key, seconds=min(PROGRESS_SECONDS, left))
+            if runs.is_closing:
+                break
+            run = await runs.wait(run.key, seconds=min(PROGRESS_SECONDS, left))
             if not run.finished:
                 waited = time.monotonic() - begun
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
-        view = view_of(await request.runs.with_usage(run), request.root).model_dump(mode="json")
+        view = view_of(await runs.with_usage(run), request.root).model_dump(mode="json")
         return CallToolResult(
             content=[TextContent(text=json.dumps(view, ensure_ascii=False))],
             structured_content=view,

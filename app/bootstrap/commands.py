@@ -34,8 +34,8 @@ from app.settings.schema import Settings
 T = TypeVar("T")
 
 HAND_OVER_SECONDS = 30.0
-"""How long a process may take to give back what has not ended, besides its grace: twice, for open
-requests and for runs. What is killed before has lost its runs."""
+"""How long a process may take to give back what has not ended, besides its grace (twice, for
+open requests and for runs) and that of steps. What is killed before has lost its runs."""
 
 
 def run_server(
@@ -99,7 +99,9 @@ def _serve_many(
 
     server = settings.server
     supervisor = Supervisor(server.host, server.port, count=count, serve=serve_at)
-    supervisor.run(grace_seconds=2 * settings.shutdown.grace_seconds + HAND_OVER_SECONDS)
+    twice = 2 * settings.shutdown.grace_seconds
+    steps = settings.worker.cancel_grace_seconds
+    supervisor.run(grace_seconds=twice + steps + HAND_OVER_SECONDS)
 
 
 def run_worker(*, migrate: bool) -> None:

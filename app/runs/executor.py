@@ -198,6 +198,7 @@ class RunExecutor:
         self._handing_over = True
         for active in self._active.values():
             active.token.trip(shutting_down())
+        patience = self._supervisor.grace_seconds + GIVE_UP_SECONDS
         while self._reserved or self._tasks:
             left = self._reserved, len(self._tasks)
             if self._reserved:  # a run may just be being claimed
@@ -206,7 +207,7 @@ class RunExecutor:
                     async with asyncio.timeout(CLAIM_SECONDS):
                         await self._room.wait()
             else:
-                await asyncio.wait(self._tasks, timeout=GIVE_UP_SECONDS)
+                await asyncio.wait(self._tasks, timeout=patience)
             if left == (self._reserved, len(self._tasks)):
                 break
         if self._tasks:

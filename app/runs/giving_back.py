@@ -11,7 +11,8 @@ from app.runs.run import RunKey
 Answer = TypeVar("Answer")
 
 GIVE_UP_SECONDS = 5.0
-"""How long a process that ends waits for one more run to end or to be given back."""
+"""How long a process that ends waits for one more run to end or to be given back, besides what a
+step may take to end."""
 
 CLAIM_SECONDS = 12.0
 """How long it waits for the answer of a statement that may have claimed a run."""

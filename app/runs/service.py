@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import structlog
+
 from app.engine.supervision import shielded
 from app.observability.redaction import redact_text
 from app.observability.trace_context import current_traceparent
@@ -31,6 +33,8 @@ from app.runs.put_back import whole_events, whole_run
 from app.runs.replay import graph_of
 from app.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 from app.trace.execution_graph import ExecutionGraph
+
+log = structlog.get_logger(__name__)
 
 ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
@@ -166,6 +170,11 @@ class RunService:
             return None
         return Accepted(await whole_run(self._store, run), created=False)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether the process ends: nobody is kept waiting for a run any more."""
+        return self._closing.is_set()
+
     def stop_waiting(self) -> None:
         """Answer callers that wait for a run with the run as it stands; end what is followed."""
         self._closing.set()
@@ -300,4 +309,9 @@ def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
         return graph.snapshot()
     ended_at = run.finished_at
     clock = None if ended_at is None else partial(int, ended_at.timestamp() * 1000)
-    return ExecutionGraph.restore(run.key.run_id, map(dict, nodes), now_ms=clock).snapshot()
+    restored = partial(ExecutionGraph.restore, run.key.run_id, now_ms=clock)
+    try:
+        return restored(map(dict, nodes)).snapshot()
+    except ValueError:  # it is not the journal of one run, and the run has ended with that
+        log.exception("trace.unreadable", run_id=run.key.run_id)
+        return restored(dict(node) for node in nodes if node["parent_id"] is None).snapshot()

@@ -24,6 +24,12 @@ def _endpoint(url: str) -> str:
     return url
 
 
+def _base(url: str) -> str:
+    if "?" in url or "#" in url:
+        raise ValueError("must be a URL without a query or a fragment: paths are added to it")
+    return url
+
+
 def _api_key(key: SecretStr) -> SecretStr:
     text = key.get_secret_value()
     # Clients would fail with what no HTTP header can hold, and quote it.
@@ -33,6 +39,7 @@ def _api_key(key: SecretStr) -> SecretStr:
 
 
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+BaseUrl = Annotated[Endpoint, AfterValidator(_base)]
 Names = tuple[Text, ...]
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Usd = Annotated[Decimal, Field(ge=0)]
@@ -178,7 +185,7 @@ class ProviderSettings(Section):
     provider: str | None = None
     api_key: Annotated[SecretStr, AfterValidator(_api_key)] | None = None
     """Its key; <PROVIDER>_API_KEY serves as well: the two tiers always, others without base_url."""
-    base_url: Endpoint | None = None
+    base_url: BaseUrl | None = None
     """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key; null is the usual one."""
 
     @property

@@ -20,6 +20,9 @@ import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
+from psycopg.types.json import set_json_dumps
+
+from app.adapters.postgres.json_text import exact_dump
 
 Options = Mapping[str, Any]
 
@@ -72,6 +75,7 @@ class Connection(psycopg.AsyncConnection[Any]):
             psycopg.OperationalError: the database cannot be reached.
         """
         connection = await cls.connect(**connect_options(url, patience), **options)
+        set_json_dumps(exact_dump, connection)
         connection.answer_seconds = patience.answer_seconds
         return connection
 

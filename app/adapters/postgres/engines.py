@@ -13,7 +13,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.adapters.postgres.connections import Connection, Patience, is_passing
-from app.adapters.postgres.json_text import exact_dump
 from app.runs.errors import StoreUnavailableError
 
 PULSE_SECONDS = 2.0
@@ -49,7 +48,6 @@ class Pool:
             pool_size=size,
             max_overflow=-1,
             pool_pre_ping=ping,
-            json_serializer=exact_dump,
             hide_parameters=True,  # an error would quote rows
         )
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import JSON, literal, select, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError
 
 from app.adapters.postgres.connections import is_away, is_contended, is_passing
@@ -26,6 +27,14 @@ from tests.support.stores import (
 )
 
 KEY = RunKey("default", "case-1")
+
+
+async def test_what_no_text_may_hold_is_replaced_in_every_value(stores: Stores) -> None:
+    """Over the pools as well, whatever kind of column it is bound to."""
+    for kind in (JSON, JSONB):
+        async with transaction(stores.engines.work) as connection:
+            value = await connection.scalar(select(literal({"x": "\ud800", "y": "\x00"}, kind)))
+        assert value == {"x": "\ufffd", "y": "\ufffd"}
 
 
 def call_with(value: Any) -> CallRecord:

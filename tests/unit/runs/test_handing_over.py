@@ -12,8 +12,10 @@ from structlog.contextvars import merge_contextvars
 from app.control.budget import Budget
 from app.engine.context import FlowContext
 from app.runs.errors import StoreUnavailableError
+from app.runs.giving_back import GIVE_UP_SECONDS
 from app.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns
+from tests.unit.runs import world
 from tests.unit.runs.works import must_not_run, nothing, run_story, waits
 from tests.unit.runs.world import (
     KEY,
@@ -198,6 +200,27 @@ def test_a_run_is_given_back_as_soon_as_the_database_is_there() -> None:
         run = await process.service.get(KEY)
         assert (run.status, run.attempts) == (RunStatus.QUEUED, 0)
         assert 4 <= loop().time() < 7
+
+    run_story(story)
+
+
+def test_a_step_that_may_take_long_to_end_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run is handed over then, and not taken for one that cannot be."""
+    monkeypatch.setattr(world, "GRACE", 3 * GIVE_UP_SECONDS)
+
+    async def ends_slowly(context: FlowContext) -> str:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(2 * GIVE_UP_SECONDS)
+        return "done"
+
+    async def story() -> None:
+        process = Process(ends_slowly)
+        await process.post()
+        await process.executor.drain(1)
+        run = await process.service.get(KEY)
+        assert (run.status, run.attempts) == (RunStatus.QUEUED, 0)
 
     run_story(story)
 

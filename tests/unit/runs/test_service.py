@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 import structlog
@@ -251,6 +252,24 @@ def test_the_trace_can_be_followed_while_the_run_works() -> None:
         assert {node["status"] for node in after.snapshot["nodes"].values()} == {"success"}
         with pytest.raises(RunNotFoundError):
             await replica.trace(RunKey("other", "r0"))
+
+    run_story(story)
+
+
+def test_a_run_whose_journal_is_not_of_one_run_still_has_a_trace() -> None:
+    """Of its root, which says how it ended; the log says that there was more."""
+
+    async def story() -> None:
+        process = Process(works)
+        await process.run()
+        nodes = [dict(node) for node in await process.store.nodes(KEY)]
+        for node in nodes[1:]:
+            node.update(status="running", end_ts_ms=None)
+        with patch.object(process.store, "nodes", AsyncMock(return_value=nodes)):
+            trace = await process.service.trace(KEY)
+        [root] = trace.snapshot["nodes"].values()
+        assert (root["parent_id"], root["status"]) == (None, "success")
+        assert violations(trace.snapshot) == []
 
     run_story(story)
 

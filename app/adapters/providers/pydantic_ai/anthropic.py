@@ -48,7 +48,7 @@ def anthropic_provider(
     """
     logging.getLogger("anthropic").setLevel(logging.INFO)  # below that it writes out prompts
     http = http or ModelTransport()
-    client = AsyncAnthropic(
+    client = _Client(
         base_url=base_url or DEFAULT_BASE_URL,
         api_key=api_key or _NO_KEY,
         http_client=httpx2.AsyncClient(transport=http, timeout=None),
@@ -65,6 +65,14 @@ def anthropic_provider(
         http=http,
         max_in_flight=max_in_flight,
     )
+
+
+class _Client(AsyncAnthropic):
+    """A client without the headers that the environment has for every server."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._custom_headers = {}  # those of ANTHROPIC_CUSTOM_HEADERS; we give none
 
 
 class _TolerantModel(AnthropicModel):

@@ -5,6 +5,7 @@ ours has no bound and calls wait in a semaphore before it. The connections are a
 takes a quarter of the time and half of the memory of what the SDKs bring along.
 """
 
+import asyncio
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,13 +20,18 @@ from aiohttp.abc import AbstractStreamWriter
 from app.llm.ports import MAX_REPLY_BYTES, Delivery
 from app.observability.trace_context import HEADER, current_traceparent
 
-_KEEP_ALIVE_SECONDS = 30.0
+_KEEP_ALIVE_SECONDS = 4.0
+"""Servers usually close what has been quiet for five: a request that meets the close is lost."""
 _CONNECT_SECONDS = 10.0
 _HEADER_BYTES = 64 * 1024
 _UNCOMPRESSED = frozenset({"", "identity"})
 _KNOWN_COMPRESSIONS = frozenset({"gzip", "deflate"})
 _EITHER_HEADER = zlib.MAX_WBITS | 32
 _PIECE_BYTES = 64 * 1024
+_EVENT_BYTES = 1024
+"""What each event of a streamed reply may add to its text: its JSON repeats ids and names."""
+_MOST_FRAMING = 15
+"""What all of that may come to, in limits: a stream is not read for ever."""
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add where a request has none."""
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
@@ -47,6 +53,8 @@ class ReplyRefusedError(Exception):
 
 class ModelTransport(httpx2.AsyncBaseTransport):
     """Sends requests, and reads of a reply no more than ``max_reply_bytes``, unfolded.
+
+    Of a streamed one it reads more, for most of it is not text but repeated around each piece.
 
     Proxies of the environment are used, redirects are not followed. Providers are asked not to
     compress replies. Only connecting has a time limit of its own: an attempt as a whole is limited
@@ -114,7 +122,11 @@ class _Body(aiohttp.BytesPayload):
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
         note_sent()
-        await super().write_with_length(writer, content_length)
+        try:
+            await super().write_with_length(writer, content_length)
+        except BaseException:
+            _drop(getattr(writer, "transport", None))
+            raise
 
 
 class _Reply(httpx2.AsyncByteStream):
@@ -126,21 +138,36 @@ class _Reply(httpx2.AsyncByteStream):
         self._limit = limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        received = 0
+        wire, received, most = 0, 0, self._limit
+        streamed = self._response.content_type == "text/event-stream"
         try:
             async for packed in self._response.content.iter_any():
+                wire += len(packed)
                 for part in self._unfold(packed):
                     received += len(part)
-                    if received > self._limit:
-                        yield part[: self._limit - received]  # what may be read of it
+                    if streamed:
+                        framing = _EVENT_BYTES * part.count(b"data:")
+                        most = min(most + framing, (1 + _MOST_FRAMING) * self._limit)
+                    if received > most:
+                        yield part[: most - received]  # what may be read of it
                         raise ReplyRefusedError
                     yield part
+                if wire > most:  # it unfolds to less than nothing
+                    raise ReplyRefusedError
         except _FAILURES as error:
             raise _as_httpx2(error) from error
 
     async def aclose(self) -> None:
-        """Close the connection, unless the reply was read to its end."""
+        """Close the connection, unless the reply was read to its end; nothing more is sent."""
+        if (connection := self._response.connection) is not None:
+            _drop(connection.transport)
         self._response.close()
+
+
+def _drop(transport: asyncio.Transport | None) -> None:
+    """Hang up, and forget what is not sent yet: a close would first deliver it."""
+    if transport is not None:
+        transport.abort()
 
 
 def _as_httpx2(error: Exception) -> httpx2.TransportError:
@@ -173,9 +200,12 @@ def _unfolding(encodings: str) -> Unfold:
     def unfold(packed: bytes) -> Iterator[bytes]:
         while packed:
             try:
-                yield decoder.decompress(packed, _PIECE_BYTES)
+                part = decoder.decompress(packed, _PIECE_BYTES)
             except zlib.error:
                 raise ReplyRefusedError from None
+            if decoder.unused_data:  # what follows the end would be kept, and never counted
+                raise ReplyRefusedError
+            yield part
             packed = decoder.unconsumed_tail
 
     return unfold

@@ -5,7 +5,7 @@ import gzip
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx2
 import pytest
@@ -18,9 +18,9 @@ LIMIT = 200_000
 class _Server:
     """Answers every request with the same bytes; counts connections and keeps the requests."""
 
-    def __init__(self, body: bytes = b"{}", encoding: str = "") -> None:
+    def __init__(self, body: bytes, encoding: str, kind: str) -> None:
         head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\ncontent-encoding: {encoding}"
-        self._reply = head.encode() + b"\r\n\r\n" + body
+        self._reply = f"{head}\r\ncontent-type: {kind}\r\n\r\n".encode() + body
         self.connections = 0
         self.requests: list[bytes] = []
         self.url = ""
@@ -37,8 +37,10 @@ class _Server:
 
 
 @asynccontextmanager
-async def _serving(body: bytes = b"{}", encoding: str = "") -> AsyncIterator[_Server]:
-    answers = _Server(body, encoding)
+async def _serving(
+    body: bytes = b"{}", encoding: str = "", kind: str = "application/json"
+) -> AsyncIterator[_Server]:
+    answers = _Server(body, encoding, kind)
     server = await asyncio.start_server(answers.serve, "127.0.0.1", 0)
     answers.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     try:
@@ -93,6 +95,49 @@ async def test_an_endless_reply_is_refused(transport: ModelTransport) -> None:
             await _read(transport, endless.url)
 
 
+async def test_what_is_repeated_around_each_piece_of_a_stream_is_not_its_length(
+    transport: ModelTransport,
+) -> None:
+    """It is long all the same: neither pieces of any size nor any number of them are read."""
+    event = b"data: %s\n\n" % (b"x" * 500)
+    most = 16 * LIMIT // len(event)
+    many, long = event * (most - 1), b"data: %s\n\n" % (b"x" * (2 * LIMIT))
+    async with _serving(many, kind="text/event-stream") as server:
+        assert len(await _read(transport, server.url)) == len(many)
+    for refused in (event * (most + 1), long):
+        async with _serving(refused, kind="text/event-stream") as server:
+            with pytest.raises(ReplyRefusedError):
+                await _read(transport, server.url)
+
+
+async def test_a_stop_delivers_nothing_more_of_a_request(transport: ModelTransport) -> None:
+    """Of one that the server is slow to take, it gets no end."""
+    arrived = bytearray()
+    began, goes_on, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.extend(await reader.read(1000))
+        began.set()
+        await goes_on.wait()
+        with suppress(ConnectionError):
+            while more := await reader.read(1_000_000):
+                arrived.extend(more)
+        writer.close()
+        gone.set()
+
+    body = b"x" * 30_000_000
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        request = httpx2.Request("POST", url, content=body)
+        sending = asyncio.create_task(transport.handle_async_request(request))
+        await began.wait()
+        sending.cancel()
+        await asyncio.wait({sending})
+        goes_on.set()
+        await gone.wait()
+    assert 0 < len(arrived) < len(body)
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity, deflate"])
 async def test_a_reply_is_counted_as_it_is_unfolded(
     transport: ModelTransport, encoding: str
@@ -117,6 +162,8 @@ async def test_a_reply_is_counted_as_it_is_unfolded(
         ("gzip, gzip", gzip.compress(gzip.compress(b"x", mtime=0), mtime=0)),
         ("br", b"x"),
         ("gzip", b"no gzip at all"),
+        ("gzip", gzip.compress(b"{}", mtime=0) + b"x" * LIMIT),
+        ("gzip", gzip.compress(b"{}", mtime=0) * 2),
     ],
 )
 async def test_a_reply_that_is_packed_in_another_way_is_refused(
