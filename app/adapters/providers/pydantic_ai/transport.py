@@ -122,10 +122,11 @@ class _Body(aiohttp.BytesPayload):
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
         note_sent()
+        transport = getattr(writer, "transport", None)  # which the writer forgets when it is closed
         try:
             await super().write_with_length(writer, content_length)
         except BaseException:
-            _drop(getattr(writer, "transport", None))
+            _drop(transport)
             raise
 
 

@@ -110,6 +110,7 @@ async def test_what_is_repeated_around_each_piece_of_a_stream_is_not_its_length(
                 await _read(transport, server.url)
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body")
 async def test_a_stop_delivers_nothing_more_of_a_request(transport: ModelTransport) -> None:
     """Of one that the server is slow to take, it gets no end."""
     arrived = bytearray()
