@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 import pytest_asyncio
 from caseworker_client import AsyncCaseworkerClient
@@ -149,27 +148,6 @@ async def test_a_long_run_goes_on_after_its_call(service: ServiceProcess, genera
     await until(lambda: "running" in heard)
     assert later.structured_content["status"] == "running"
     assert (ended.is_error, ended.structured_content["status"]) == (True, "cancelled")
-
-
-async def test_a_process_that_ends_cancels_no_run_of_a_client_that_is_there(
-    database_url: str, provider: FakeProvider
-) -> None:
-    """The call returns the run as it stands; it goes on elsewhere."""
-    await provider.script("slow", [Step(hang=True)], repeat_last=True)
-    settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings) as service,
-        client_of(service, "auto") as client,
-    ):
-        call = asyncio.create_task(client.call_tool("run_case", {"input": "slow"}))
-        await provider.wait_for_arrivals(1, "slow")
-        ending = asyncio.create_task(service.child.terminate())
-        run: dict[str, Any] = (await call).structured_content
-        assert await ending == 0
-    assert run["status"] == "running"
-    with psycopg.connect(database_url) as connection:
-        query = "SELECT status, attempts, cancel_requested_by FROM runs"
-        assert connection.execute(query).fetchall() == [("queued", 0, None)]
 
 
 async def test_a_request_that_is_repeated_makes_one_run(service: ServiceProcess) -> None:
