@@ -36,9 +36,10 @@ class SecretBox:
         from cryptography.fernet import InvalidToken
 
         try:
-            return self._fernet.decrypt(stored).decode()
+            opened: bytes = self._fernet.decrypt(stored)
         except InvalidToken:
             return None
+        return opened.decode()
 
 
 def _fernet_of(key: str) -> Any:
