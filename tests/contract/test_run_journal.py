@@ -19,6 +19,7 @@ from tests.support.stores import (
     CANCEL_REQUEST,
     end_of,
     graph_with_calls,
+    new_run,
     records_of,
 )
 
@@ -176,6 +177,37 @@ class TestJournaling:
 
         assert [each.owned for each in (old, nobody, ended)] == [False, False, False]
         assert list(await ports.runs.calls(KEY)) == []
+
+    @pytest.mark.parametrize("worker_id", ["w2", None])
+    async def test_nothing_of_a_run_that_was_erased_reaches_a_new_one_with_its_id(
+        self, ports: Ports, worker_id: str | None
+    ) -> None:
+        """Neither what its owner writes, nor its end sent again, nor a result that comes late."""
+        erased = await ports.claimed()
+        end = end_of(erased, calls=records_of(graph_with_calls("case-1")))
+        late = LateResult(key=KEY, fence=erased.fence, calls=end.calls, usage={"tokens": 99})
+        await ports.journal.finish(end)
+        await ports.runs.erase(KEY)
+        await ports.runs.late(late)
+        run = (await ports.runs.accept(new_run(KEY.run_id), worker_id=worker_id)).run
+        if worker_id is None:
+            claimed = await ports.runs.claim(KEY, "w2")
+            assert claimed is not None
+            run = claimed
+
+        write = JournalWrite(key=KEY, fence=erased.fence, calls=end.calls)
+        assert not (await ports.journal.write(write)).owned
+        assert not (await ports.journal.finish(end)).done
+        await ports.runs.release(erased, active_seconds=9, calls=end.calls, counted=True)
+        await ports.runs.late(late)
+        assert (await ports.stored()) == replace(run, last_seq=0)
+        assert list(await ports.runs.calls(KEY)) == []
+
+        assert (await ports.journal.finish(end_of(run))).done
+        ended = await ports.stored()
+        await ports.runs.late(late)
+        assert (await ports.stored()) == ended
+        assert (ended.attempts, ended.usage) == (1, end_of(run).usage)
 
 
 class TestEnding:

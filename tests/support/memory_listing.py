@@ -102,7 +102,7 @@ class MemoryListing:
                 raise RunNotFoundError
             if not row.run.finished:
                 raise RunNotEndedError
-            del self.rows[key]
+            self.rows[key] = Row(fence=row.run.fence)
             self.erased.add(key)
             for file in [file for file in self.files if file[0] == key]:
                 del self.files[file]

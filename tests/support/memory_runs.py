@@ -100,7 +100,10 @@ class MemoryRuns(MemoryListing, MemoryTraces):
             pending_cancel = row.pending_cancel if self._lives(row) else None
             row.pending_cancel = row.pending_cancel_expires_at = None
             self._put(
-                row, self._accepted(new, None if pending_cancel else worker_id, pending_cancel)
+                row,
+                self._accepted(
+                    new, None if pending_cancel else worker_id, pending_cancel, row.fence
+                ),
             )
             if pending_cancel is not None:
                 self._finish_unowned(row, pending_cancel)
@@ -199,7 +202,7 @@ class MemoryRuns(MemoryListing, MemoryTraces):
     async def late(self, result: LateResult) -> None:
         async with transaction():
             row = self.rows[result.key]
-            if not run_of(row).finished or run_of(row).fence != result.fence:
+            if row.run is None or not row.run.finished or row.run.fence != result.fence:
                 return
             row.run = replace(run_of(row), usage=as_json(result.usage))
             write_calls(row, result.calls)
@@ -301,7 +304,7 @@ class MemoryRuns(MemoryListing, MemoryTraces):
         )
 
     def _accepted(
-        self, new: NewRun, worker_id: str | None, pending_cancel: CancelRequest | None
+        self, new: NewRun, worker_id: str | None, pending_cancel: CancelRequest | None, fence: int
     ) -> Run:
         now = self.now()
         queued = Run(
@@ -314,12 +317,13 @@ class MemoryRuns(MemoryListing, MemoryTraces):
             metadata=as_json(new.metadata),
             idempotency_key=new.idempotency_key,
             cancel_request=pending_cancel,
+            fence=fence,
             queueing=new.queueing,
         )
         if worker_id is None or waits_for_its_key(self.rows, queued):
             return queued
         claimed = replace(queued, status=RunStatus.RUNNING, worker_id=worker_id, started_at=now)
-        return replace(claimed, fence=1, attempts=1)
+        return replace(claimed, fence=fence + 1, attempts=1)
 
     def _keep_pending_cancel(
         self, key: RunKey, row: Row, cancel_request: CancelRequest

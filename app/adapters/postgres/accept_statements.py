@@ -70,7 +70,6 @@ _PENDING = "runs.pending_cancel_expires_at > excluded.created_at"
 
 _WHERE_PENDING = {
     "status": "'queued'",
-    "fence": "0",
     "attempts": "0",
     "worker_id": "NULL",
     "queued_at": "excluded.created_at",
@@ -92,11 +91,13 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     created_at = excluded.created_at, pending_cancel_expires_at = NULL,
     webhook = excluded.webhook, priority = excluded.priority,
     concurrency_key = excluded.concurrency_key, concurrency_limit = excluded.concurrency_limit,
-    deadline = excluded.deadline, {_SET_BY_PENDING}
+    deadline = excluded.deadline, fence = runs.fence + CASE WHEN {_PENDING} THEN 0
+        ELSE excluded.fence END, {_SET_BY_PENDING}
 WHERE runs.request IS NULL
 RETURNING runs.*
 """
-"""Insert a run, or make one of a pending cancel; a run that is there is locked, not returned.
+"""Insert a run, or make one of a pending cancel or of what is kept of an erased run; a run that is
+there is locked, not returned.
 
 With a cancel request that has not expired the run is queued, for this transaction to cancel it.
 """

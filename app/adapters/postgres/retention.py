@@ -65,10 +65,16 @@ SELECT tenant_id FROM tenant WHERE tenant_id IS NOT NULL
 DROP_PENDING = """
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
     SELECT tenant_id, run_id FROM runs
-    WHERE request IS NULL AND pending_cancel_expires_at <= clock_timestamp()
+    WHERE request IS NULL
+        AND coalesce(pending_cancel_expires_at, created_at + interval '1 day') <= clock_timestamp()
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
 """
+"""Pending cancels that have expired, and what :data:`KEEP_FENCE` has kept for a day."""
+
+KEEP_FENCE = "INSERT INTO runs (tenant_id, run_id, fence) VALUES (%s, %s, %s)"
+"""Keep the id of an erased run and its fence: a new run with the id begins above it, and nothing
+that a former owner still sends reaches it."""
 
 _DUE = "clock_timestamp() - make_interval(days => %(days)s)"
 
@@ -120,19 +126,22 @@ ON CONFLICT (tenant_id, record) DO UPDATE SET swept_until = excluded.swept_until
 
 
 async def erase_in(connection: AsyncConnection, key: RunKey) -> None:
-    """Erase a run that has ended in this transaction.
+    """Erase a run that has ended in this transaction; its id and fence are kept for a day.
 
     Raises:
         RunNotFoundError: there is none.
         RunNotEndedError: it has not ended.
     """
-    found = select(runs.c.status).where(of_run(runs, key), runs.c.request.is_not(None))
-    status = await connection.scalar(found.with_for_update())
-    if status is None:
+    found = select(runs.c.status, runs.c.fence).where(
+        of_run(runs, key), runs.c.request.is_not(None)
+    )
+    run = (await connection.execute(found.with_for_update())).one_or_none()
+    if run is None:
         raise RunNotFoundError(key.run_id)
-    if status not in TERMINAL:
+    if run.status not in TERMINAL:
         raise RunNotEndedError(key.run_id)
     await _delete_runs(connection, key.tenant, [key.run_id])
+    await connection.exec_driver_sql(KEEP_FENCE, (key.tenant, key.run_id, run.fence))
 
 
 async def _delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequence[str]) -> None:

@@ -181,12 +181,22 @@ async def test_a_run_that_somebody_has_locked_is_left_to_the_next_sweep(
 async def test_pending_cancels_that_have_expired_are_cleared_away(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Others wait on."""
+    """Others wait on. The ids of erased runs go a day after them."""
+    for run_id in ("erased", "erased-lately"):
+        await ended(stores, oracle, run_id)
+        await stores.runs.erase(RunKey("default", run_id))
+    await oracle.rows(
+        "UPDATE runs SET created_at = created_at - interval '25 h' WHERE run_id = 'erased'"
+    )
+    await oracle.rows(
+        "UPDATE runs SET created_at = created_at - interval '23 h' WHERE run_id <> 'erased'"
+    )
     for run_id in ("gone", "waits"):
         await stores.runs.cancel(RunKey("default", run_id), CANCEL_REQUEST)
     await oracle.rows("UPDATE runs SET pending_cancel_expires_at = now() WHERE run_id = 'gone'")
     await sweep(stores)
-    assert await oracle.value("SELECT run_id FROM runs") == "waits"
+    left = await oracle.rows("SELECT run_id FROM runs ORDER BY run_id")
+    assert [row["run_id"] for row in left] == ["erased-lately", "waits"]
 
 
 async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> None:
