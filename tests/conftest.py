@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.support.database import TestServer, open_server
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+"""A slow machine is no failure."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,6 +25,7 @@ from app.bootstrap.configuration import (
     url_of,
     warn_of_near_misses,
 )
+from app.bootstrap.lifetime import lifetime
 from app.harness.runner import RETRY
 from app.observability.logs import configure_logging
 from app.runs.quotas import QuotaStore
@@ -34,8 +35,8 @@ from app.settings.schema import Settings
 T = TypeVar("T")
 
 HAND_OVER_SECONDS = 30.0
-"""How long a process may take to give back what has not ended, besides its grace (twice, for
-open requests and for runs) and that of steps. What is killed before has lost its runs."""
+"""How long a process may take to give back what has not ended, besides its grace and that of
+steps. What is killed before has lost its runs."""
 
 
 def run_server(
@@ -61,10 +62,11 @@ def run_server(
     if (count := workers or settings.server.workers) > 1:
         if record is not None:
             raise StartupError("--record keeps the replies of one process: leave out --workers.")
-        with _database(settings, migrate=migrate) as url:
+        with lifetime(), _database(settings, migrate=migrate) as url:
             _serve_many(settings, url, count=count, executes=executes, started=started)
         return
     with (
+        lifetime(),
         _recorder(settings, record, {}) as recorder,
         _database(settings, migrate=migrate) as url,
         named_if_away(),
@@ -94,14 +96,13 @@ def _serve_many(
             if place.is_first:
                 await started(url)
 
-        with named_if_away():
+        with lifetime(), named_if_away():
             serve(settings, url, executes=executes, started=answers, place=place)
 
     server = settings.server
     supervisor = Supervisor(server.host, server.port, count=count, serve=serve_at)
-    twice = 2 * settings.shutdown.grace_seconds
-    steps = settings.worker.cancel_grace_seconds
-    supervisor.run(grace_seconds=twice + steps + HAND_OVER_SECONDS)
+    grace = settings.shutdown.grace_seconds + settings.worker.cancel_grace_seconds
+    supervisor.run(grace_seconds=grace + HAND_OVER_SECONDS)
 
 
 def run_worker(*, migrate: bool) -> None:
@@ -113,7 +114,7 @@ def run_worker(*, migrate: bool) -> None:
     settings = logged_settings()
     from app.bootstrap.worker import work
 
-    with _database(settings, migrate=migrate) as url, named_if_away():
+    with lifetime(), _database(settings, migrate=migrate) as url, named_if_away():
         work(settings, url)
 
 

@@ -166,11 +166,15 @@ class Process:
         if self._executor is not None:
             self._executor.stop_taking()
 
-    async def _close(self) -> None:
-        """Let runs end or give them back, then let go of everything."""
+    async def drain(self) -> None:
+        """Let runs end, or give them back; what is done is not done again."""
         self.begin_closing()
         if self._executor is not None:
             await self._executor.drain(self.settings.shutdown.grace_seconds)
+
+    async def _close(self) -> None:
+        """Drain, then let go of everything."""
+        await self.drain()
         await self._loops.stop()
         if self._heartbeat is not None:
             await self._heartbeat.leave()

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import httpx
 import uvicorn
-import uvloop
 from caseworker_client import AsyncCaseworkerClient
 from fastapi import FastAPI
 from pydantic import SecretStr
@@ -26,6 +25,7 @@ from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.agent_folder import AgentFile, read_agents, register_agents
 from app.bootstrap.background import url_rules
 from app.bootstrap.configuration import url_of
+from app.bootstrap.lifetime import run_to_end
 from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
 from app.bootstrap.supervisor import Place
 from app.bootstrap.worker import health_served
@@ -115,7 +115,7 @@ def serve(
     )
     _allow_connections(settings.server.max_connections)
     server = _Server(config, process, agents, started, place)
-    server.run(None if place is None else list(place.sockets))
+    run_to_end(server.serve(None if place is None else list(place.sockets)))
 
 
 def use_in_process(
@@ -143,7 +143,7 @@ def use_in_process(
         async with _opened(process, agents), client:
             return await use(client)
 
-    return uvloop.run(opened())
+    return run_to_end(opened())
 
 
 @asynccontextmanager
@@ -185,6 +185,12 @@ class _Server(uvicorn.Server):
         if self.started:
             collect_garbage_seldom()
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests and runs end side by side: whoever ends the process waits once for both."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._process.drain(), name="drain")
+            await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End in order; callers that wait for a run are answered first, so that they delay nothing.

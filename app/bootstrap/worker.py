@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 import uvicorn
-import uvloop
 
 from app.api.application import build_health_api
 from app.bootstrap.configuration import StartupError
+from app.bootstrap.lifetime import run_to_end
 from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
 from app.settings.schema import Settings
 
@@ -28,7 +28,7 @@ def work(settings: Settings, url: str) -> None:
         StartupError: its health cannot be served where it is configured.
         StoreUnavailableError: the database does not answer.
     """
-    uvloop.run(_work(Process(settings, url, executes=True)))
+    run_to_end(_work(Process(settings, url, executes=True)))
 
 
 async def _work(process: Process) -> None:

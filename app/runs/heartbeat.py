@@ -25,7 +25,8 @@ STOP_AGAIN_SECONDS = 1.0
 """How long a loop that was cancelled is waited for before it is cancelled again."""
 
 WORKING_SECONDS = 1.0
-"""How long a loop must have run, after it ended twice or more, to count as working."""
+"""How much longer than the time before a loop must have run, after it ended twice or more, to count
+as working: one that waits in vain for its connection runs for as long as it waits."""
 
 STEADY_SECONDS = 30.0
 """How long a loop must have run for the next wait to be the first one again."""
@@ -67,10 +68,10 @@ class Loops:
         while True:
             began = clock()
             await _once(name, loop)
-            if clock() - began > STEADY_SECONDS:
+            if (ran := clock() - began) > STEADY_SECONDS:
                 pause = first
             if pause > first:
-                self._up_at[name] = clock() + pause + WORKING_SECONDS
+                self._up_at[name] = clock() + pause + ran + WORKING_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 

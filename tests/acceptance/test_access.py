@@ -87,7 +87,7 @@ async def test_a_key_works_on_every_replica_until_it_is_revoked(database_url: st
         caseworker(database_url, "keys", "revoke", key_id)
         revoked = time.monotonic()
         while {await status(one, bearer(secret)), await status(other, bearer(secret))} != {401}:
-            assert time.monotonic() - revoked < KEPT_SECONDS + 5  # of which 5 for a busy machine
+            assert time.monotonic() - revoked < KEPT_SECONDS + 30  # of which 30 for a busy machine
             await asyncio.sleep(0.1)
         assert await status(one, {}) == 401  # nobody without a key, although none works
 
@@ -121,7 +121,7 @@ async def test_a_stream_ends_with_the_key_that_it_was_opened_with(database_url: 
             assert {here.last, there.last} == {"approval.requested"}
             async with httpx.AsyncClient(base_url=one.url, trust_env=False) as http:
                 await http.delete("/runs/asks", headers=bearer(secrets["kept"]))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(150):
                 await kept.until_the_end()
             assert kept.last == "run.cancelled"
 

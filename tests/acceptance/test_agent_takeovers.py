@@ -46,7 +46,7 @@ async def test_a_client_reads_one_whole_story_although_the_process_is_killed(
             await client.create_run(agent_run("killed"))
         seen: list[Event] = []
         texts, before_kill, restarting = StreamedText(), "", None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             async for event in client.stream_events("killed"):
                 seen.append(event)
                 if texts.add(event) and event.data["turn_number"] == 2 and not before_kill:

@@ -113,7 +113,7 @@ async def test_an_answer_whose_process_is_killed_is_told_to_its_end_by_another(
         async with first.client() as posting:
             await posting.post_run(agent_run("killed"))
         seen: list[dict[str, Any]] = []
-        async with asyncio.timeout(60), aclosing(client.events("killed")) as events:
+        async with asyncio.timeout(150), aclosing(client.events("killed")) as events:
             async for event in events:
                 seen.append(event)
                 if event["type"] == "content_chunk" and first.child.exit_code is None:

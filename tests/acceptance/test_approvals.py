@@ -70,7 +70,7 @@ async def people(service: ServiceProcess) -> AsyncIterator[People]:
 
 
 async def finished(client: People, run_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(150):
         while True:
             run = await client.get_run(run_id)
             if run["finished_at"] is not None:
@@ -80,7 +80,7 @@ async def finished(client: People, run_id: str) -> dict[str, Any]:
 
 async def waiting(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
     """Return the open approvals of a run once it waits for so many."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(150):
         while True:
             run = (await client.get(f"/runs/{run_id}")).json()
             asked = (await client.get(f"/runs/{run_id}/approvals")).json()["approvals"]

@@ -102,10 +102,10 @@ async def test_a_deadline_halts_a_run_that_waits_and_its_seconds_stand_still(
 ) -> None:
     """One run waits longer than it may work, and completes; the other one waits until its end."""
     async with serving(database_url, settings) as (_, client):
-        patient = graph_run("patient", note("write", "hello"), budget={"max_seconds": 2})
+        patient = graph_run("patient", note("write", "hello"), budget={"max_seconds": 5})
         await client.post_run(patient)
         (approval,) = await waiting(client, "patient")
-        deadline = datetime.now(UTC) + timedelta(seconds=3)
+        deadline = datetime.now(UTC) + timedelta(seconds=6)
         await client.post_run(
             graph_run("late", note("write", "never"), deadline=deadline.isoformat())
         )
@@ -117,7 +117,7 @@ async def test_a_deadline_halts_a_run_that_waits_and_its_seconds_stand_still(
     assert (late["status"], late["stop"]["kind"]) == ("halted", "deadline")
     assert datetime.fromisoformat(late["finished_at"]) >= deadline
     assert [each.status_code for each in answers] == [409, 202]
-    assert (run["status"], run["usage"]["seconds"] < 2) == ("completed", True), run
+    assert (run["status"], run["usage"]["seconds"] < 5) == ("completed", True), run
     assert noted(notes) == ["patient: hello"]
 
 
@@ -158,7 +158,7 @@ async def test_a_case_whose_tool_is_refused_fails_without_the_call(
     case = {"kind": "case", "input": "What is 6 times 7?", "mode": "fallback_only"}
     async with serving(database_url, settings, **needs) as (_, client):
         await client.post_run({**case, "run_id": "case"})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while (run := await client.get_run("case"))["finished_at"] is None:
                 asked = (await client.get("/runs/case/approvals")).json()["approvals"]
                 for each in asked:

@@ -149,7 +149,7 @@ class Chaos:
 
     async def ask(self, request: Callable[[JsonClient], Awaitable[Any]]) -> Any:
         """Ask a service; another one if it has just gone."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(150):
             while True:
                 try:
                     async with self.chance.choice(self.services).client() as client:

@@ -74,4 +74,4 @@ async def test_a_reply_of_many_megabytes_is_refused_at_once(
     assert run["status"] == "failed"
     assert "too long" in run["stop"]["reason"]
     assert len(await provider.arrivals("huge")) == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60

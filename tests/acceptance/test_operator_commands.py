@@ -200,7 +200,7 @@ def asked(caseworker: Command, run_id: str, folder: Path, *limits: str) -> list[
         "graph", "run", str(file), *value, "--run-id", run_id, "--wait", "0", *limits
     )
     assert posted.exit_code == 1, posted.stderr  # it has not completed
-    until = time.monotonic() + 30
+    until = time.monotonic() + 150
     while not (lines := caseworker("approvals", run_id).stdout.splitlines()):
         assert time.monotonic() < until
     [line] = lines

@@ -126,7 +126,7 @@ async def test_a_provider_that_fails_is_asked_again_inside_the_limits(
     assert violations(snapshot) == []
     if steps[0].status == 429:
         assert arrivals[1].arrived_monotonic - arrivals[0].arrived_monotonic >= 1
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.req("002/13.5", "002/3.4")

@@ -66,7 +66,7 @@ async def cost(process: psutil.Process) -> tuple[float, int]:
 
 
 async def until_waiting(http: httpx.AsyncClient, run_id: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(150):
         while True:
             if (await http.get(f"/runs/{run_id}")).json()["status"] == "waiting":
                 return
@@ -106,7 +106,7 @@ async def test_ten_thousand_runs_that_wait_cost_a_process_nothing(
         page = (await http.get("/approvals", params={"limit": APPROVED})).json()["approvals"]
         assert len(page) == APPROVED
         assert {await decide(http, each) for each in page} == {202}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while True:
                 if len(noted(notes)) >= APPROVED:
                     break

@@ -81,7 +81,7 @@ def test_it_migrates_serves_and_runs_a_case(
     )
     serving = {**environment, "DATABASE_URL": empty_database_url, "SERVER_PORT": "0"}
     with ChildProcess.python(str(script), "serve", "--demo", env=serving, cwd=tmp_path) as child:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while "Ctrl+C" not in child.stdout:
             assert child.exit_code is None, child.stderr
             assert time.monotonic() < until, child.stdout + child.stderr

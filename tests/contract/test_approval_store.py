@@ -125,7 +125,7 @@ async def test_a_write_that_comes_after_its_run_began_to_wait_is_answered(world:
     await world.ask(run)
     assert await world.suspend(run, "a") is RunStatus.WAITING
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(150):
         answer = await world.journal.write(JournalWrite(key=KEY, fence=run.fence))
         end = await world.journal.finish(end_of(run))
 

@@ -122,7 +122,7 @@ class TestTelling:
             ports.runs.listening(KEY) as notification,
             ports.runs.listening(RunKey("default", "case-2")) as other,
         ):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(150):
                 await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
                 await notification.wait()
                 notification.clear()

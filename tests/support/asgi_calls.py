@@ -45,7 +45,7 @@ class StreamedCall:
 
     async def seen(self, count: int) -> list[dict[str, Any]]:
         """Wait for a number of events and return all there are."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(150):
             while len(self.events()) < count:
                 self._news.clear()
                 await self._news.wait()
@@ -53,7 +53,7 @@ class StreamedCall:
 
     async def answered(self) -> int:
         """Wait for the answer to begin and return its status."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(150):
             while self.status is None:
                 self._news.clear()
                 await self._news.wait()
@@ -61,14 +61,14 @@ class StreamedCall:
 
     async def ended(self) -> list[dict[str, Any]]:
         """Wait for the end of the answer and return all events."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(150):
             await self.task
         return self.events()
 
     async def hang_up(self) -> None:
         """Go away, and wait until the application has noticed."""
         self._gone.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(150):
             await self.task
 
     async def _receive(self) -> dict[str, Any]:

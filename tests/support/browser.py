@@ -14,7 +14,7 @@ _FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--disable-dev-shm-usage",
 )
-_START_MS = 120_000
+_START_MS = 600_000
 
 
 def program() -> str:

@@ -177,7 +177,7 @@ class Story:
         self.runs[name] = run
 
     async def _ended(self, path: str) -> dict[str, Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(150):
             while True:
                 run: dict[str, Any] = (await self.http.get(path)).json()
                 if run["finished_at"] is not None:

@@ -42,7 +42,7 @@ class Collector:
         self._thread.join()
         self._server.server_close()
 
-    def wait_for(self, trace_id: str, count: int, *, seconds: float = 60) -> None:
+    def wait_for(self, trace_id: str, count: int, *, seconds: float = 150) -> None:
         """Wait until so many spans of a trace have come.
 
         Raises:
@@ -52,11 +52,11 @@ class Collector:
             lambda: sum(span.trace_id.hex() == trace_id for span in self.spans) >= count, seconds
         )
 
-    def wait_for_all(self, count: int, *, seconds: float = 60) -> None:
+    def wait_for_all(self, count: int, *, seconds: float = 150) -> None:
         """Wait until so many spans have come; raises as :meth:`wait_for` does."""
         self._wait(lambda: len(self.spans) >= count, seconds)
 
-    def wait_for_metrics(self, enough: Callable[[Any], bool], *, seconds: float = 60) -> Any:
+    def wait_for_metrics(self, enough: Callable[[Any], bool], *, seconds: float = 150) -> Any:
         """Return the last metrics once they are enough; raises as :meth:`wait_for` does."""
         self._wait(lambda: bool(self.metrics) and enough(self.metrics[-1]), seconds)
         return self.metrics[-1]

@@ -72,7 +72,7 @@ async def hostile(log: Path, **more: Any) -> AsyncIterator[Hostile]:
 
 async def until(what: Callable[[], Any]) -> None:
     """Wait until ``what()`` is true."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(150):
         while not what():  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.01)
 

@@ -141,7 +141,7 @@ class ChildProcess:
         """What the child has complained about so far."""
         return self.stderr_path.read_text(errors="replace")
 
-    async def json_line(self, key: str, *, timeout_seconds: float = 30) -> dict[str, Any]:
+    async def json_line(self, key: str, *, timeout_seconds: float = 150) -> dict[str, Any]:
         """Wait for a line on stdout that is a JSON object with ``key``.
 
         Raises:
@@ -155,7 +155,7 @@ class ChildProcess:
                     return found
             await self._pause(deadline, ended, waiting_for=f"a JSON line with {key!r}")
 
-    async def ready(self, url: str, *, timeout_seconds: float = 60) -> None:
+    async def ready(self, url: str, *, timeout_seconds: float = 300) -> None:
         """Wait until ``url`` answers 200.
 
         Raises:
@@ -172,7 +172,7 @@ class ChildProcess:
                     pass  # not listening yet
                 await self._pause(deadline, ended, waiting_for=f"200 from {url}")
 
-    async def wait(self, *, timeout_seconds: float = 30) -> int:
+    async def wait(self, *, timeout_seconds: float = 150) -> int:
         """Wait for the child's end and return its exit code.
 
         Raises:
@@ -183,7 +183,7 @@ class ChildProcess:
             await self._pause(deadline, False, waiting_for="its end")
         return code
 
-    async def terminate(self, *, timeout_seconds: float = 30) -> int:
+    async def terminate(self, *, timeout_seconds: float = 150) -> int:
         """Send SIGTERM, wait, and return the exit code.
 
         Raises:
@@ -242,7 +242,7 @@ class ChildProcess:
 
 
 def run_caseworker(
-    *arguments: str, env: Mapping[str, str], timeout_seconds: float = 150
+    *arguments: str, env: Mapping[str, str], timeout_seconds: float = 600
 ) -> "subprocess.CompletedProcess[str]":
     """Run ``caseworker`` with arguments, forked like the services, until it ends.
 

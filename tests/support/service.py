@@ -76,17 +76,17 @@ class ServiceProcess:
 
     def client(self) -> JsonClient:
         """Return a client of this process."""
-        return JsonClient(self.url, timeout_seconds=30)
+        return JsonClient(self.url, timeout_seconds=150)
 
     async def _listening(self) -> str:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while (found := _LISTENS.search(self.child.stdout)) is None:
             self._require_life(until)
             await asyncio.sleep(0.02)
         return found[1]
 
     async def _logged(self, event: str) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while event not in self.child.stderr:
             self._require_life(until)
             await asyncio.sleep(0.02)
@@ -96,7 +96,7 @@ class ServiceProcess:
             raise ChildFailedError(self.child.stdout + self.child.stderr)
 
 
-async def finished(client: JsonClient, run_id: str, *, seconds: float = 30) -> dict[str, Any]:
+async def finished(client: JsonClient, run_id: str, *, seconds: float = 150) -> dict[str, Any]:
     """Return a run once its status is terminal.
 
     Raises:

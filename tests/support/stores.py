@@ -115,7 +115,7 @@ class NotingObserver:
         self.told.append(f"ended {run.key.run_id} {run.status}{shown}")
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 20) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 150) -> None:
     """Wait until a condition holds.
 
     Raises:

@@ -73,7 +73,7 @@ class ThreadClient:
         turn = await self.post(action, **body)
         return {**turn, "run": await self.ended(turn["run"]["run_id"])}
 
-    async def ended(self, run_id: str, *, seconds: float = 30) -> Json:
+    async def ended(self, run_id: str, *, seconds: float = 150) -> Json:
         """Return a run once it has ended."""
         until = time.monotonic() + seconds
         while True:

@@ -52,7 +52,7 @@ class Receiver:
         """Answer so from now on."""
         self.answers[:] = answers
 
-    async def wait_for(self, count: int, *, seconds: float = 30) -> Sequence[Arrival]:
+    async def wait_for(self, count: int, *, seconds: float = 150) -> Sequence[Arrival]:
         """Return what has arrived once there is so much of it.
 
         Raises:

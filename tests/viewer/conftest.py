@@ -39,7 +39,7 @@ async def http(browser: Browser, postgres: TestServer) -> AsyncIterator[httpx.As
                 httpx.AsyncClient(
                     base_url=service.url,
                     headers={"Authorization": f"Bearer {KEY}"},
-                    timeout=120,
+                    timeout=600,
                     trust_env=False,
                 ) as client,
             ):

@@ -14,7 +14,7 @@ KEY = "k" * 64
 Theme = Literal["light", "dark"]
 
 _NPM = Path(__file__).parents[1] / "support" / "npm_axe"
-_WAIT_MS = 90_000
+_WAIT_MS = 300_000
 _SERIOUS = """async () => {
     const { violations } = await axe.run(document, { resultTypes: ["violations"] });
     return violations

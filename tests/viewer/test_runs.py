@@ -11,7 +11,7 @@ from tests.viewer.story import HOSTILE, MANY, ask, asking, graph_run
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WAIT_MS = 90_000
+WAIT_MS = 300_000
 CROSSED = """() => {
     const frames = [...document.querySelectorAll(".step-box")].map((box) => {
         const { e: x, f: y } = box.transform.baseVal.consolidate().matrix;

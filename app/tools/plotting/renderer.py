@@ -19,7 +19,7 @@ from typing import Any
 from app.tools.plotting.picture import Picture
 from app.tools.ports import ToolRefusedError
 
-TIMEOUT_SECONDS = 15.0
+TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 120.0
 """How long the process waits for another picture: it keeps about 95 MB."""
 WORKER = "app.tools.plotting.worker"

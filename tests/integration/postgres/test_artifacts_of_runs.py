@@ -113,7 +113,7 @@ class Process:
 
     async def end(self) -> Run:
         """Wait until the run is no longer executed here, and return it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(150):
             await self.executor.ended(KEY)
         return await self.service.get(KEY)
 

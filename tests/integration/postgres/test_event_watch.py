@@ -54,7 +54,7 @@ async def test_followers_hear_of_each_write_of_another_process(
             stores.runs.listening(HERE) as here,
             stores.runs.listening(RunKey("default", "quiet")) as quiet,
         ):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(150):
                 for seq in (1, 2, 3):
                     await write(other, HERE, seq)
                     await write(other, KEY, seq)
@@ -83,7 +83,7 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
             stores.runs.listening(KEY) as told,
             stores.runs.listening(RunKey("default", "quiet")) as quiet,
         ):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(150):
                 await quiet.wait()
                 assert not told.is_set()
                 executed.clear()
@@ -96,14 +96,14 @@ async def test_one_who_comes_later_misses_nothing(database_url: str, stores: Sto
         await other.runs.accept(new_run("elsewhere"), worker_id="w2")
         with stores.runs.listening(KEY) as told:
             await write(other, KEY, 1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(150):
                 await told.wait()
             with stores.runs.listening(KEY) as later:
                 page = await stores.runs.events(KEY, after=0, limit=10)
                 assert page is not None
                 assert [each.seq for each in page.events] == [1]
                 await write(other, KEY, 2)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(150):
                     await later.wait()
 
 
@@ -126,7 +126,7 @@ async def test_a_lost_connection_is_somebody_elses_to_make_again(
         await write(stores, KEY, 1)
         told.clear()
         for _ in range(2):
-            async with watched(database_url, stores) as task, asyncio.timeout(10):
+            async with watched(database_url, stores) as task, asyncio.timeout(150):
                 await told.wait()
                 told.clear()
                 ends = WATCHES.replace("count(*)", "pg_terminate_backend(pid)")

@@ -371,7 +371,7 @@ async def test_two_processes_that_accept_the_same_ids_do_not_wait_for_one_anothe
     names = [f"r{n}" for n in range(20)]
     async with open_stores(database_url) as one, open_stores(database_url) as two:
         for number in range(10):
-            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(150), asyncio.TaskGroup() as group:
                 for stores, order in ((one, names), (two, names[::-1])):
                     for name in order:
                         new = new_run(f"{name}-{number}")

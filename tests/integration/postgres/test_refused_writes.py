@@ -79,7 +79,7 @@ async def test_a_write_that_cannot_be_stored_fails_alone(stores: Stores, value: 
 async def test_an_id_that_is_too_long_for_an_index_is_refused(stores: Stores) -> None:
     """Alone, at once, and not as a database that is away."""
     long = new_run("".join(f"{n:x}" for n in range(10_000)))
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(150), asyncio.TaskGroup() as group:
         refused = group.create_task(refusal(stores.runs.accept(long, worker_id="w1")))
         accepted = group.create_task(stores.runs.accept(new_run("case-1"), worker_id="w1"))
     queued = await refusal(stores.runs.accept(long, worker_id=None))

@@ -171,5 +171,5 @@ async def test_a_worker_that_cannot_start_is_started_again(database_url: str) ->
             await eventually(refused)
             await stores.runs.accept(new_run("case-1"), worker_id=None)
             proxy.refuse(False)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(150):
                 await executor.has(KEY)

@@ -67,7 +67,7 @@ class NotingExecutor:
         Raises:
             TimeoutError: nobody gives it to us.
         """
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(150):
             while key not in self.runs:
                 self._started.clear()
                 await self._started.wait()

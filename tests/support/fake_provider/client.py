@@ -12,7 +12,7 @@ from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.script import Step
 from tests.support.processes import ChildProcess
 
-_WAIT_SECONDS = 20.0
+_WAIT_SECONDS = 120.0
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # spares every call the loading of roots
 
 

@@ -95,7 +95,7 @@ async def test_independent_steps_run_side_by_side() -> None:
     barrier = asyncio.Barrier(3)
 
     async def meets(context: ExecutionContext) -> int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(150):
             return await barrier.wait()
 
     graph = Graph("g", max_parallel=3)

@@ -45,6 +45,8 @@ class EmbeddedPostgres:
     def start(self) -> str:
         """Make, start or join the server, and return the URL of its database.
 
+        Whatever ends this early, a signal too, gives the server up.
+
         Raises:
             EmbeddedPostgresError: the data directory cannot be used or the server does not start.
         """
@@ -53,10 +55,14 @@ class EmbeddedPostgres:
         try:
             self._claim_folder()
             with self._deciding():
-                self._url = self._running_url()
                 self._ownership = _lock(self._data_dir / "owners.lock", fcntl.LOCK_SH)
+                self._url = self._running_url()
         except OSError as error:
+            self.stop()
             raise EmbeddedPostgresError(str(error)) from error
+        except BaseException:
+            self.stop()
+            raise
         atexit.register(self.stop)
         return self._url
 
