@@ -87,7 +87,7 @@ def test_a_timeout_fires_in_virtual_time() -> None:
     """``asyncio.timeout`` ends a wait that nobody answers."""
 
     async def late() -> None:
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(30):
             await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError) as caught:
