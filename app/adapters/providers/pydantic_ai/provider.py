@@ -24,7 +24,11 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from app.adapters.providers.pydantic_ai.messages import Deltas, history, offered, reply_of
-from app.adapters.providers.pydantic_ai.transport import DELIVERY, ReplyRefusedError
+from app.adapters.providers.pydantic_ai.transport import (
+    DELIVERY,
+    ProxyUnusableError,
+    ReplyRefusedError,
+)
 from app.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest
 from app.observability.redaction import redact_text
 
@@ -308,6 +312,9 @@ def _model_error(
         return _of_status(error, provider, structured=structured)
     if any(isinstance(cause, ReplyRefusedError) for cause in _causes(error)):
         return ModelError(f"{provider}: the reply is too long or compressed", retryable=False)
+    if any(isinstance(cause, ProxyUnusableError) for cause in _causes(error)):
+        said = "the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names must be one of http://"
+        return ModelError(f"{provider}: {said}", retryable=False)
     if isinstance(error, TimeoutError | exceptions.ModelTimeoutError):
         return ModelError(f"{provider}: no answer in time", retryable=True)
     if isinstance(error, exceptions.ModelConnectionError):

@@ -51,6 +51,10 @@ class ReplyRefusedError(Exception):
     """A reply that is too long to read, or packed in a way that could hide its length."""
 
 
+class ProxyUnusableError(Exception):
+    """A proxy of the environment that is spoken to in another way than by HTTP."""
+
+
 class ModelTransport(httpx2.AsyncBaseTransport):
     """Sends requests, and reads of a reply no more than ``max_reply_bytes``, unfolded.
 
@@ -80,7 +84,7 @@ class ModelTransport(httpx2.AsyncBaseTransport):
                 headers=headers,
                 data=_Body(request.content),
                 allow_redirects=False,
-                proxy=_proxy_for(request.url.scheme, request.url.host),
+                proxy=_proxy_for(request.url.scheme, request.url.netloc.decode()),
             )
         except _FAILURES as error:
             raise _as_httpx2(error) from error
@@ -184,8 +188,20 @@ def _tls() -> ssl.SSLContext:
 
 @lru_cache(maxsize=32)
 def _proxy_for(scheme: str, host: str) -> str | None:
+    """Return the proxy that the environment names for a host, with its port if that is unusual.
+
+    Raises:
+        ProxyUnusableError: it is none that HTTP goes through.
+    """
     proxies = {} if proxy_bypass(host) else getproxies()
-    return proxies.get(scheme) or proxies.get("all")
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if not proxy:
+        return None
+    if "://" not in proxy:
+        return f"http://{proxy}"
+    if not proxy.startswith(("http://", "https://")):
+        raise ProxyUnusableError
+    return proxy
 
 
 def _unfolding(encodings: str) -> Unfold:

@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager, suppress
 import httpx2
 import pytest
 
+from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.adapters.providers.pydantic_ai.transport import ModelTransport, ReplyRefusedError
+from app.llm.ports import Message, ModelError, ModelRequest
 
 LIMIT = 200_000
 
@@ -190,3 +192,28 @@ async def test_a_proxy_of_the_environment_is_used(
     assert request.startswith(b"POST http://behind-a-proxy.test/v1 HTTP/1.1\r\n")
     assert b"proxy-authorization: basic dxnlcjpzzwnyzxq=" in request.lower()
     assert len(excepted.requests) == 1
+
+
+async def test_a_proxy_may_be_named_by_its_address_and_one_port_be_excepted(
+    transport: ModelTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other programs read these variables."""
+    async with _serving() as proxy, _serving() as excepted:
+        monkeypatch.setenv("http_proxy", proxy.url.split("/")[2])
+        monkeypatch.setenv("no_proxy", excepted.url.split("/")[2])
+        await _read(transport, "http://behind-an-address.test/v1")
+        await _read(transport, excepted.url)
+
+    assert [len(each.requests) for each in (proxy, excepted)] == [1, 1]
+
+
+async def test_a_proxy_that_speaks_no_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its variable, and not asked for again and again."""
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
+    provider = openai_provider(base_url="http://behind-socks.test/v1")
+
+    with pytest.raises(ModelError, match="HTTP_PROXY") as refused:
+        await provider.complete("m", ModelRequest(messages=(Message(role="user", content="?"),)))
+
+    await provider.aclose()
+    assert not refused.value.retryable
