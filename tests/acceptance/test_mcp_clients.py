@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 import pytest_asyncio
 from caseworker_client import AsyncCaseworkerClient
@@ -126,6 +127,24 @@ async def test_a_client_that_cancels_cancels_the_run(
     assert run["cancel"]["requested_by"] == "mcp"
     left = "The client left." if generation == "auto" else None
     assert run["cancel"]["reason"] == left
+
+
+async def test_a_process_that_ends_cancels_no_run(
+    database_url: str, running_provider: FakeProvider
+) -> None:
+    """The call is answered with the run as it stands, and the run waits for another process."""
+    await running_provider.script("leisure", [Step(hang=True)], repeat_last=True)
+    settings = model_settings(running_provider.openai_url)
+    async with ServiceProcess(database_url, settings=settings) as leaving:
+        async with client_of(leaving, "auto") as client, asyncio.TaskGroup() as group:
+            call = group.create_task(client.call_tool("run_case", {"input": "leisure"}))
+            await running_provider.wait_for_arrivals(1, "leisure")
+            ended = group.create_task(leaving.child.terminate())
+        assert ended.result() == 0
+        assert call.result().structured_content["status"] == "running"
+    with psycopg.connect(database_url) as connection:
+        left = connection.execute("SELECT status, attempts, cancel_requested_by FROM runs")
+        assert left.fetchall() == [("queued", 0, None)]
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

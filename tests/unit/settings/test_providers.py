@@ -80,6 +80,16 @@ def test_an_endpoint_needs_a_port_that_exists(tmp_path: Path) -> None:
         load(tmp_path, environ={"TOOLS_PRICES_BASE_URL": "http://proxy.example:99999"})
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1/v1?team=a", "http://127.0.0.1/v1#a"])
+@pytest.mark.parametrize("variable", ["MODELS_SMALL_BASE_URL", "TOOLS_PRICES_BASE_URL"])
+def test_an_endpoint_ends_where_paths_are_added_to_it(
+    tmp_path: Path, url: str, variable: str
+) -> None:
+    """Behind a query they would be part of it."""
+    with pytest.raises(SettingsError, match=f"^{variable}: must be a URL without a query"):
+        load(tmp_path, environ={variable: url})
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

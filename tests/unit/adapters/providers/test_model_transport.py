@@ -4,17 +4,20 @@ import asyncio
 import gzip
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import httpx2
 import pytest
 
+from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
 from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.adapters.providers.pydantic_ai.provider import PydanticAIProvider
 from app.adapters.providers.pydantic_ai.transport import ModelTransport, ReplyRefusedError
 from app.llm.ports import Message, ModelError, ModelRequest
 
 LIMIT = 200_000
+QUESTION = ModelRequest(messages=(Message(role="user", content="?"),))
 
 
 class _Server:
@@ -207,13 +210,34 @@ async def test_a_proxy_may_be_named_by_its_address_and_one_port_be_excepted(
     assert [len(each.requests) for each in (proxy, excepted)] == [1, 1]
 
 
+@pytest.mark.parametrize("build", [openai_provider, anthropic_provider])
+async def test_nothing_of_the_environment_goes_to_another_server(
+    build: Callable[..., PydanticAIProvider], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the SDKs would read there belongs to the servers of their makers."""
+    for name in ("API_KEY", "AUTH_TOKEN", "ORG_ID", "PROJECT_ID", "WEBHOOK_SECRET"):
+        monkeypatch.setenv(f"OPENAI_{name}", "canary-7c1e")
+        monkeypatch.setenv(f"ANTHROPIC_{name}", "canary-7c1e")
+    for maker in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{maker}_CUSTOM_HEADERS", "x-canary: canary-7c1e")
+    async with _serving() as server:
+        provider = build(base_url=server.url, api_key="own")
+        with pytest.raises(ModelError):  # {} is no reply
+            await provider.complete("m", QUESTION)
+        await provider.aclose()
+
+    (request,) = server.requests
+    assert b"own" in request
+    assert b"canary" not in request
+
+
 async def test_a_proxy_that_speaks_no_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its variable, and not asked for again and again."""
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
     provider = openai_provider(base_url="http://behind-socks.test/v1")
 
     with pytest.raises(ModelError, match="HTTP_PROXY") as refused:
-        await provider.complete("m", ModelRequest(messages=(Message(role="user", content="?"),)))
+        await provider.complete("m", QUESTION)
 
     await provider.aclose()
     assert not refused.value.retryable
