@@ -131,6 +131,7 @@ class Agents:
                     state=state,
                     offer=await self._tools(task).offer(definition.tools, task.linked, context),
                     wrap_up_reserve=self._wrap_up_reserve,
+                    is_late=limit.expired,
                 )
                 await loop.run()
         except BaseException as ended:

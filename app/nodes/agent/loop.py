@@ -9,7 +9,8 @@ Before a turn that would use up the calls of the budget, and after the last one 
 model that is offered no tools is asked once for the best answer it has.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,8 @@ class AgentLoop:
     state: AgentState
     offer: ToolOffer
     wrap_up_reserve: int
+    is_late: Callable[[], bool] = lambda: False
+    """Whether its own time is over."""
     _rounds: Rounds = field(default_factory=Rounds)
     _room: RoomForTurns = field(init=False)
     _output: Output = field(init=False)
@@ -141,11 +144,6 @@ class AgentLoop:
                 if refused.cause.dimension in _LEAVES_ROOM:
                     await self._wrap_up()
                 raise
-        self.state.take(answer)
-        if answer.valid is False and self._output.strict:
-            raise OutputInvalidError(
-                f"The answer is not what the agent must give. {answer.problem}"
-            )
 
     async def _turn(self, number: int) -> Answer | None:
         """Make a turn; return the answer if it brought one."""
@@ -160,6 +158,8 @@ class AgentLoop:
                 answer = self._output.of_text(completion.text)
             if answer is not None and answer.problem is not None:
                 answer = await self._again(answer, completion, number, activity)
+            if answer is not None:
+                self._take(answer)
         except Exception as error:
             error_class = getattr(error, "error_class", None) or class_of(error)
             activity.failed(error_class, message_of_error(error))
@@ -171,6 +171,13 @@ class AgentLoop:
             raise
         activity.end()
         return answer
+
+    def _take(self, answer: Answer) -> None:
+        self.state.take(answer)
+        if answer.valid is False and self._output.strict:
+            raise OutputInvalidError(
+                f"The answer is not what the agent must give. {answer.problem}"
+            )
 
     # -- models --------------------------------------------------------------------------------
 
@@ -211,7 +218,13 @@ class AgentLoop:
         messages: Sequence[Message],
         tools: Sequence[ToolDefinition] = (),
     ) -> Completion:
-        """Ask the model, and show its answer while it is written."""
+        """Ask the model, and show its answer while it is written.
+
+        Raises:
+            asyncio.CancelledError: the time was over before, and a tool did not end at it.
+        """
+        if self.is_late():
+            raise asyncio.CancelledError
         stream = activity.stream() if self.definition.model.stream else None
         completion = await self.context.service(ModelGateway).complete(
             self.context,
@@ -243,13 +256,24 @@ class AgentLoop:
     async def _again(
         self, answer: Answer, completion: Completion, number: int, activity: TurnActivity
     ) -> Answer:
-        """Ask once more for an answer that follows the schema."""
+        """Ask once more for an answer that follows the schema; without a reply the first one stays.
+
+        Raises:
+            Stop: a cancel request or the time ends it.
+        """
         if not completion.tool_calls:
             complaint = self._output.complaint(answer.problem or "")
             self.state.conversation.add(Message(role="user", content=complaint))
         # Some protocols take calls of tools among the messages only if a tool is offered.
         tools = (self._output.finish,) if self._tools else ()
-        second = await self._ask(f"turn/{number}/reprompt", "reprompt", activity, tools)
+        try:
+            second = await self._ask(f"turn/{number}/reprompt", "reprompt", activity, tools)
+        except CallFailedError:
+            return answer  # its node shows why
+        except BudgetExceededError as refused:
+            if refused.cause.dimension is Dimension.SECONDS:
+                raise
+            return answer
         for call in second.tool_calls:
             args = arguments_of(call) if call.name == FINISH else None
             if args is not None:

@@ -1,6 +1,7 @@
 """The loop of an agent: turns, tools, limits, output."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from app.kernel.facts import StepStatus
 from app.llm.ports import ModelError, ModelFault, ToolCall
 from app.nodes.agent.definition import AgentInputError
 from app.nodes.agent.output import OutputInvalidError
+from app.tools.ports import ToolContext, ToolResult
 from tests.unit.nodes.agent.world import (
     Gate,
     agent,
@@ -221,6 +223,26 @@ async def test_the_time_of_an_agent_ends_what_is_in_flight(inside: str) -> None:
     assert result(outcome)["raw_content"] == ("So far." if inside == "tool" else "")
 
 
+@pytest.mark.req("003/FR2.2")
+async def test_a_tool_that_does_not_end_at_its_time_is_followed_by_nothing() -> None:
+    """What it returns comes too late."""
+
+    class Deaf(Gate):
+        async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+            try:
+                return await super().run(args, context)
+            except asyncio.CancelledError:
+                return {"n": 1}
+
+    here = world(said("", wants("gate", n=1)), "Went on.", more_tools=[Deaf()])
+
+    outcome = await here.run(asking(agent(tools=["gate"], limits={"timeout_ms": 30})), default="?")
+
+    assert result(outcome)["terminate_reason"] == "timeout"
+    assert outcome.steps["a"].status is StepStatus.HALTED
+    assert len(here.small.requests) == 1
+
+
 @pytest.mark.req("003/FR2.3")
 async def test_an_abort_reaches_the_tools_in_flight() -> None:
     """All of them, and nothing is asked afterwards."""
@@ -363,6 +385,28 @@ async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) 
 
 
 @pytest.mark.req("003/FR5.2")
+@pytest.mark.req("003/FR5.3")
+@pytest.mark.parametrize("tools", [[], ["calculator"]])
+@pytest.mark.parametrize("refused", ["by the budget", "by the provider"])
+async def test_without_a_second_reply_the_first_answer_stays(
+    tools: list[str], refused: str
+) -> None:
+    """With its flag: that it does not follow its schema breaks nothing."""
+    bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
+    if refused == "by the budget":
+        here = world(bad, budget=Budget(max_llm_calls_small=1))
+    else:
+        here = world(bad, provider_down())
+
+    outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
+
+    found = result(outcome)
+    assert outcome.steps["a"].status is StepStatus.COMPLETED
+    assert (found["output"], found["output_valid"]) == (None, False)
+    assert "Bern" in found["raw_content"]
+
+
+@pytest.mark.req("003/FR5.2")
 async def test_a_strict_output_that_does_not_fit_fails_the_run() -> None:
     """After the same second chance."""
     here = world("no", "no again")
@@ -370,6 +414,7 @@ async def test_a_strict_output_that_does_not_fit_fails_the_run() -> None:
     outcome = await here.run(asking(agent(output={"schema": CITY, "strict": True})), default="?")
 
     assert isinstance(outcome.error, OutputInvalidError)
+    assert kinds(here)[-2:] == ["error", "turn_end"]
     assert (result(outcome)["terminate_reason"], result(outcome)["output_valid"]) == (
         "error",
         False,
