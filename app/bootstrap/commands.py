@@ -34,11 +34,12 @@ from app.settings.schema import Settings
 
 T = TypeVar("T")
 
-HAND_OVER_SECONDS = 30.0
+HAND_OVER_SECONDS = 40.0
 """How long a process may take to give back what has not ended, besides its grace and that of
 steps. What is killed before has lost its runs."""
 
 
+@lifetime()
 def run_server(
     *,
     executes: bool,
@@ -62,11 +63,10 @@ def run_server(
     if (count := workers or settings.server.workers) > 1:
         if record is not None:
             raise StartupError("--record keeps the replies of one process: leave out --workers.")
-        with lifetime(), _database(settings, migrate=migrate) as url:
+        with _database(settings, migrate=migrate) as url:
             _serve_many(settings, url, count=count, executes=executes, started=started)
         return
     with (
-        lifetime(),
         _recorder(settings, record, {}) as recorder,
         _database(settings, migrate=migrate) as url,
         named_if_away(),
@@ -105,6 +105,7 @@ def _serve_many(
     supervisor.run(grace_seconds=grace + HAND_OVER_SECONDS)
 
 
+@lifetime()
 def run_worker(*, migrate: bool) -> None:
     """Execute queued runs until the process gets a signal to end.
 
@@ -114,7 +115,7 @@ def run_worker(*, migrate: bool) -> None:
     settings = logged_settings()
     from app.bootstrap.worker import work
 
-    with lifetime(), _database(settings, migrate=migrate) as url, named_if_away():
+    with _database(settings, migrate=migrate) as url, named_if_away():
         work(settings, url)
 
 

@@ -30,7 +30,7 @@ def lifetime() -> Iterator[None]:
     SIGTERM ends the block like :func:`sys.exit` until somebody else handles it: a process with the
     number 1 would not hear of it, and another one would leave its database running.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _exit)
     try:
         yield
     except SystemExit as end:
@@ -41,36 +41,46 @@ def lifetime() -> Iterator[None]:
     os._exit(0)
 
 
+def _exit(*_: object) -> None:
+    end_undisturbed()
+    sys.exit(0)
+
+
+def end_undisturbed() -> None:
+    """Heed no further SIGTERM: the end of the process has begun."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def run_to_end(main: Coroutine[Any, Any, T]) -> T:
     """Run like :func:`asyncio.run`, but leave tasks behind that do not end when they are cancelled.
 
-    Their loop is not closed then: that would wait for them.
+    Their loop is not closed then. Threads are not waited for.
     """
     from uvloop import new_event_loop
 
-    runner = asyncio.Runner(loop_factory=new_event_loop)
-    left = set[asyncio.Task[Any]]()
+    loop = new_event_loop()
+    runner = asyncio.Runner(loop_factory=lambda: loop)  # closing it would wait for all of them
 
     async def ended() -> T:
         try:
             return await main
         finally:
-            left.update(await _cancelled(asyncio.all_tasks() - {asyncio.current_task()}))
+            await _cancel(asyncio.all_tasks() - {asyncio.current_task()})
 
     try:
         return runner.run(ended())
     finally:
-        if left:
-            log.warning("process.tasks_left", tasks=sorted(task.get_name() for task in left))
+        if left := asyncio.all_tasks(loop):
+            names = ", ".join(sorted(task.get_name() for task in left))
+            log.warning("process.tasks_left", detail=names)
         else:
-            runner.close()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
 
-async def _cancelled(tasks: "set[asyncio.Task[Any]]") -> "set[asyncio.Task[Any]]":
-    """Cancel tasks, and return those that do not end."""
+async def _cancel(tasks: "set[asyncio.Task[Any]]") -> None:
+    """Cancel tasks, and wait a while for their end."""
     for task in tasks:
         task.cancel()
-    if not tasks:
-        return tasks
-    _, left = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
-    return left
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCEL_SECONDS)

@@ -25,7 +25,7 @@ from app.api.services import ApiLimits, ApiServices
 from app.bootstrap.agent_folder import AgentFile, read_agents, register_agents
 from app.bootstrap.background import url_rules
 from app.bootstrap.configuration import url_of
-from app.bootstrap.lifetime import run_to_end
+from app.bootstrap.lifetime import end_undisturbed, run_to_end
 from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
 from app.bootstrap.supervisor import Place
 from app.bootstrap.worker import health_served
@@ -116,6 +116,7 @@ def serve(
     _allow_connections(settings.server.max_connections)
     server = _Server(config, process, agents, started, place)
     run_to_end(server.serve(None if place is None else list(place.sockets)))
+    end_undisturbed()
 
 
 def use_in_process(

@@ -11,7 +11,7 @@ import uvicorn
 
 from app.api.application import build_health_api
 from app.bootstrap.configuration import StartupError
-from app.bootstrap.lifetime import run_to_end
+from app.bootstrap.lifetime import end_undisturbed, run_to_end
 from app.bootstrap.process import Process, allowed_hosts, collect_garbage_seldom
 from app.settings.schema import Settings
 
@@ -29,6 +29,7 @@ def work(settings: Settings, url: str) -> None:
         StoreUnavailableError: the database does not answer.
     """
     run_to_end(_work(Process(settings, url, executes=True)))
+    end_undisturbed()
 
 
 async def _work(process: Process) -> None:

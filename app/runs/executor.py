@@ -193,7 +193,7 @@ class RunExecutor:
         What cannot be given back, because the database is away, is left to whoever finds it.
         """
         self.stop_taking()
-        if self._tasks:
+        if self._tasks and not self._handing_over:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
         self._handing_over = True
         for active in self._active.values():

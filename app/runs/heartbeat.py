@@ -28,6 +28,9 @@ WORKING_SECONDS = 1.0
 """How much longer than the time before a loop must have run, after it ended twice or more, to count
 as working: one that waits in vain for its connection runs for as long as it waits."""
 
+CONNECT_SECONDS = 10.0
+"""The longest time before that says so."""
+
 STEADY_SECONDS = 30.0
 """How long a loop must have run for the next wait to be the first one again."""
 
@@ -71,7 +74,7 @@ class Loops:
             if (ran := clock() - began) > STEADY_SECONDS:
                 pause = first
             if pause > first:
-                self._up_at[name] = clock() + pause + ran + WORKING_SECONDS
+                self._up_at[name] = clock() + pause + min(ran, CONNECT_SECONDS) + WORKING_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from app.runs.quotas import Queueing
 from app.runs.run import NewRun, RunKey, RunRequest, Webhook
 from app.schedules.timing import Timing
 
@@ -52,6 +53,11 @@ class ScheduledRun:
             request_hash=self.request_hash,
             metadata={**about, **self.metadata},
             webhook=self.webhook,
+            queueing=Queueing(
+                priority=int(self.sent.get("priority") or 0),
+                concurrency_key=self.sent.get("concurrency_key"),
+                concurrency_limit=int(self.sent.get("concurrency_limit") or 1),
+            ),
             **more,
         )
 

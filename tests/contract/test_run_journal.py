@@ -209,6 +209,31 @@ class TestJournaling:
         assert (await ports.stored()) == ended
         assert (ended.attempts, ended.usage) == (1, end_of(run).usage)
 
+    @pytest.mark.parametrize("cancelled", ["early", "in the queue"])
+    async def test_nothing_of_it_reaches_a_new_one_that_never_begins(
+        self, ports: Ports, cancelled: str
+    ) -> None:
+        """It has ended under a fence of its own."""
+        erased = await ports.claimed()
+        end = end_of(erased, calls=records_of(graph_with_calls("case-1")))
+        await ports.journal.finish(end)
+        await ports.runs.erase(KEY)
+        if cancelled == "early":
+            await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        await ports.runs.accept(new_run(KEY.run_id), worker_id=None)
+        if cancelled != "early":
+            await ports.runs.cancel(KEY, CANCEL_REQUEST)
+        ended = await ports.stored()
+        calls = list(await ports.runs.calls(KEY))
+
+        usage = {"tokens": 99}
+        late = LateResult(key=KEY, fence=erased.fence, calls=end.calls, usage=usage)
+        await ports.runs.late(late)
+
+        assert ended.status is RunStatus.CANCELLED
+        assert (await ports.stored()) == ended
+        assert list(await ports.runs.calls(KEY)) == calls
+
 
 class TestEnding:
     async def test_a_run_ends_once(self, ports: Ports) -> None:

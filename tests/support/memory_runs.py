@@ -317,7 +317,7 @@ class MemoryRuns(MemoryListing, MemoryTraces):
             metadata=as_json(new.metadata),
             idempotency_key=new.idempotency_key,
             cancel_request=pending_cancel,
-            fence=fence,
+            fence=fence + (fence > 0),
             queueing=new.queueing,
         )
         if worker_id is None or waits_for_its_key(self.rows, queued):

@@ -110,7 +110,8 @@ async def accept_in(
         run = await read_run(connection, new.key)
         return Accepted(run, created=True)
     if worker_id is None and limits.max_queued is not None:
-        queued = await connection.exec_driver_sql(COUNT_QUEUED, (limits.max_queued + 1,))
+        later = new.request.start_at is not None
+        queued = await connection.exec_driver_sql(COUNT_QUEUED, (later, limits.max_queued + 1))
         if queued.scalar_one() > limits.max_queued:
             raise QueueFullError
     rate = None

@@ -42,11 +42,15 @@ have to wait for other runs of its tenant.
 The rows come sorted: two processes that insert the same ids must not wait for one another.
 """
 
+_WAITS = """status = 'queued' AND queued_at <= CASE WHEN %s::boolean THEN 'infinity'
+    ELSE statement_timestamp() END"""
+"""Whether a run waits for a worker; with the parameter also one whose time has not come."""
+
 ACCEPT_QUEUED = f"""
 WITH accepted AS (
     {_INSERT}
     WHERE {_MEETS_NOTHING} AND (SELECT count(*) FROM (
-        SELECT FROM runs WHERE status = 'queued' LIMIT greatest(0, %s::bigint + 1)
+        SELECT FROM runs WHERE {_WAITS} LIMIT greatest(0, %s::bigint + 1)
     ) queued) <= %s::bigint
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, run_id, created_at
@@ -60,7 +64,7 @@ WITH accepted AS (
 SELECT accepted.*, jobs FROM accepted, deferred
 """  # noqa: S608
 """Insert runs that are queued, each with its job, as :data:`ACCEPT_NEW` inserts claimed ones; none
-of them if more are queued already than the second and third parameter say. The library's own
+of them if more are queued already than the third and fourth parameter say. The library's own
 function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
@@ -91,8 +95,8 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
     created_at = excluded.created_at, pending_cancel_expires_at = NULL,
     webhook = excluded.webhook, priority = excluded.priority,
     concurrency_key = excluded.concurrency_key, concurrency_limit = excluded.concurrency_limit,
-    deadline = excluded.deadline, fence = runs.fence + CASE WHEN {_PENDING} THEN 0
-        ELSE excluded.fence END, {_SET_BY_PENDING}
+    deadline = excluded.deadline, fence = runs.fence + CASE WHEN runs.fence > 0 THEN 1
+        WHEN {_PENDING} THEN 0 ELSE excluded.fence END, {_SET_BY_PENDING}
 WHERE runs.request IS NULL
 RETURNING runs.*
 """
@@ -102,6 +106,6 @@ there is locked, not returned.
 With a cancel request that has not expired the run is queued, for this transaction to cancel it.
 """
 
-COUNT_QUEUED = """
-SELECT count(*) FROM (SELECT FROM runs WHERE status = 'queued' LIMIT %s) queued
-"""
+COUNT_QUEUED = f"""
+SELECT count(*) FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s) queued
+"""  # noqa: S608

@@ -282,8 +282,9 @@ def _decision_of(row: Row) -> Decision | None:
 def _place_in(place: Any) -> ColumnElement[Any]:
     """Return what rows behind a cursor are greater than."""
     requested_at, run_id, approval_id = place
-    if not (isinstance(run_id, str) and isinstance(approval_id, str)):
-        raise ValueError(place)
+    for each in (run_id, approval_id):
+        if not isinstance(each, str) or not each.isascii() or "\x00" in each:
+            raise ValueError(place)
     return tuple_(
         literal(datetime.fromisoformat(requested_at)), literal(run_id), literal(approval_id)
     )

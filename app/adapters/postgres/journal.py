@@ -219,7 +219,8 @@ async def accept_in_batch(
             found += await _rows(connection, ACCEPT_NEW, _document(claimed))
         if queued:
             most = queued[0].max_queued - len(queued)
-            found += await _rows(connection, ACCEPT_QUEUED, _document(queued), most, most)
+            later = any(insert.new.request.start_at is not None for insert in queued)
+            found += await _rows(connection, ACCEPT_QUEUED, _document(queued), later, most, most)
     except (LockNotAvailable, UniqueViolation):
         if len(inserts) == 1:
             return [None]  # somebody is just making the row, or it has a job already

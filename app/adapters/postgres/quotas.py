@@ -34,7 +34,10 @@ SELECT
     (SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
         AND request IS NOT NULL LIMIT %(most_queued)s) waiting) AS queued,
     (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
-        AND started_at IS NOT NULL AND finished_at IS NULL) AS of_key
+        AND started_at IS NOT NULL AND finished_at IS NULL) AS of_key,
+    %(key)s::text IS NOT NULL AND EXISTS (SELECT FROM runs
+        WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
+        AND status = 'queued' AND queued_at <= clock_timestamp()) AS key_waits
 """
 
 _COSTS = """
@@ -89,8 +92,8 @@ class Admission:
     def may_begin(self) -> bool:
         """Whether the run may be claimed at once, and need not wait for others of its tenant."""
         queueing, most = self.new.queueing, self.quota.max_running
-        key_is_free = (
-            queueing.concurrency_key is None or self.counts["of_key"] < queueing.concurrency_limit
+        key_is_free = queueing.concurrency_key is None or (
+            self.counts["of_key"] < queueing.concurrency_limit and not self.counts["key_waits"]
         )
         return key_is_free and (most is None or self.counts["running"] < most)
 

@@ -12,6 +12,7 @@ from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, Pool, transaction
+from app.adapters.postgres.run_statements import FENCE_UNUSED
 from app.adapters.postgres.tables import messages, metadata, of_run, runs
 from app.runs.errors import RunNotEndedError, RunNotFoundError, StoreUnavailableError
 from app.runs.retention import Days, Record
@@ -62,15 +63,15 @@ SELECT tenant_id FROM tenant WHERE tenant_id IS NOT NULL
 """
 """Reads one entry of the primary key's index a tenant, not all of them."""
 
-DROP_PENDING = """
+DROP_PENDING = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
     SELECT tenant_id, run_id FROM runs
     WHERE request IS NULL
-        AND coalesce(pending_cancel_expires_at, created_at + interval '1 day') <= clock_timestamp()
+        AND coalesce(pending_cancel_expires_at, created_at) <= clock_timestamp() AND {FENCE_UNUSED}
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
-"""
-"""Pending cancels that have expired, and what :data:`KEEP_FENCE` has kept for a day."""
+"""  # noqa: S608
+"""Pending cancels that have expired, and what :data:`KEEP_FENCE` has kept."""
 
 KEEP_FENCE = "INSERT INTO runs (tenant_id, run_id, fence) VALUES (%s, %s, %s)"
 """Keep the id of an erased run and its fence: a new run with the id begins above it, and nothing

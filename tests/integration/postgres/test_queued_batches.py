@@ -172,6 +172,25 @@ async def test_what_was_claimed_before_the_queued_ones_failed_is_its_callers(
     assert await oracle.value(UNPAIRED) == 0
 
 
+async def test_runs_that_begin_later_leave_the_queue_to_those_that_wait(
+    database_url: str,
+) -> None:
+    """They are bounded themselves, by all that is queued."""
+    later = datetime.now(UTC) + timedelta(days=1)
+
+    def delayed(run_id: str) -> NewRun:
+        new = new_run(run_id)
+        return replace(new, request=replace(new.request, start_at=later))
+
+    async with open_stores(database_url, store_limits(max_queued=3)) as stores:
+        for each in ("l1", "l2", "l3", "l4"):
+            answers = await accepted(stores, delayed(each))
+            assert isinstance(answers[0], QueueFullError if each == "l4" else Accepted)
+        answers = await accepted(stores, *(new_run(f"r{n}") for n in range(3)))
+        assert [isinstance(each, Accepted) for each in answers] == [True] * 3
+        assert isinstance((await accepted(stores, new_run("more")))[0], QueueFullError)
+
+
 async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle) -> None:
     """Up to its last place it is filled by batches."""
     async with open_stores(database_url, store_limits(max_queued=5)) as stores:

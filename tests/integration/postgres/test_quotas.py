@@ -179,6 +179,47 @@ async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
     assert day == {"cost_usd": Decimal("0.80"), "reserved_usd": Decimal(0)}
 
 
+async def test_a_call_of_unknown_price_does_not_make_the_others_free(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Neither at the end of its run, nor when it comes late."""
+    await give(pair[0], max_cost_usd_per_day=Decimal(100))
+    mixed, priced = [await accepted(pair[0], run(f"r{n}", cost="10")) for n in range(2)]
+    assert isinstance(mixed, Run)
+    assert isinstance(priced, Run)
+
+    await pair[0].journal.finish(end_of(mixed, usage={"cost_usd": None, "cost_usd_known": 9.0}))
+    await pair[0].journal.finish(end_of(priced, usage={"cost_usd": 2.0}))
+    usage = {"cost_usd": None, "cost_usd_known": 2.0}
+    await pair[0].runs.late(LateResult(key=priced.key, fence=1, calls=(), usage=usage))
+
+    (day,) = await oracle.rows("SELECT cost_usd, reserved_usd FROM quota_days")
+    assert day == {"cost_usd": Decimal(11), "reserved_usd": Decimal(0)}
+
+
+async def test_a_run_does_not_overtake_those_that_wait_for_its_key(
+    pair: tuple[Stores, Stores],
+) -> None:
+    """It comes when its key is free, and before they have been claimed."""
+    first, second, third = [
+        replace(run(f"r{n}"), queueing=Queueing(concurrency_key="k")) for n in range(3)
+    ]
+    begun = await accepted(pair[0], first)
+    waits = await accepted(pair[0], second)
+    assert isinstance(begun, Run)
+    assert isinstance(waits, Run)
+    await pair[0].journal.finish(end_of(begun))
+
+    late = await accepted(pair[1], third)
+    claimed = await pair[0].runs.claim(None, "w1")
+
+    assert isinstance(late, Run)
+    assert (waits.status, late.status) == ("queued", "queued")
+    assert claimed is not None
+    assert claimed.key == waits.key
+    assert await pair[0].runs.claim(None, "w1") is None
+
+
 async def test_runs_without_a_cost_are_not_counted(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:

@@ -198,6 +198,13 @@ async def test_pending_cancels_that_have_expired_are_cleared_away(
     left = await oracle.rows("SELECT run_id FROM runs ORDER BY run_id")
     assert [row["run_id"] for row in left] == ["erased-lately", "waits"]
 
+    await stores.runs.cancel(RunKey("default", "erased-lately"), CANCEL_REQUEST)
+    await oracle.rows("UPDATE runs SET pending_cancel_expires_at = now()")
+    await stores.runs.cancel(RunKey("default", "another"), CANCEL_REQUEST)
+    await sweep(stores)
+    left = await oracle.rows("SELECT run_id FROM runs ORDER BY run_id")
+    assert [row["run_id"] for row in left] == ["another", "erased-lately"]
+
 
 async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> None:
     """Whoever is first when a sweep is due."""

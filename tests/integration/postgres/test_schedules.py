@@ -14,7 +14,7 @@ from app.adapters.postgres.quotas import LOCK, PostgresQuotas
 from app.adapters.postgres.schedules import PostgresSchedules
 from app.control.budget import Budget
 from app.runs.observing import RunObservers
-from app.runs.quotas import Quota
+from app.runs.quotas import Queueing, Quota
 from app.runs.run import RunKey, RunStatus, Webhook
 from app.schedules.schedule import (
     NewSchedule,
@@ -29,7 +29,7 @@ from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores,
 
 HOURLY = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
 RUN = ScheduledRun(
-    sent={"input": "2+2?"},
+    sent={"input": "2+2?", "priority": 7, "concurrency_key": "k", "concurrency_limit": 2},
     request=new_run("any").request,
     request_hash="hash",
     metadata={"team": "blue"},
@@ -127,6 +127,7 @@ async def test_many_who_wake_it_fire_it_once(
     run = await stores.runs.get(RunKey("default", ids[-1]))
     assert len(ids) == 3
     assert run is not None
+    assert run.queueing == Queueing(priority=7, concurrency_key="k", concurrency_limit=2)
     assert run.metadata == {"team": "blue", **made.about(after.last_at or datetime.now(UTC))}
     assert after.last_run_id == ids[-1] == made.run_at(after.last_at or made.created_at).key.run_id
     assert after.next_at is not None

@@ -45,7 +45,7 @@ class EmbeddedPostgres:
     def start(self) -> str:
         """Make, start or join the server, and return the URL of its database.
 
-        Whatever ends this early, a signal too, gives the server up.
+        A signal that ends this early gives the server up; one that is still recovering is left.
 
         Raises:
             EmbeddedPostgresError: the data directory cannot be used or the server does not start.
@@ -58,8 +58,11 @@ class EmbeddedPostgres:
                 self._ownership = _lock(self._data_dir / "owners.lock", fcntl.LOCK_SH)
                 self._url = self._running_url()
         except OSError as error:
-            self.stop()
+            self._disown()
             raise EmbeddedPostgresError(str(error)) from error
+        except Exception:
+            self._disown()
+            raise
         except BaseException:
             self.stop()
             raise
@@ -77,14 +80,18 @@ class EmbeddedPostgres:
         atexit.unregister(self.stop)
         try:
             with self._deciding():
-                self._ownership.close()
-                self._ownership = None
+                self._disown()
                 alone = _lock(self._data_dir / "owners.lock", fcntl.LOCK_EX)
                 if alone:
                     with alone:
                         self._cluster().halt(timeout_seconds=self._timeout_seconds)
         except OSError as error:
             raise EmbeddedPostgresError(str(error)) from error
+
+    def _disown(self) -> None:
+        if self._ownership is not None:
+            self._ownership.close()
+            self._ownership = None
 
     def __enter__(self) -> Self:
         self.start()

@@ -84,7 +84,7 @@ class ModelTransport(httpx2.AsyncBaseTransport):
                 headers=headers,
                 data=_Body(request.content),
                 allow_redirects=False,
-                proxy=_proxy_for(request.url.scheme, request.url.netloc.decode()),
+                proxy=_proxy_for(request.url.scheme, request.url.host, request.url.netloc.decode()),
             )
         except _FAILURES as error:
             raise _as_httpx2(error) from error
@@ -187,19 +187,20 @@ def _tls() -> ssl.SSLContext:
 
 
 @lru_cache(maxsize=32)
-def _proxy_for(scheme: str, host: str) -> str | None:
-    """Return the proxy that the environment names for a host, with its port if that is unusual.
+def _proxy_for(scheme: str, host: str, address: str) -> str | None:
+    """Return the proxy that the environment names for a host; ``address`` has its port, too.
 
     Raises:
         ProxyUnusableError: it is none that HTTP goes through.
     """
-    proxies = {} if proxy_bypass(host) else getproxies()
+    excepted = proxy_bypass(host) or proxy_bypass(address)
+    proxies = {} if excepted else getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy:
         return None
     if "://" not in proxy:
         return f"http://{proxy}"
-    if not proxy.startswith(("http://", "https://")):
+    if not proxy.lower().startswith(("http://", "https://")):
         raise ProxyUnusableError
     return proxy
 
