@@ -8,9 +8,10 @@ from sqlalchemy import text
 
 from app.adapters.postgres.approvals import PostgresApprovals
 from app.adapters.postgres.engines import transaction
+from app.adapters.postgres.rows import encode_cursor
 from app.engine.approvals import Asked, Question, Verdict
 from app.runs.approvals import Deciding, RunApprovals
-from app.runs.errors import ApprovalDecidedError
+from app.runs.errors import ApprovalDecidedError, InvalidRunError
 from app.runs.run import RunKey
 from tests.support.stores import Oracle, Stores, new_run
 
@@ -70,3 +71,13 @@ async def test_what_people_read_passes_by_the_wall_between_tenants(
     assert await approvals.get(KEY, "Pay") is None
     assert await approvals.of_run(KEY) == []
     assert (await approvals.waiting("default", limit=5, cursor=None)).approvals == []
+
+
+@pytest.mark.parametrize("ids", [["\x00", "a"], ["a", "\ud800"], ["é", "a"], [7, "a"], ["a"]])
+async def test_a_cursor_that_is_none_of_ours_is_refused(
+    approvals: PostgresApprovals, ids: list[Any]
+) -> None:
+    """Before the database is asked."""
+    cursor = encode_cursor(["2026-01-01T00:00:00+00:00", *ids])
+    with pytest.raises(InvalidRunError):
+        await approvals.waiting("default", limit=10, cursor=cursor)

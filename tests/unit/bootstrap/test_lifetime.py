@@ -29,8 +29,22 @@ async def deaf():
 
 async def main():
     deaf_task = asyncio.create_task(deaf(), name="deaf")
+    blocked = asyncio.create_task(asyncio.to_thread(time.sleep, 3600))
     threading.Thread(target=time.sleep, args=(3600,)).start()
     await asyncio.sleep(0.01)
+
+with lifetime():
+    run_to_end(main())
+    print("closed")
+"""
+
+BLOCKED = """
+import asyncio, time
+from app.bootstrap.lifetime import lifetime, run_to_end
+
+async def main():
+    blocked = asyncio.create_task(asyncio.to_thread(time.sleep, 3600))
+    await asyncio.sleep(0.1)
 
 with lifetime():
     run_to_end(main())
@@ -42,8 +56,8 @@ import json, signal
 from app.bootstrap.lifetime import lifetime
 
 with lifetime():
-    print(json.dumps({"ready": True}), flush=True)
     try:
+        print(json.dumps({"ready": True}), flush=True)
         signal.pause()
     finally:
         print("closed")
@@ -65,23 +79,30 @@ def python(code: str) -> ChildProcess:
 async def test_tasks_and_threads_that_do_not_end_are_left_behind() -> None:
     """What is to be closed is closed before; the exit code is that of an orderly end."""
     with python(LEFT) as child:
-        assert await child.wait(timeout_seconds=120) == 0
+        assert await child.wait(timeout_seconds=600) == 0
         assert child.stdout.splitlines()[-1] == "closed"
         assert "deaf" in child.stdout + child.stderr
+
+
+async def test_a_thread_of_the_loop_is_not_waited_for() -> None:
+    """Its task has ended by its cancel, so that nothing is left but the thread."""
+    with python(BLOCKED) as child:
+        assert await child.wait() == 0
+        assert child.stdout.splitlines()[-1] == "closed"
 
 
 async def test_a_signal_ends_a_process_that_does_not_serve_yet() -> None:
     """In order: what it has opened is closed."""
     with python(SIGNALLED) as child:
-        await child.json_line("ready", timeout_seconds=120)
-        assert await child.terminate(timeout_seconds=120) == 0
+        await child.json_line("ready", timeout_seconds=600)
+        assert await child.terminate(timeout_seconds=600) == 0
         assert child.stdout.splitlines()[-1] == "closed"
 
 
 async def test_a_process_that_fails_says_so() -> None:
     """With its own exit code."""
     with python(FAILS) as child:
-        assert await child.wait(timeout_seconds=120) == 3
+        assert await child.wait(timeout_seconds=600) == 3
 
 
 def test_what_fails_is_raised_when_the_other_tasks_have_ended() -> None:
