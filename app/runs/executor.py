@@ -316,9 +316,8 @@ class RunExecutor:
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
             return graph.abandoned(HandOver(f"Its worker was lost {run.losses} times in a row."))
-        begun = RUN_RESUMED if run.last_seq else RUN_STARTED
         about = {"attempt": run.attempts, **execution.taken_over}
-        execution.journal.emit(Event(type=begun, data=about))
+        execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
         deadline = deadline_of(run.request.deadline, active.token)
         try:
             with seconds_of(execution.scope, active.token), deadline:

@@ -82,7 +82,7 @@ async def test_serving_with_nothing_configured_shows_one_run(database_folder: Pa
     """``make serve``: a database of its own, migrated, an example, its trace, and URLs."""
     env = {"DATABASE_DATA_DIR": str(database_folder / "pg"), "SERVER_PORT": "0", "DATABASE_URL": ""}
     with ChildProcess.python("-m", "app", "serve", "--demo", env=env, name="demo") as demo:
-        for _ in range(600):
+        for _ in range(3000):
             if "Ctrl+C" in demo.stdout or demo.exit_code is not None:
                 break
             await asyncio.sleep(0.1)

@@ -239,7 +239,7 @@ async def test_without_a_limit_all_of_the_lanes_are_used(
     client: JsonClient, provider: FakeProvider
 ) -> None:
     """Or the limits would have been easy to keep."""
-    await provider.script("Question", [Step(text="yes", delay_seconds=0.3)], repeat_last=True)
+    await provider.script("Question", [Step(text="yes", delay_seconds=2)], repeat_last=True)
 
     run = await client.run_graph(wide(12, "Question"), wait_seconds=20)
 

@@ -158,7 +158,7 @@ async def test_a_map_in_a_map_in_a_map_is_halted_by_the_ceiling_of_steps(
     async with watched(limited):
         run = await caller.run_graph(graph, inputs=inputs)
         victim = await caller.post_run({"input": "What is 6 * 7?"}, wait_seconds=30)
-        run = await finished(caller, run["run_id"], seconds=120)
+        run = await finished(caller, run["run_id"], seconds=600)
 
     assert victim["status"] == "completed"
     assert run["limits"]["max_steps"] == 10_000

@@ -78,10 +78,10 @@ async def test_the_configured_seconds_end_a_case_whose_model_says_nothing(
     configured: Configured,
 ) -> None:
     """The call in flight is cut off, and the run says which limit it was."""
-    run = await configured.run([Step(hang=True)], BUDGET_MAX_SECONDS="0.3")
+    run = await configured.run([Step(hang=True)], BUDGET_MAX_SECONDS="1.5")
 
     assert (run["status"], run["finish_reason"]) == ("halted", "budget")
-    assert (run["stop"]["dimension"], run["stop"]["limit"]) == ("seconds", 0.3)
+    assert (run["stop"]["dimension"], run["stop"]["limit"]) == ("seconds", 1.5)
     (arrival,) = await configured.provider.wait_for_arrivals(1, ended=True)
     assert arrival.outcome == "client_gone"
 

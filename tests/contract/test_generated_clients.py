@@ -40,7 +40,7 @@ async def service(
 @pytest.fixture
 def folder(service: ServiceProcess, tmp_path: Path) -> Path:
     """A folder with the served document, in which a client is made."""
-    answer = httpx.get(f"{service.url}/openapi.json", trust_env=False)
+    answer = httpx.get(f"{service.url}/openapi.json", trust_env=False, timeout=120)
     (tmp_path / "openapi.json").write_text(answer.text)
     return tmp_path
 

@@ -323,7 +323,7 @@ async def test_a_stream_is_read_up_to_the_limit_of_a_reply(fake: FakeProvider) -
     provider = limited.build(fake)
     line, deltas = Line(fake, provider, limited), list[Delta]()
 
-    error = await line.fail(Step(text="long " * 2_000), on_delta=deltas.append)
+    error = await line.fail(Step(text="long " * 6_000), on_delta=deltas.append)
     await provider.aclose()
 
     assert not error.retryable

@@ -31,10 +31,7 @@ def api_limits(**changes: Any) -> ApiLimits:
 
 def patience(**changes: Any) -> Patience:
     """How long a connection waits for what."""
-    database = SETTINGS.database
-    usual = Patience(
-        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
-    )
+    usual = Patience(connect_seconds=60, lock_ms=30_000, idle_transaction_ms=120_000)
     return replace(usual, **changes)
 
 

@@ -393,8 +393,7 @@ class MemoryRuns(MemoryListing, MemoryTraces):
 
     def _put(self, row: Row, run: Run) -> None:
         """Store a run; what the database's own guards would refuse is refused here."""
-        before = row.run
-        if before is not None and before.status is not run.status:
+        if (before := row.run) is not None and before.status is not run.status:
             assert run.status in NEXT[before.status], f"{before.status} -> {run.status}"
         assert before is None or run.fence >= before.fence, "the fence fell"
         row.run = run

@@ -24,7 +24,8 @@ from app.llm.ports import Message
 from app.nodes.agent.conversation import Conversation
 from app.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
 from app.nodes.agent.functions import offered_functions
-from app.nodes.agent.loop import AgentLoop, AgentState
+from app.nodes.agent.loop import AgentLoop
+from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import INPUT, AgentTools, LinkedAgent
 from app.nodes.templates import compact
 from app.nodes.toolset import Toolset

@@ -24,11 +24,12 @@ from app.engine.report import class_of
 from app.llm.gateway import Completion, ModelGateway, Tier
 from app.llm.ports import Message, ModelFault, ToolCall, ToolDefinition
 from app.nodes.agent.activity import TurnActivity
-from app.nodes.agent.conversation import Conversation, ConversationTooLongError, Cut, plain
+from app.nodes.agent.conversation import ConversationTooLongError, Cut, plain
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.agent.limits import RoomForTurns
 from app.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
 from app.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound
+from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import ToolOffer, arguments_of
 from app.nodes.node_type import RunFacts
 from app.observability.errors import message_of_error
@@ -53,44 +54,6 @@ _AGAIN = (
 )
 _LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
 """Limits that refuse a call of a turn and may allow a last answer, which is shorter."""
-
-
-@dataclass(slots=True)
-class AgentState:
-    """How an agent stands; what of it can be shown if it is ended."""
-
-    conversation: Conversation
-    turns: int = 0
-    raw_content: str = ""
-    output: Any = None
-    output_valid: bool | None = None
-    terminate_reason: str | None = None
-    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
-
-    @property
-    def success(self) -> bool:
-        """Whether it came to its end by itself."""
-        return self.terminate_reason == "goal"
-
-    def take(self, answer: Answer) -> None:
-        """Take an answer as what the agent came to."""
-        self.output, self.raw_content = answer.output, answer.raw
-        self.output_valid = answer.valid
-
-    def result(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
-        """Return everything that is to be said of it, with as many messages as fit.
-
-        With ``named`` messages that are journaled are named by the key of their call.
-        """
-        return {
-            "success": self.success,
-            "output": self.output,
-            "output_valid": self.output_valid,
-            "raw_content": self.raw_content,
-            "terminate_reason": self.terminate_reason,
-            "turn_count": self.turns,
-            **self.conversation.shown(max_bytes, named=named),
-        }
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from app.nodes.agent.definition import (
     ToolUse,
 )
 from app.nodes.agent.execution import Agents, AgentTask, text_of
-from app.nodes.agent.loop import AgentState
+from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import LinkedAgent
 from app.nodes.chat import ChatInput, ChatScope
 from app.nodes.node_type import Fault, NodeType

@@ -113,7 +113,7 @@ async def test_a_process_that_froze_in_a_transaction_holds_its_locks_for_a_while
 ) -> None:
     """The server ends the transaction; until then the frozen one's run alone has to wait."""
     await stores.runs.accept(new_run("case-1"), worker_id="w1")
-    frozen = await Connection.open(database_url, patience(idle_transaction_ms=50))
+    frozen = await Connection.open(database_url, patience(idle_transaction_ms=2000))
     await frozen.execute("SELECT FROM runs FOR UPDATE")
 
     async def is_free() -> bool:

@@ -148,7 +148,7 @@ class FakeProvider:
     async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(
-            base_url=self.url, trust_env=False, verify=_NO_TLS, limits=limits, timeout=60
+            base_url=self.url, trust_env=False, verify=_NO_TLS, limits=limits, timeout=200
         ) as client:
             response = await client.request(method, path, **options)
             response.raise_for_status()

@@ -104,11 +104,11 @@ def test_data_is_as_it_was_when_it_was_emitted() -> None:
 
 @pytest.mark.parametrize("type_", [STEP_STARTED, LATE_RESULT])
 def test_emitting_costs_next_to_nothing(type_: str) -> None:
-    """A microsecond or two; the bound leaves room for a machine that is busy."""
+    """A microsecond or two; the bound leaves room for a machine that is slow and busy."""
     log, event = EventLog(last_seq=0), Event(type=type_, step_id="a", node_id="n000002")
     best = min(_seconds_for(log, event) for _ in range(5))
 
-    assert best / 10_000 < 10e-6
+    assert best / 10_000 < 100e-6
 
 
 def _seconds_for(log: EventLog, event: Event) -> float:

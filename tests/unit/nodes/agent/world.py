@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.engine.report import GraphOutcome
 from app.llm.ports import Delta, ModelReply, ModelRequest, TokenUsage, ToolCall
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.unit.nodes.world import World, graph, step
@@ -87,6 +88,12 @@ class Gate:
             raise
         self.ended.append(number)
         return {"n": number}
+
+
+def result(outcome: GraphOutcome) -> dict[str, Any]:
+    """What is said of the agent of step ``a``."""
+    found: dict[str, Any] = outcome.steps["a"].outputs["result"]
+    return found
 
 
 def agent(**more: Any) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""How an agent stands, and what is said of it once it has ended, however it has."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.nodes.agent.conversation import Conversation
+from app.nodes.agent.output import Answer
+
+
+@dataclass(slots=True)
+class AgentState:
+    """How an agent stands; what of it can be shown if it is ended."""
+
+    conversation: Conversation
+    turns: int = 0
+    raw_content: str = ""
+    output: Any = None
+    output_valid: bool | None = None
+    terminate_reason: str | None = None
+    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+
+    @property
+    def success(self) -> bool:
+        """Whether it came to its end by itself."""
+        return self.terminate_reason == "goal"
+
+    def take(self, answer: Answer) -> None:
+        """Take an answer as what the agent came to."""
+        self.output, self.raw_content = answer.output, answer.raw
+        self.output_valid = answer.valid
+
+    def result(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
+        """Return everything that is to be said of it, with as many messages as fit.
+
+        With ``named`` messages that are journaled are named by the key of their call.
+        """
+        return {
+            "success": self.success,
+            "output": self.output,
+            "output_valid": self.output_valid,
+            "raw_content": self.raw_content,
+            "terminate_reason": self.terminate_reason,
+            "turn_count": self.turns,
+            **self.conversation.shown(max_bytes, named=named),
+        }

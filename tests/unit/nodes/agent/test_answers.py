@@ -1,0 +1,84 @@
+"""What an agent must give: typed, asked for once more, or left as it is."""
+
+import pytest
+
+from app.control.budget import Budget
+from app.kernel.facts import StepStatus
+from app.nodes.agent.output import OutputInvalidError
+from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
+from tests.unit.nodes.case.world import provider_down
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.req("003/FR5.1")
+@pytest.mark.parametrize("tools", [[], ["calculator"]])
+async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> None:
+    """As text, or as the arguments of the tool that ends."""
+    line = said("", wants("finish", city="Bern")) if tools else 'Here: {"city": "Bern"}'
+    here = world(line)
+
+    outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
+
+    assert outcome.steps["a"].outputs["default"] == {"city": "Bern"}
+    assert result(outcome)["output_valid"] is True
+    assert bool(here.small.requests[0].json_schema) is not bool(tools)
+
+
+@pytest.mark.req("003/FR5.2")
+@pytest.mark.req("003/FR5.3")
+@pytest.mark.parametrize("tools", [[], ["calculator"]])
+async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) -> None:
+    """With what is wrong with it; then it leaves as it is, with a flag."""
+    bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
+    here = world(bad, '{"city": 7}')
+
+    outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
+
+    found = result(outcome)
+    assert outcome.steps["a"].outputs["default"] == '{"city": 7}'
+    assert (found["success"], found["output"], found["output_valid"]) == (True, None, False)
+    assert (found["raw_content"], found["turn_count"]) == ('{"city": 7}', 1)
+    assert "does not follow its JSON Schema" in here.small.requests[1].messages[-1].content
+
+
+@pytest.mark.req("003/FR5.2")
+@pytest.mark.req("003/FR5.3")
+@pytest.mark.parametrize("tools", [[], ["calculator"]])
+@pytest.mark.parametrize("refused", ["by the budget", "by the provider"])
+async def test_without_a_second_reply_the_first_answer_stays(
+    tools: list[str], refused: str
+) -> None:
+    """With its flag: that it does not follow its schema breaks nothing."""
+    bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
+    if refused == "by the budget":
+        here = world(bad, budget=Budget(max_llm_calls_small=1))
+    else:
+        here = world(bad, provider_down())
+
+    outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
+
+    found = result(outcome)
+    assert outcome.steps["a"].status is StepStatus.COMPLETED
+    assert (found["output"], found["output_valid"]) == (None, False)
+    assert "Bern" in found["raw_content"]
+
+
+@pytest.mark.req("003/FR5.2")
+async def test_a_strict_output_that_does_not_fit_fails_the_run() -> None:
+    """After the same second chance."""
+    here = world("no", "no again")
+
+    outcome = await here.run(asking(agent(output={"schema": CITY, "strict": True})), default="?")
+
+    assert isinstance(outcome.error, OutputInvalidError)
+    assert kinds(here)[-2:] == ["error", "turn_end"]
+    assert (result(outcome)["terminate_reason"], result(outcome)["output_valid"]) == (
+        "error",
+        False,
+    )
