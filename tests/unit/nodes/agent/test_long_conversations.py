@@ -5,8 +5,7 @@ import pytest
 from app.llm.ports import ModelReply, ModelRequest
 from app.nodes.agent.conversation import ConversationTooLongError
 from app.nodes.templates import compact
-from tests.unit.nodes.agent.test_loop import result
-from tests.unit.nodes.agent.world import agent, asking, events, said, wants, world
+from tests.unit.nodes.agent.world import agent, asking, events, result, said, wants, world
 
 
 @pytest.mark.req("003/long")

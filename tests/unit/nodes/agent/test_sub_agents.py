@@ -3,8 +3,8 @@
 import pytest
 
 from app.control.budget import Budget
-from tests.unit.nodes.agent.test_loop import calculate, result
-from tests.unit.nodes.agent.world import agent, asking, kinds, said, wants, world
+from tests.unit.nodes.agent.test_loop import calculate
+from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
 from tests.unit.nodes.case.world import provider_down
 from tests.unit.nodes.world import World, graph, link, step
 
