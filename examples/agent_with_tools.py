@@ -16,7 +16,11 @@ AGENT = {
     "model": {"temperature": 0, "max_output_tokens": 80},
     "limits": {"max_turns": 5, "budget": {"max_tool_calls": 4}},
 }
-INVENTORY = {"command": sys.executable, "args": [str(HERE / "inventory_server.py")]}
+INVENTORY = {
+    "command": sys.executable,
+    "args": [str(HERE / "inventory_server.py")],
+    "start_timeout_seconds": 60,
+}
 
 with connected(
     recording="agent_with_tools.jsonl",

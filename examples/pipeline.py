@@ -37,7 +37,11 @@ GRAPH = {
     ],
     "edges": [{"source": "answer", "target": "write", "data": {"channel": "flow"}}],
 }
-INVENTORY = {"command": sys.executable, "args": [str(HERE / "inventory_server.py")]}
+INVENTORY = {
+    "command": sys.executable,
+    "args": [str(HERE / "inventory_server.py")],
+    "start_timeout_seconds": 60,
+}
 
 with connected(
     recording="pipeline.jsonl",
