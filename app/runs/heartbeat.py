@@ -29,7 +29,7 @@ WORKING_SECONDS = 1.0
 as working: one that waits in vain for its connection runs for as long as it waits."""
 
 CONNECT_SECONDS = 10.0
-"""The longest time before that says so."""
+"""How long a connection is waited for: whoever ran longer before had one."""
 
 STEADY_SECONDS = 30.0
 """How long a loop must have run for the next wait to be the first one again."""

@@ -164,8 +164,9 @@ has locked is passed over and asked for again, so that it does not hold up the r
 """
 
 
-_COST = "coalesce(usage->>'cost_usd', usage->>'cost_usd_known', '0')::numeric"
-"""What a run has cost its tenant: of one with a call of unknown price the rest."""
+def _cost(usage: str = "usage") -> str:
+    """Return what a run has cost its tenant: of one with a call of unknown price the rest."""
+    return f"coalesce({usage}->>'cost_usd', {usage}->>'cost_usd_known', '0')::numeric"
 
 
 def _finish(statuses: str) -> str:
@@ -190,7 +191,7 @@ WITH ended AS MATERIALIZED (
     FROM ended e JOIN locked USING (tenant_id, run_id, fence)
     WHERE runs.tenant_id = e.tenant_id AND runs.run_id = e.run_id AND runs.fence = e.fence
     RETURNING runs.tenant_id, runs.run_id, runs.fence, runs.finished_at, runs.status, runs.webhook,
-        runs.reserved_cost_usd, {_COST.replace("usage", "runs.usage")} AS cost_usd,
+        runs.reserved_cost_usd, {_cost("runs.usage")} AS cost_usd,
         (runs.created_at AT TIME ZONE 'UTC')::date AS day,
         runs.concurrency_key IS NOT NULL OR EXISTS (
             SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place
@@ -288,14 +289,14 @@ may just have come back, and have accepted the run before its next beat.
 
 ADD_LATE = f"""
 WITH before AS MATERIALIZED (
-    SELECT {_COST} AS cost_usd FROM runs
+    SELECT {_cost()} AS cost_usd FROM runs
     WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s FOR NO KEY UPDATE
 ), changed AS (
     UPDATE runs SET usage = %(usage)s::jsonb FROM before
     WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND fence = %(fence)s
         AND status IN {_TERMINAL}
     RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day,
-        {_COST} - before.cost_usd AS more_usd
+        {_cost()} - before.cost_usd AS more_usd
 ), charged AS (
     INSERT INTO quota_days AS d (tenant_id, day, cost_usd)
     SELECT tenant_id, day, more_usd FROM changed WHERE more_usd <> 0
