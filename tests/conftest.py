@@ -11,9 +11,17 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.database import TestServer, open_server
 
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
-"""A slow machine is no failure."""
+for name, examples in (("usual", 30), ("thorough", 300)):
+    settings.register_profile(
+        name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile("usual")
+"""A slow machine is no failure; `--hypothesis-profile thorough` tries ten times as much."""
+
+
+def pytest_collection() -> None:
+    """Nothing that is collected becomes garbage: do not look for any meanwhile."""
+    gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +36,7 @@ def pytest_collection_finish() -> None:
     """Keep what was collected out of every later collection of garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -249,7 +249,7 @@ TAKING = {name for name, told in operations() if "parameters" in told or "reques
 def conform(label: str, mode: GenerationMode) -> set[int]:
     """Send what schemathesis makes up, check every answer, and return the statuses seen."""
     statuses: set[int] = set()
-    examples = 16 if tried()[label].body else 10  # a body has more that may be wrong
+    examples = 8 if tried()[label].body else 5  # a body has more that may be wrong
 
     @settings(
         max_examples=examples,

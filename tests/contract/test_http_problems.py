@@ -381,9 +381,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES)
 async def test_no_body_makes_a_5xx(client: httpx.AsyncClient, body: bytes) -> None:
     """Whatever is posted is accepted, or refused with a problem document."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.control.budget import Budget
@@ -46,7 +46,6 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.req("003/FR3.1", "003/FR3.2", "003/FR2.5")
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
 def test_events_of_agents_come_in_order_and_tell_everything(seed: int) -> None:
     """Whatever the model says: one start and one end of each call, and the whole text."""
     tale, story = told(seed)

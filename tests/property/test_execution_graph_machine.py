@@ -240,7 +240,7 @@ TestExecutionGraph = pytest.mark.req(
     "001/inv1", "001/inv2", "001/inv3", "001/inv4", "001/aggregates", "001/node", "001/mark"
 )(GraphMachine.TestCase)
 TestExecutionGraph.settings = settings(
-    max_examples=100,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -150,7 +150,7 @@ def play(limits: list[Budget], lanes: list[list[Work]], seed: int) -> Bank:
     return bank
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60)
 @given(
     limits=st.lists(budgets, min_size=4, max_size=4),
     lanes=lanes_of_work,
@@ -169,7 +169,7 @@ def test_no_lane_passes_a_limit_of_its_scope_or_of_those_around_it(
                 assert scope.usage.of(dimension) <= limit
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40)
 @given(
     limits=st.lists(budgets, min_size=4, max_size=4),
     lanes=lanes_of_work,
@@ -206,7 +206,6 @@ def test_tokens_and_cost_are_overshot_by_one_call_a_lane_at_the_most(
     assert max(late.values(), default=0) <= len(lanes)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     allowed=st.integers(0, 20), lanes=st.integers(1, 8), each=st.integers(1, 6), seed=st.integers(0)
 )

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.control.budget import Budget
@@ -113,7 +113,6 @@ def play(seed: int) -> World:
     return world
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_calls_take_turns_whatever_else_they_wait_for(seed: int) -> None:
     """Nothing deadlocks, nothing is too early, nothing is left."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kernel.facts import Fact, Order, SkipStep, StartStep, StepFailed, StepFinished
@@ -62,7 +62,6 @@ def executions() -> st.SearchStrategy[Execution]:
 
 
 @pytest.mark.req("004/kernel", "004/subgraph")
-@settings(max_examples=200, deadline=None)
 @given(execution=executions())
 def test_every_active_step_gets_exactly_one_order_and_no_other_gets_any(
     execution: Execution,
@@ -78,7 +77,6 @@ def test_every_active_step_gets_exactly_one_order_and_no_other_gets_any(
 
 
 @pytest.mark.req("000/P1", "000/P2")
-@settings(max_examples=200, deadline=None)
 @given(execution=executions())
 def test_a_step_is_ordered_once_what_leads_to_it_is_decided_and_there_is_a_place(
     execution: Execution,
@@ -98,7 +96,6 @@ def test_a_step_is_ordered_once_what_leads_to_it_is_decided_and_there_is_a_place
         execution.end_one()
 
 
-@settings(max_examples=100, deadline=None)
 @given(execution=executions())
 def test_the_same_facts_give_the_same_orders(execution: Execution) -> None:
     """Told again in the same order, another scheduler says the same, word for word."""
@@ -112,7 +109,6 @@ def test_the_same_facts_give_the_same_orders(execution: Execution) -> None:
     assert repeated == execution.orders
 
 
-@settings(max_examples=150, deadline=None)
 @given(execution=executions(), good=st.integers(0, MOST_STEPS), after=st.randoms())
 def test_after_a_failure_nothing_is_ordered_and_the_graph_ends(
     execution: Execution, good: int, after: random.Random

@@ -72,7 +72,7 @@ def opened(postgres: TestServer) -> Iterator[tuple[asyncio.Runner, Tenants]]:
 _examples = itertools.count()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=st.lists(st.tuples(st.booleans(), requests()), min_size=4, max_size=16))
 def test_a_tenant_sees_the_same_whatever_another_does(
     opened: tuple[asyncio.Runner, Tenants], story: list[tuple[bool, Request]]

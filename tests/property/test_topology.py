@@ -1,7 +1,7 @@
 """The way through random graphs, against the words of the contract."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from app.kernel.graph import Channel, Graph, GraphError
 from app.kernel.topology import Topology
@@ -10,7 +10,6 @@ from tests.property.random_graphs import graphs
 
 
 @pytest.mark.req("004/subgraph", "004/channel")
-@settings(max_examples=150, deadline=None)
 @given(graph=graphs(circles=True))
 def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
     """Entries, active and linked steps, and the edges that route values."""
@@ -38,7 +37,6 @@ def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(graph=graphs(circles=False))
 def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
     """Each active step stands in it once."""
@@ -54,7 +52,6 @@ def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(graph=graphs(circles=True))
 def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Graph) -> None:
     """Circles elsewhere do no harm."""
@@ -68,7 +65,6 @@ def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Grap
         assert set(topology.order()) == set(topology.active)
 
 
-@settings(max_examples=150, deadline=None)
 @given(graph=graphs(circles=False))
 def test_a_step_stands_one_layer_behind_the_last_that_leads_to_it(graph: Graph) -> None:
     """Active and linked steps stand in the layers once, in the order of the graph's steps."""

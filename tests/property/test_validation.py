@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kernel.graph import Channel, Edge, Graph
@@ -45,7 +45,6 @@ def circles_told(graph: Graph, channel: Channel) -> list[tuple[frozenset[str], S
 
 
 @pytest.mark.req("004/subgraph")
-@settings(max_examples=200, deadline=None)
 @given(graph=graphs(circles=True))
 def test_exactly_the_circles_of_a_graph_are_told_each_once(graph: Graph) -> None:
     """As errors where they would be executed or materialised."""
@@ -73,7 +72,6 @@ def sharing_told(graph: Graph, holds: Holds) -> list[tuple[tuple[str, str], str,
 
 
 @pytest.mark.req("000/P4")
-@settings(max_examples=200, deadline=None)
 @given(graph=graphs(circles=False) | graphs(circles=True), holds=HOLDS)
 def test_only_steps_that_can_run_in_parallel_are_told_to_share_a_node(
     graph: Graph, holds: Holds
@@ -91,7 +89,6 @@ def test_only_steps_that_can_run_in_parallel_are_told_to_share_a_node(
 
 
 @pytest.mark.req("000/P4")
-@settings(max_examples=200, deadline=None)
 @given(graph=graphs(circles=False) | graphs(circles=True), holds=HOLDS)
 def test_an_edge_for_every_pair_that_is_an_error_mends_the_graph(
     graph: Graph, holds: Holds
@@ -110,7 +107,6 @@ def test_an_edge_for_every_pair_that_is_an_error_mends_the_graph(
     assert oracle.active(mended) == oracle.active(graph)
 
 
-@settings(max_examples=100, deadline=None)
 @given(graph=graphs(circles=True))
 def test_exactly_the_steps_that_take_no_part_are_told_so(graph: Graph) -> None:
     """They are neither active nor linked."""

@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from playwright.async_api import Browser, async_playwright
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_NAMES = (
+    *("chromium-headless-shell", "chromium", "chromium-browser"),
+    *("google-chrome", "google-chrome-stable"),
+)
 _FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),

@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
-_POLL_SECONDS = 0.005
+_POLL_SECONDS = 0.01
 
 
 class ForkedProcess:

@@ -23,7 +23,7 @@ import psutil
 
 from tests.support.preloaded import ForkedProcess, preloaded
 
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.03
 _OUTPUT_TAIL_CHARS = 4000
 
 

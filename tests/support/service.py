@@ -82,14 +82,14 @@ class ServiceProcess:
         until = time.monotonic() + 300
         while (found := _LISTENS.search(self.child.stdout)) is None:
             self._require_life(until)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
         return found[1]
 
     async def _logged(self, event: str) -> None:
         until = time.monotonic() + 300
         while event not in self.child.stderr:
             self._require_life(until)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
     def _require_life(self, until: float) -> None:
         if self.child.exit_code is not None or time.monotonic() > until:
@@ -109,4 +109,4 @@ async def finished(client: JsonClient, run_id: str, *, seconds: float = 150) -> 
             return run
         if time.monotonic() > until:
             raise TimeoutError(f"run {run_id} is still {run['status']}")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)

@@ -15,8 +15,9 @@ Theme = Literal["light", "dark"]
 
 _NPM = Path(__file__).parents[1] / "support" / "npm_axe"
 _WAIT_MS = 300_000
-_SERIOUS = """async () => {
-    const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+_SERIOUS = """async (runOnly) => {
+    const options = { resultTypes: ["violations"], ...(runOnly.length && { runOnly }) };
+    const { violations } = await axe.run(document, options);
     return violations
         .filter(({ impact }) => impact === "serious" || impact === "critical")
         .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((one) => one.html).join(" | ")}`);
@@ -72,11 +73,11 @@ class Reader:
         """Return what an element says."""
         return await (await self.see(selector)).inner_text()
 
-    async def barriers(self) -> list[str]:
-        """Return what keeps people from using the page, as axe-core finds it."""
+    async def barriers(self, *rules: str) -> list[str]:
+        """Return what keeps people from using the page, as axe-core finds it by (some) rules."""
         axe = installed_packages(_NPM) / "axe-core" / "axe.min.js"
         await self.page.evaluate(axe.read_text(encoding="utf-8"))
-        found: list[str] = await self.page.evaluate(_SERIOUS)
+        found: list[str] = await self.page.evaluate(_SERIOUS, rules)
         return found
 
     async def picture(self, name: str) -> None:

@@ -31,17 +31,20 @@ PAGES = {
 """What each shows among other things."""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "rules"), [("light", ()), ("dark", ("color-contrast",))])
 async def test_every_page_shows_what_it_is_for_and_has_no_barriers(
-    browser: Browser, http: httpx.AsyncClient, theme: Theme
+    browser: Browser, http: httpx.AsyncClient, theme: Theme, rules: tuple[str, ...]
 ) -> None:
-    """Neither the console nor the content security policy has anything to say about them."""
+    """Neither the console nor the content security policy has anything to say about them.
+
+    A theme changes nothing but colours.
+    """
     async with Reader.signed_in(browser, str(http.base_url), theme) as reader:
         found = {}
         for path, text in PAGES.items():
             await reader.open(path)
             await reader.page.get_by_text(text).first.wait_for(state="attached")
-            if barriers := await reader.barriers():
+            if barriers := await reader.barriers(*rules):
                 found[path] = barriers
 
         assert found == {}

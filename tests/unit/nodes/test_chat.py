@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.step_path import StepPath
@@ -43,7 +43,6 @@ def chats(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[str, str]]]:
 
 
 @pytest.mark.req("004/entry", "004/user-tools")
-@settings(deadline=None)
 @given(chats())
 def test_the_flow_alone_decides(chat: tuple[dict[str, str], list[tuple[str, str]]]) -> None:
     """For every graph: what stands anywhere before a step, not only next to it."""

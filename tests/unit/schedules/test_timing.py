@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from croniter import croniter
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.schedules.timing import CatchUp, InvalidCronError, Timing, due
@@ -96,12 +95,24 @@ STARTS = st.sampled_from(
 )
 
 
+def numbers(field: str) -> set[int]:
+    """Return what a field of an expression admits, of the numbers that minutes have."""
+    found: set[int] = set()
+    for part in field.split(","):
+        among, _, step = part.partition("/")
+        first, _, last = among.replace("*", "0-59").partition("-")
+        found |= set(range(int(first), int(last or first) + 1, int(step or 1)))
+    return found
+
+
 def oracle(timing: Timing, start: datetime, end: datetime) -> Iterator[datetime]:
     """Yield what fires from ``start`` to ``end``, minute by minute."""
     zone, passing = ZoneInfo(timing.timezone), timing.cron.split(" ")[1].startswith("*")
 
+    minutes, hours, _, _, days = (numbers(field) for field in timing.cron.split(" "))
+
     def matches(wall: datetime) -> bool:
-        return bool(croniter.match(timing.cron, wall))
+        return wall.minute in minutes and wall.hour in hours and wall.isoweekday() % 7 in days
 
     minute = start
     while minute <= end:
@@ -114,7 +125,6 @@ def oracle(timing: Timing, start: datetime, end: datetime) -> Iterator[datetime]
         minute += MINUTE
 
 
-@settings(max_examples=12, deadline=None)
 @given(cron=CRONS, zone=ZONES, start=STARTS, data=st.data())
 def test_every_instant_fires_as_the_policy_has_it(
     cron: str, zone: str, start: datetime, data: st.DataObject
@@ -149,7 +159,6 @@ def test_every_instant_fires_as_the_policy_has_it(
         assert fired == latest
 
 
-@settings(max_examples=8, deadline=None)
 @given(cron=CRONS, zone=ZONES, start=STARTS, policy=st.sampled_from(CatchUp))
 def test_a_schedule_that_is_woken_in_time_fires_every_instant_once(
     cron: str, zone: str, start: datetime, policy: CatchUp

@@ -214,7 +214,7 @@ def test_a_picture_beyond_the_caps_cannot_be_made() -> None:
         replace(LINE, days=LINE.days[1:])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8)
 @given(
     values=st.lists(st.floats(1e-6, 1e12), min_size=2, max_size=30),
     kind=st.sampled_from([Kind.LINE, Kind.DRAWDOWN]),
