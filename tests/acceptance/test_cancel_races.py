@@ -18,7 +18,7 @@ from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 
-RACES = int(os.environ.get("CANCEL_RACES", "60"))
+RACES = int(os.environ.get("CANCEL_RACES", "30"))
 SEED = int(os.environ.get("CANCEL_SEED", "12"))
 AT_ONCE = 6
 CALLS = 12

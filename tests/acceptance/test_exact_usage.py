@@ -25,7 +25,7 @@ from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.usage_oracle import differences, settings_of_prices
 
-RUNS = int(os.environ.get("EXACT_RUNS", "60"))
+RUNS = int(os.environ.get("EXACT_RUNS", "24"))
 AT_ONCE = 12
 DOWN = (ServiceUnreachableError, httpx.HTTPError, OSError)
 

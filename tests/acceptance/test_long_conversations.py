@@ -18,7 +18,7 @@ from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, finished, model_settings
 
 CALLS = int(os.environ.get("LONG_CALLS", "60"))
-KILLS = int(os.environ.get("LONG_KILLS", "3"))
+KILLS = int(os.environ.get("LONG_KILLS", "2"))
 SHARE = 1.15
 """How many bytes of texts are stored for each byte that was said, at most."""
 BESIDE = 1500

@@ -22,7 +22,7 @@ from tests.support.graph_invariants import violations
 from tests.support.seeded_loop import run
 from tests.unit.runs.world import KEY, loop
 
-SEEDS = 40
+SEEDS = 24
 SHARDS = 4
 
 _LETTERS = {
@@ -84,7 +84,7 @@ def test_the_tales_are_worth_their_time() -> None:
         seen["inner"] += any("tool" in str(e.step_id) for e in tale.events)
 
     assert seen["interrupted"] > SEEDS / 2
-    assert min(seen[kind] for kind in ("replayed", "halted", "written anew", "inner")) >= 5, seen
+    assert min(seen[kind] for kind in ("replayed", "halted", "written anew", "inner")) >= 3, seen
 
 
 def problems(tale: Tale) -> Iterator[str]:

@@ -13,7 +13,7 @@ from app.runs.run import Run, RunKey, RunStatus
 from tests.property.approval_stories import KEY, played, problems
 from tests.support.memory_approvals import MemoryApprovals
 
-SEEDS = 600
+SEEDS = 200
 SHARDS = 4
 
 

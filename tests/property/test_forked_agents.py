@@ -20,7 +20,7 @@ from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
 from tests.unit.runs.world import KEY
 
-SEEDS = int(os.environ.get("FORKED_SEEDS", "24"))
+SEEDS = int(os.environ.get("FORKED_SEEDS", "16"))
 SHARDS = 4
 
 

@@ -13,7 +13,7 @@ from tests.property.forked_stories import Forks
 from tests.property.resumed_stories import tale_of
 from tests.support.seeded_loop import run
 
-SEEDS = int(os.environ.get("FORKED_SEEDS", "24"))
+SEEDS = int(os.environ.get("FORKED_SEEDS", "16"))
 SHARDS = 4
 
 

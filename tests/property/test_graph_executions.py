@@ -15,7 +15,7 @@ from tests.property.graph_stories import GRACE_SECONDS, Plan, World, told, world
 from tests.support.graph_invariants import violations
 from tests.support.seeded_loop import run
 
-SEEDS = 2_000
+SEEDS = 1_000
 SHARDS = 8
 
 ENDED = {StepStatus.COMPLETED, StepStatus.SKIPPED}

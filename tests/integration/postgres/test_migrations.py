@@ -2,9 +2,7 @@
 
 import asyncio
 import itertools
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.resources import files
 
@@ -29,6 +27,7 @@ from app.adapters.postgres.migrating import (
 from app.adapters.postgres.tables import metadata
 from tests.support.database import TestServer
 from tests.support.limits import pool_sizes
+from tests.support.processes import run_caseworker
 
 OBJECTS = """
 SELECT 'relation ' || relname || ' ' || relkind::text FROM pg_class
@@ -172,18 +171,13 @@ def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:
 
 
 def _db_upgrade(url: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "app", "db", "upgrade"]
-    environment = {**os.environ, "DATABASE_URL": url}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return run_caseworker("db", "upgrade", env={"DATABASE_URL": url})
 
 
 async def test_processes_that_migrate_at_once_wait_for_one_another(empty_url: str) -> None:
     """All of them find the database at the newest revision afterwards."""
-    code = f"from app.adapters.postgres.migrating import upgrade; upgrade({empty_url!r})"
-    migrations = [
-        await asyncio.create_subprocess_exec(sys.executable, "-c", code) for _ in range(3)
-    ]
-    codes = [await migration.wait() for migration in migrations]
+    upgrading = [asyncio.to_thread(_db_upgrade, empty_url) for _ in range(3)]
+    codes = [(await ended).returncode for ended in asyncio.as_completed(upgrading)]
 
     assert codes == [0, 0, 0]
     assert any("procrastinate_jobs" in name for name in objects(empty_url))

@@ -22,7 +22,7 @@ SNAPSHOT_EVERY = 5_000
 def hasty_threads() -> Iterator[None]:
     """Threads that are switched as often as possible, so that races show."""
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(interval)
 

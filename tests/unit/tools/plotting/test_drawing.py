@@ -131,8 +131,7 @@ def test_a_drawdown_is_told_in_percent_and_its_deepest_point_by_date() -> None:
     assert any(word.startswith("\N{MINUS SIGN}39.0% on ") for word in words)
 
 
-@pytest.mark.parametrize("width", [400, 900, 2000])
-@pytest.mark.parametrize("height", [260, 1400])
+@pytest.mark.parametrize(("width", "height"), [(400, 260), (900, 1400), (2000, 260)])
 @pytest.mark.parametrize("picture", EVERY_KIND.values(), ids=EVERY_KIND)
 def test_nothing_is_cut_off_and_no_dates_overlap(picture: Picture, width: int, height: int) -> None:
     """At any size, with words that are too long for it."""
