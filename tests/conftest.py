@@ -1,7 +1,9 @@
 """Fixtures that need real parts."""
 
 import gc
+import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,9 +29,21 @@ def pytest_collection() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the viewer's tests: the first worker starts with them, and nobody steals them.
 
-    They share a browser and a service, which no other worker then has to start.
+    They share a browser and a service, which no other worker then has to start. The long ones
+    come last.
     """
+    items.sort(key=lambda item: item.get_closest_marker("long") is not None)
     items.sort(key=lambda item: "/viewer/" not in item.path.as_posix())
+
+
+UNTIL = float(os.environ.get("TEST_UNTIL", "inf"))
+"""Until when long tests may begin, in seconds since 1970."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what is long where there is no time for it any more."""
+    if time.time() > UNTIL and item.get_closest_marker("long"):
+        pytest.skip("TEST_UNTIL has passed")
 
 
 def pytest_collection_finish() -> None:

@@ -21,6 +21,7 @@ ENOUGH = 5
 @pytest.mark.req("card/executor", "card/persist", "card/delete", "003/resume", "004/lifecycle")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.long
 async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path: Path) -> None:
     """Nothing is lost, doubled or overspent."""
     arguments = ("-m", "tests.chaos", "--seconds", "30", "--seed", str(seed), "--lanes", "8")

@@ -59,6 +59,7 @@ def test_events_of_agents_come_in_order_and_tell_everything(seed: int) -> None:
 
 @pytest.mark.req("003/resume", "003/FR3.4", "003/NFR2.2")
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_every_promise_holds_for_an_agent_that_another_process_goes_on_with(shard: int) -> None:
     """No call that is known to have ended is made again, and a client sees one whole story."""
     for seed in range(shard, SEEDS, SHARDS):

@@ -25,6 +25,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.req("004/cancel-early")
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_nothing_is_called_before_its_approval_and_one_decision_wins(shard: int) -> None:
     """Whatever is decided, cancelled, late or lost, in whatever order."""
     for seed in range(shard, SEEDS, SHARDS):

@@ -84,6 +84,7 @@ def test_every_fault_at_every_write(fault: Fault) -> None:
 
 @pytest.mark.req("003/resume")
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_several_faults_at_any_writes(shard: int, logged: list[Any]) -> None:
     """Up to three of them, in any order of events: the seed says which."""
     seeds = range(FIRST + shard, FIRST + SEEDS, SHARDS)

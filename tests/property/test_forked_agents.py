@@ -103,6 +103,7 @@ def _doubled(records: Mapping[str, CallRecord]) -> Iterator[str]:
 @pytest.mark.req("003/resume")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_a_run_goes_on_from_every_node_of_an_agents_run(shard: int) -> None:
     """No call that had ended well by then is made again, and the trace up to there is the same."""
     made = taken_over = inner = whole = 0

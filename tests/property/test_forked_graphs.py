@@ -25,6 +25,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_a_run_goes_on_from_every_node_of_another_one(shard: int) -> None:
     """No call that had succeeded by then is made again, and the trace up to there is the same."""
     made = taken_over = lost = 0

@@ -23,6 +23,7 @@ ENDED = {StepStatus.COMPLETED, StepStatus.SKIPPED}
 
 @pytest.mark.req("004/lifecycle", "004/subgraph", "000/B1", "000/B5", "000/C3", "000/P1", "000/P2")
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_every_promise_holds_for_every_graph(shard: int) -> None:
     """Order, one start and one end, no overshoot, nothing left over, sound records."""
     for seed in range(shard, SEEDS, SHARDS):
@@ -32,6 +33,7 @@ def test_every_promise_holds_for_every_graph(shard: int) -> None:
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_the_same_seed_tells_the_same_story(shard: int) -> None:
     """Step by step of the loop, and event by event."""
     for seed in range(shard, SEEDS // 10, SHARDS):

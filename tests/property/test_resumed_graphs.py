@@ -26,6 +26,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.req("004/lifecycle", "000/B1", "000/E2")
 @pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.long
 def test_every_promise_holds_for_a_graph_that_another_process_goes_on_with(shard: int) -> None:
     """Nothing that was stored is done again, its log is sound, and it ends as it would have."""
     for seed in range(shard, SEEDS, SHARDS):
