@@ -26,9 +26,11 @@ def asking(prompt: str, times: int) -> dict[str, Any]:
     }
 
 
-async def refused_of(provider: FakeProvider, database_url: str, settings: dict[str, str]) -> int:
+async def refused_of(
+    provider: FakeProvider, database_url: str, settings: dict[str, str], per_second: float = 11
+) -> int:
     """Have two services ask as much as they can; return how many requests were refused."""
-    await provider.limit(burst=25, per_second=11)
+    await provider.limit(burst=25, per_second=per_second)
     used = {**model_settings(provider.openai_url), "RETRY_MAX_RETRIES": "8", **settings}
     async with (
         ServiceProcess(database_url, settings=used, name="one") as one,
@@ -66,7 +68,7 @@ async def test_without_a_limit_the_provider_refuses(
     database_url: str, provider: FakeProvider
 ) -> None:
     """The same story is too much for the provider, so the one above is about something."""
-    assert await refused_of(provider, database_url, {}) > 0
+    assert await refused_of(provider, database_url, {}, per_second=3) > 0
 
 
 async def test_a_refusal_pauses_the_model_for_all_services(
