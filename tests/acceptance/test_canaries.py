@@ -252,7 +252,7 @@ async def test_a_redacted_trace_still_tells_what_happened(
     await running_provider.script("How much", [Step(plan=plan)])
     body = {"input": "How much is 17% of 2,340 since 2025-09-08?"}
 
-    run = (await story.http.post("/runs", json=body, headers={"Prefer": "wait=20"})).json()
+    run = (await story.http.post("/runs", json=body, headers={"Prefer": "wait=120"})).json()
     trace = (await story.http.get(f"/runs/{run['run_id']}/trace")).json()
 
     shown = [node["metadata"].get("args") for node in trace["snapshot"]["nodes"].values()]
@@ -277,7 +277,7 @@ async def test_full_payloads_are_shown_to_those_who_ask_for_them(
         plan = {"actions": [{"tool": "respond", "args": {"answer": answer}}]}
         await running_provider.script("Everything", [Step(plan=plan)])
         body = {"input": "Everything?"}
-        run = (await http.post("/runs", json=body, headers={"Prefer": "wait=20"})).json()
+        run = (await http.post("/runs", json=body, headers={"Prefer": "wait=120"})).json()
         views = await views_of(http, run["run_id"])
 
     assert {leak.partition(" in ")[2] for leak in leaks(told, views)} == {

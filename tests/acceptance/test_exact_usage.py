@@ -47,6 +47,8 @@ def exact_settings(provider: FakeProvider) -> dict[str, str]:
         "RETRY_BASE_SECONDS": "0.02",
         "WORKER_MAX_ATTEMPTS": "20",
         "ADMISSION_MAX_QUEUED": "10000",
+        "DATABASE_CONNECT_TIMEOUT_SECONDS": "120",
+        "DATABASE_LOCK_TIMEOUT_MS": "120000",
     }
 
 
@@ -74,7 +76,7 @@ async def test_sixty_small_calls_in_thirty_two_lanes_fit_under_a_cent(
     ):
         run = mapping("Say ok to ${default}.", 60, lanes=32)
         await client.post_run(run | {"run_id": "cent", "budget": {"max_cost_usd": 0.01}})
-        ended = await finished(client, "cent", seconds=60)
+        ended = await finished(client, "cent", seconds=180)
         trace = await client.trace("cent")
 
     assert ended["status"] == "completed", ended
@@ -205,7 +207,7 @@ async def one_run(name: str, chance: random.Random, chaos: Chaos, provider: Fake
     if chance.random() < 0.3:
         await asyncio.sleep(chance.uniform(0, 0.2))
         await chaos.ask(lambda client: client.cancel_run(name))
-    ended = await chaos.ask(lambda client: finished(client, name, seconds=60))
+    ended = await chaos.ask(lambda client: finished(client, name, seconds=180))
     chaos.happened[ended["status"]] += 1
 
 

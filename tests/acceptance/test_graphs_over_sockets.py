@@ -35,8 +35,8 @@ async def test_a_registered_graph_is_run_inside_another_one(client: JsonClient) 
     with pytest.raises(ApiError, match="whole@1"):
         await client.delete_graph("discount")
 
-    plain = await client.run_graph(named("discount"), inputs={"default": 1840}, wait_seconds=20)
-    run = await client.run_graph(named("whole"), inputs={"default": 1840}, wait_seconds=20)
+    plain = await client.run_graph(named("discount"), inputs={"default": 1840}, wait_seconds=120)
+    run = await client.run_graph(named("whole"), inputs={"default": 1840}, wait_seconds=120)
     await client.delete_graph("whole")
     await client.delete_graph("discount")
 
@@ -55,7 +55,7 @@ async def test_a_registered_graph_is_run_inside_another_one(client: JsonClient) 
 async def test_a_graph_run_has_the_limits_that_it_is_given(client: JsonClient) -> None:
     """A limit of one step allows one, and its output stays."""
     run = await client.run_graph(
-        DISCOUNT, inputs={"default": 1840}, budget={"max_steps": 1}, wait_seconds=20
+        DISCOUNT, inputs={"default": 1840}, budget={"max_steps": 1}, wait_seconds=120
     )
 
     assert (run["status"], run["stop"]["kind"]) == ("halted", "budget")

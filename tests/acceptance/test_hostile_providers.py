@@ -43,7 +43,7 @@ def reply(content: str) -> str:
 async def ask(client: JsonClient, question: str, *steps: Any) -> dict[str, Any]:
     graph = {"steps": [LLM, *steps], "edges": [EDGE] if steps else []}
     return await client.run_graph(
-        graph, inputs={"default": question}, wait_seconds=20, budget={"max_seconds": 20}
+        graph, inputs={"default": question}, wait_seconds=120, budget={"max_seconds": 20}
     )
 
 

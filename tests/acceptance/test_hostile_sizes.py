@@ -137,7 +137,7 @@ async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
     graph, inputs, limit = HOSTILE[name]
 
     async with watched(limited):
-        run = await caller.run_graph(graph, inputs=inputs, wait_seconds=30)
+        run = await caller.run_graph(graph, inputs=inputs, wait_seconds=120)
 
     assert run["status"] == "failed", run["stop"]
     assert limit in run["stop"]["reason"]
@@ -157,7 +157,7 @@ async def test_a_map_in_a_map_in_a_map_is_halted_by_the_ceiling_of_steps(
 
     async with watched(limited):
         run = await caller.run_graph(graph, inputs=inputs)
-        victim = await caller.post_run({"input": "What is 6 * 7?"}, wait_seconds=30)
+        victim = await caller.post_run({"input": "What is 6 * 7?"}, wait_seconds=120)
         run = await finished(caller, run["run_id"], seconds=600)
 
     assert victim["status"] == "completed"

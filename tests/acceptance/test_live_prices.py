@@ -28,7 +28,7 @@ async def test_prices_of_a_provider_are_fetched_once_more_after_a_failure(
         ):
             question = "What was IBM's closing price on 2012-01-03?"
             asked = {"input": question, "expected_tools": ["data_fetch_stock"]}
-            run = await client.post_run(asked, wait_seconds=20)
+            run = await client.post_run(asked, wait_seconds=120)
             trace = await client.trace(run["run_id"])
             logged = service.child.stdout + service.child.stderr
 
@@ -53,14 +53,14 @@ async def test_a_history_that_was_fetched_serves_later_questions(database_url: s
     ):
         drawn = await client.post_run(
             {"input": "Plot the closing price of IBM in 2009.", "expected_tools": ["plotter"]},
-            wait_seconds=30,
+            wait_seconds=120,
         )
         asked = await client.post_run(
             {
                 "input": "What was IBM's closing price on 2009-01-05?",
                 "expected_tools": ["data_fetch_stock"],
             },
-            wait_seconds=30,
+            wait_seconds=120,
         )
 
     assert [run["status"] for run in (drawn, asked)] == ["completed", "completed"]

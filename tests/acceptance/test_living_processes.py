@@ -79,7 +79,7 @@ async def _all_ended_once(client: JsonClient, provider: FakeProvider) -> None:
     await provider.release()
     calls = 0
     for number in range(RUNS):
-        run = await finished(client, f"run-{number}", seconds=60)
+        run = await finished(client, f"run-{number}", seconds=180)
         assert run["attempts"] == 1, run
         usage = run["usage"]
         calls += usage.get("llm_calls_small", 0) + usage.get("llm_calls_big", 0)

@@ -109,7 +109,7 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
             step("weather", "everything.get-structured-content", location="New York"),
             step("picture", "everything.get-tiny-image"),
         ),
-        wait_seconds=25,
+        wait_seconds=120,
     )
     assert run["status"] == "completed", run
     outputs = {name: each["default"] for name, each in run["result"]["outputs"].items()}
@@ -119,14 +119,16 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
     assert outputs["weather"]["structured"]["temperature"] == 33
     assert outputs["picture"]["artifacts"][0]["media_type"] == "image/png"
 
-    wrong = await client.run_graph(graph(step("sum", "everything.get-sum", a="x")), wait_seconds=25)
+    wrong = await client.run_graph(
+        graph(step("sum", "everything.get-sum", a="x")), wait_seconds=120
+    )
     assert wrong["status"] == "failed"
     assert "invalid_arguments" in json.dumps(wrong["stop"])
 
     few = await client.run_graph(
         graph(step("a", "everything.echo", message="1"), step("b", "time.get_current_time")),
         budget={"max_tool_calls": 1},
-        wait_seconds=25,
+        wait_seconds=120,
     )
     assert (few["status"], few["stop"]["kind"]) == ("halted", "budget")
 
@@ -145,7 +147,7 @@ async def test_a_cancelled_run_cancels_its_request_and_disturbs_no_other(
         await until(lambda: "call hang" in log.read_text())
         await client.cancel_run(run["run_id"])
         await until(lambda: "cancelled" in log.read_text())
-        other = await client.run_graph(graph(step("e", "h.echo", text="on")), wait_seconds=20)
+        other = await client.run_graph(graph(step("e", "h.echo", text="on")), wait_seconds=120)
         ended = await finished(client, run["run_id"])
 
     assert ended["status"] == "cancelled"
@@ -201,7 +203,7 @@ async def test_a_toolset_gives_an_agent_the_tools_of_a_server_that_it_allows(
         service.client() as client,
     ):
         linked = {"steps": steps, "edges": [link("tools", "a")]}
-        run = await client.run_graph(linked, inputs={"default": "Go (toolset)"}, wait_seconds=25)
+        run = await client.run_graph(linked, inputs={"default": "Go (toolset)"}, wait_seconds=120)
         unknown = {**tools, "mcp": [{"server": "nobody"}]}
         wrong = {"steps": [{**steps[0], "data": unknown}, steps[1]], "edges": linked["edges"]}
         with pytest.raises(ApiError, match="nobody"):

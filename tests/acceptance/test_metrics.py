@@ -84,7 +84,7 @@ class Watched:
         self, headers: Mapping[str, str] = MappingProxyType({}), **body: Any
     ) -> dict[str, Any]:
         """Execute a run to its end."""
-        sent = {"Prefer": "wait=20", **headers}
+        sent = {"Prefer": "wait=120", **headers}
         answer = await self.http.post("/runs", json=body, headers=sent)
         run: dict[str, Any] = answer.json()
         assert run.get("finished_at"), answer.text

@@ -41,7 +41,7 @@ async def refused_of(
         clients = [(first, second)[number % 2] for number in range(RUNS)]
         for number, client in enumerate(clients):
             await client.post_run(asking("Say ok to", CALLS) | {"run_id": f"r{number}"})
-        ended = [await finished(client, f"r{n}", seconds=90) for n, client in enumerate(clients)]
+        ended = [await finished(client, f"r{n}", seconds=180) for n, client in enumerate(clients)]
         waited = [ms for n, client in enumerate(clients) for ms in await waits(client, f"r{n}")]
     assert {run["status"] for run in ended} == {"completed"}
     assert bool(waited) == ("MODELS_SMALL_REQUESTS_PER_MINUTE" in settings)

@@ -69,7 +69,7 @@ async def test_an_answer_in_a_thread_is_whole_although_its_process_is_killed(
         question, answer = await client.list_messages("t")
         [made] = [one async for one in client.iterate_runs()]
         await provider.script("(killed)", [Step(text="Nothing.")])
-        following = await client.send_message("t", "What else?", wait_seconds=20)
+        following = await client.send_message("t", "What else?", wait_seconds=120)
 
     assert 0 < len(before_kill) < len(ANSWER), "it was killed in the middle of the answer"
     assert (run.status, run.attempts, made.run_id) == ("completed", 2, "answer")

@@ -238,9 +238,9 @@ async def test_receivers_that_are_slow_delay_no_run(database_url: str, receiver:
         await new_secret(service)
         async with service.client() as client:
             for number in range(8):
-                await client.post_run(case(f"case-{number}", receiver), wait_seconds=20)
+                await client.post_run(case(f"case-{number}", receiver), wait_seconds=120)
             await receiver.wait_for(4)
-            run = await client.post_run({"input": "What is 2 + 2?"}, wait_seconds=20)
+            run = await client.post_run({"input": "What is 2 + 2?"}, wait_seconds=120)
         pending = await deliveries(service, status="pending")
 
     assert run["status"] == "completed"

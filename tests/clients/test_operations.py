@@ -216,7 +216,7 @@ async def test_a_run_beyond_a_quota_is_refused_with_how_it_stands(
     async with limited(caller, "default", max_runs_per_minute=0):
         with pytest.raises(ApiError) as refused:
             await caller.do("run_graph", SUM)
-    run = await caller.do("run_graph", SUM, wait_seconds=20)
+    run = await caller.do("run_graph", SUM, wait_seconds=120)
 
     assert (refused.value.status, refused.value.retry_after_seconds) == (429, 60)
     assert refused.value.problem["quota"]["dimension"] == "runs_per_minute"

@@ -64,7 +64,7 @@ async def test_a_case_is_asked_for_waited_for_and_looked_at(
     """Its answer, its trace as JSON and as text, its calls with what they asked, its files."""
     caller = callers.of(service.url)
 
-    run = await caller.do("run_case", QUESTION, wait_seconds=20, metadata={"kept": True})
+    run = await caller.do("run_case", QUESTION, wait_seconds=120, metadata={"kept": True})
     trace = await caller.do("get_trace", run.run_id)
     explained = await caller.do("explain_run", run.run_id)
     nodes = trace.snapshot["nodes"]
@@ -140,7 +140,7 @@ async def test_graphs_are_registered_validated_and_deleted(
     graph = {"steps": [calculation("s")], "edges": []}
 
     registered = await caller.do("register_graph", name, graph, description="one step")
-    run = await caller.do("run_graph", {"name": name}, wait_seconds=20)
+    run = await caller.do("run_graph", {"name": name}, wait_seconds=120)
     found = await caller.do("validate_graph", {"steps": [5], "edges": []})
     with pytest.raises(ApiError) as refused:
         await caller.do("run_graph", {"name": name, "version": 9})

@@ -25,19 +25,21 @@ async def test_a_conversation_branches(
     caller = callers.of(service.url)
     thread = await caller.do("create_thread", thread_id=name, agent=AGENT, title="Counting")
 
-    first = await caller.do("send_message", name, f"1? {name}", wait_seconds=20)
+    first = await caller.do("send_message", name, f"1? {name}", wait_seconds=120)
     asked = first.user.message_id
-    again = await caller.do("retry_message", name, first.assistant.message_id, wait_seconds=20)
-    edited = await caller.do("edit_message", name, asked, f"2? {name}", wait_seconds=20)
+    again = await caller.do("retry_message", name, first.assistant.message_id, wait_seconds=120)
+    edited = await caller.do("edit_message", name, asked, f"2? {name}", wait_seconds=120)
     followed = await caller.do(
         "send_message",
         name,
         "In German?",
         parent_id=edited.assistant.message_id,
-        wait_seconds=20,
+        wait_seconds=120,
         budget={"max_steps": 9},
     )
-    more = await caller.do("continue_message", name, followed.assistant.message_id, wait_seconds=20)
+    more = await caller.do(
+        "continue_message", name, followed.assistant.message_id, wait_seconds=120
+    )
 
     turns = (first, again, edited, followed, more)
     assert [turn.assistant.content for turn in turns] == texts
@@ -103,9 +105,9 @@ async def test_what_is_being_written_is_stopped(
 async def test_a_run_shows_what_it_goes_on_from(callers: Callers, service: ServiceProcess) -> None:
     """Typed, and in JSON under the name of the API."""
     caller = callers.of(service.url)
-    source = await caller.do("run_case", "What is 6 * 7?", wait_seconds=20)
+    source = await caller.do("run_case", "What is 6 * 7?", wait_seconds=120)
 
-    run = await caller.do("create_run", {"from": {"run_id": source.run_id}}, wait_seconds=20)
+    run = await caller.do("create_run", {"from": {"run_id": source.run_id}}, wait_seconds=120)
 
     assert source.from_ is None
     assert (run.from_.run_id, run.from_.until) == (source.run_id, None)

@@ -132,7 +132,7 @@ async def test_a_case_inside_a_graph_has_the_configured_mode_too(configured: Con
     graph = {"steps": [{"id": "ask", "type": "case", "data": case}], "edges": []}
 
     async with configured.serving(FLAGS_MODE="fallback_only") as client:
-        run = await client.run_graph(graph, wait_seconds=20)
+        run = await client.run_graph(graph, wait_seconds=120)
 
     assert await configured.asked() == {"small": 1, "big": 1}
     assert run["result"]["outputs"]["ask"]["default"] == "42"
@@ -193,7 +193,7 @@ async def test_the_configured_length_of_an_input_is_the_limit(configured: Config
     """One character more is refused, and the refusal names the limit."""
     await configured.provider.script("", [RIGHT], repeat_last=True)
     async with configured.serving(FLAGS_MAX_INPUT_CHARS="12") as client:
-        run = await client.post_run({"input": "\N{SNOWMAN}" * 12}, wait_seconds=20)
+        run = await client.post_run({"input": "\N{SNOWMAN}" * 12}, wait_seconds=120)
         with pytest.raises(ApiError, match="12") as refused:
             await client.post_run({"input": "\N{SNOWMAN}" * 13})
 

@@ -78,7 +78,7 @@ async def test_a_picture_is_referred_to_by_a_url_that_gives_it_out(configured: C
     await configured.script([plan("plotter", PICTURE | {"title": "../../etc/passwd"})])
     async with configured.serving() as client:
         run = await client.post_run(
-            {"input": "Plot AAPL.", "expected_tools": ["plotter"]}, wait_seconds=20
+            {"input": "Plot AAPL.", "expected_tools": ["plotter"]}, wait_seconds=120
         )
         (artifact,) = run["result"]["artifacts"]
         picture = await client.artifact(run["run_id"], artifact["name"])
@@ -94,7 +94,7 @@ async def test_a_timeout_that_a_retry_mended_is_in_the_trace(configured: Configu
     """With its kind and its reason; the logical call counts once, its attempts twice."""
     await configured.script([Step(hang=True), RIGHT])
     async with configured.serving(**QUICK, MODELS_SMALL_TIMEOUT_SECONDS="0.2") as client:
-        run = await client.post_run(QUESTION, wait_seconds=20)
+        run = await client.post_run(QUESTION, wait_seconds=120)
         snapshot = (await client.trace(run["run_id"]))["snapshot"]
 
     nodes = list(snapshot["nodes"].values())
@@ -179,7 +179,7 @@ async def test_every_action_stands_in_the_evidence_the_log_and_the_trace(
     both = plan("calculator", {"expression": "1 / 0"}, {"expression": "7 * 7"})
     await configured.script([plan("abacus", {"beads": 7}), both, RIGHT])
     async with configured.serving() as client:
-        run = await client.post_run(QUESTION, wait_seconds=20)
+        run = await client.post_run(QUESTION, wait_seconds=120)
         snapshot = (await client.trace(run["run_id"]))["snapshot"]
 
     result = run["result"]

@@ -45,7 +45,8 @@ class Configured:
     @asynccontextmanager
     async def serving(self, **environment: str) -> AsyncIterator[JsonClient]:
         """Open a service with these variables in its environment; return a client of it."""
-        environ = {**model_settings(self.provider.openai_url), **environment}
+        patient = {"SERVER_REQUEST_TIMEOUT_SECONDS": "150"}
+        environ = {**model_settings(self.provider.openai_url), **patient, **environment}
         process = Process(
             load_settings(environ, self.folder).settings, self.database_url, executes=True
         )
@@ -67,7 +68,7 @@ class Configured:
         fields = {name: value for name, value in settings.items() if name.islower()}
         environment = {name: value for name, value in settings.items() if name.isupper()}
         async with self.serving(**environment) as client:
-            return await client.post_run({**QUESTION, **fields}, wait_seconds=20)
+            return await client.post_run({**QUESTION, **fields}, wait_seconds=120)
 
     async def asked(self) -> dict[str, int]:
         """How often each model was asked."""

@@ -15,9 +15,10 @@ QUICK = {
     "WORKER_POLL_SECONDS": "0.3",
     "SHUTDOWN_GRACE_SECONDS": "0.3",
     "SERVER_PORT": "0",
+    "SERVER_REQUEST_TIMEOUT_SECONDS": "150",
     "AUTH_ANONYMOUS": "loopback",
 }
-"""Settings that make a process notice everything sooner."""
+"""Settings that make a process notice everything sooner, and let callers wait for long."""
 
 _LISTENS = re.compile(r"Caseworker listens on (\S+)")
 
