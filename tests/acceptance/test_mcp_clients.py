@@ -137,6 +137,7 @@ async def test_a_process_that_ends_cancels_no_run(
     settings = model_settings(running_provider.openai_url)
     async with ServiceProcess(database_url, settings=settings) as leaving:
         async with client_of(leaving, "auto") as client, asyncio.TaskGroup() as group:
+            await client.list_tools()  # a result is held against its schema: ask for it in time
             call = group.create_task(client.call_tool("run_case", {"input": "leisure"}))
             await running_provider.wait_for_arrivals(1, "leisure")
             ended = group.create_task(leaving.child.terminate())

@@ -35,7 +35,8 @@ def graph(*steps: dict[str, Any]) -> dict[str, Any]:
 def hostile(log: Path) -> dict[str, Any]:
     log.touch()
     command = ["-m", "tests.support.hostile_mcp", str(log)]
-    return {"command": sys.executable, "args": command, "env": ["PYTHONPATH", "WITHOUT"]}
+    env = ["PYTHONPATH", "WITHOUT"]
+    return {"command": sys.executable, "args": command, "env": env, "start_timeout_seconds": 120}
 
 
 def settings(servers: Mapping[str, Any], **more: str) -> dict[str, str]:
@@ -59,7 +60,7 @@ async def client(database_url: str, tmp_path: Path, repository: Path) -> AsyncIt
     """A service with two servers from PyPI, one from npm over HTTP, and one that is not there."""
     installed_packages(NPM_SERVERS)
     async with everything(tmp_path) as url:
-        servers = {
+        servers: dict[str, dict[str, Any]] = {
             "time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]},
             "git": {
                 "command": sys.executable,
@@ -69,6 +70,8 @@ async def client(database_url: str, tmp_path: Path, repository: Path) -> AsyncIt
             "everything": {"url": url},
             "gone": {"command": "/no/such/program"},
         }
+        for server in servers.values():
+            server["start_timeout_seconds"] = 120
         async with (
             ServiceProcess(database_url, settings=settings(servers)) as service,
             service.client() as opened,
@@ -80,7 +83,7 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
     client: JsonClient, repository: Path
 ) -> None:
     """Texts, structured results and pictures arrive; a wrong argument is refused here."""
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as plain:
+    async with httpx.AsyncClient(trust_env=False, timeout=150) as plain:
         listed = (await plain.get(f"{client.url}/tools")).json()["servers"]
     by_name = {each["name"]: each for each in listed}
     tools = {tool["name"]: tool for each in listed for tool in each["tools"]}

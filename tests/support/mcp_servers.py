@@ -31,8 +31,8 @@ CONTEXT = ToolContext(run_id="run-1", timezone="UTC", now=datetime(2026, 1, 1, t
 
 
 def config(name: str, **more: Any) -> ServerConfig:
-    """How a server is reached, with short times."""
-    usual = {"timeout_seconds": 20.0, "start_timeout_seconds": 20.0, "max_message_bytes": 1 << 20}
+    """How a server is reached, with times for a slow machine."""
+    usual = {"timeout_seconds": 120.0, "start_timeout_seconds": 120.0, "max_message_bytes": 1 << 20}
     return ServerConfig(name=name, **{**usual, **more})
 
 

@@ -16,7 +16,7 @@ from tests.support.stores import Stores, new_run, open_stores
 
 NOT_FOR_TENANTS = {"api_keys"}
 KEPT_APART = sorted(
-    {table.name for table in metadata.tables.values() if "tenant_id" in table.columns}
+    {str(table.name) for table in metadata.tables.values() if "tenant_id" in table.columns}
     | {"provider_turns", "quotas", "quota_days", "quota_rates"}  # only statements know these
 )
 OTHERS = "ab"
