@@ -6,20 +6,20 @@ work claims. So a job that is lost, doubled or late does no harm; those that are
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import procrastinate
 import structlog
 from procrastinate.connector import BaseConnector
-from procrastinate.jobs import Job
+from procrastinate.exceptions import UniqueViolation
+from procrastinate.jobs import Job, Status
 
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.engines import Pool, transaction
 from app.adapters.postgres.workers import DELETE_STALLED_JOBS
+from app.adapters.queue.shares import Shares
 from app.adapters.queue.worker import (
     CapacityAwareJobManager,
     QueueTimes,
@@ -36,6 +36,9 @@ Task = Callable[..., Awaitable[None]]
 CONNECTIONS = 2
 """At most: a job holds none while it works."""
 
+PUT_BACK_AT_MOST = 100
+"""Jobs in a row; the end of any job, and a poll, has the worker look on."""
+
 RESCUE_SECONDS = 5.0
 """How often lost jobs are looked for at most, and how late a job must be to count as lost."""
 
@@ -51,33 +54,43 @@ class BackgroundQueue:
 
 
 class SharedJobManager(CapacityAwareJobManager):
-    """Gives a worker jobs of those queues that it does not work on enough yet."""
+    """Gives a worker jobs of those queues that it does not work on enough yet.
+
+    A job whose tenant holds its share of the queue's places is put back until the tenant's turn.
+    """
 
     def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
         super().__init__(connector, has_room=lambda: True)
-        self._queues = queues
-        self._busy: Counter[str] = Counter()
+        self._shares = {name: Shares(queue.at_once) for name, queue in queues.items()}
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Return a job to do now, if there is one."""
-        free = [name for name, queue in self._queues.items() if self._busy[name] < queue.at_once]
-        job = await super().fetch_job(free, worker_id) if free else None
-        if job is not None:
-            self._busy[job.queue] += 1
-        return job
+        """Return a job to do now, if there is one that has not to wait for others of its tenant."""
+        for _ in range(PUT_BACK_AT_MOST):
+            free = [name for name, shares in self._shares.items() if shares.free > 0]
+            job = await super().fetch_job(free, worker_id) if free else None
+            if job is None or job.id is None:
+                return None
+            tenant = str(job.task_kwargs.get("tenant"))
+            wait_seconds = self._shares[job.queue].take(job.id, tenant)
+            if not wait_seconds:
+                return job
+            await self._put_back(job, wait_seconds)
+        return None
 
-    def counted(self, queue: str, task: Task) -> Task:
-        """Return a task of a queue that makes room for another one when it ends."""
+    async def _put_back(self, job: Job, wait_seconds: float) -> None:
+        try:
+            await self.retry_job(job, retry_at=datetime.now(UTC) + timedelta(seconds=wait_seconds))
+        except UniqueViolation:  # there is another job for the same work by now
+            await super().finish_job(job, Status.SUCCEEDED, delete_job=True)
 
-        @wraps(task)
-        async def work(**arguments: Any) -> None:
-            try:
-                await task(**arguments)
-            finally:
-                self._busy[queue] -= 1
-                await self.wake()
-
-        return work
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        """Forget a job that has ended, and make room for another one."""
+        try:
+            await super().finish_job(job, status, delete_job)
+        finally:
+            if job.id is not None:
+                self._shares[job.queue].give_back(job.id)
+            await self.wake()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +113,7 @@ class BackgroundWorker:
         app.job_manager = jobs
         for name, queue in self.queues.items():
             for task_name, task in queue.tasks.items():
-                app.task(name=task_name, queue=name)(jobs.counted(name, task))
+                app.task(name=task_name, queue=name)(task)
         names, at_once = list(self.queues), sum(queue.at_once for queue in self.queues.values())
         async with connections(self.url, self.patience, at_most=CONNECTIONS) as pool:
             await pool.wait(self.patience.connect_seconds)
