@@ -33,6 +33,9 @@ SELECT
         AND request IS NOT NULL) AS running,
     (SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
         AND request IS NOT NULL LIMIT %(most_queued)s) waiting) AS queued,
+    (SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
+        AND concurrency_key IS NULL AND queued_at <= clock_timestamp()
+        LIMIT %(most_running)s) due) AS due,
     (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
         AND started_at IS NOT NULL AND finished_at IS NULL) AS of_key,
     %(key)s::text IS NOT NULL AND EXISTS (SELECT FROM runs
@@ -95,7 +98,8 @@ class Admission:
         key_is_free = queueing.concurrency_key is None or (
             self.counts["of_key"] < queueing.concurrency_limit and not self.counts["key_waits"]
         )
-        return key_is_free and (most is None or self.counts["running"] < most)
+        wanted = self.counts["running"] + self.counts["due"]
+        return key_is_free and (most is None or wanted < most)
 
     async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
         """Count the run, which is stored by now; return how the tenant stands to its rate.
@@ -171,6 +175,7 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
         "tenant": tenant,
         "key": new.queueing.concurrency_key,
         "most_queued": quota.max_queued or 0,
+        "most_running": quota.max_running or 0,
     }
     counts = (await connection.exec_driver_sql(_COUNTS, asked)).mappings().one()
     return Admission(quota, counts, new)
@@ -196,7 +201,7 @@ class PostgresQuotas:
 
     async def get(self, tenant: str) -> TenantQuota:
         """Return a tenant's quota and its use."""
-        counted = {"tenant": tenant, "key": None, "most_queued": 2**31}
+        counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "most_running": 0}
         async with transaction(self._pool) as connection:
             asked = f"{_QUOTA} WHERE tenant_id = %s"
             row = (await connection.exec_driver_sql(asked, (tenant,))).mappings().one_or_none()

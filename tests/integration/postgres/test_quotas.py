@@ -91,6 +91,30 @@ async def test_no_more_runs_begin_than_a_tenant_may_have(
     assert await oracle.value(running) == 3
 
 
+async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
+    pair: tuple[Stores, Stores],
+) -> None:
+    """It waits behind them, unless there are places for all."""
+    one, other = pair
+    await give(one, max_running=2)
+    first, *_ = [await accepted(one, run(name)) for name in ("first", "second", "waits")]
+    assert isinstance(first, Run)
+    assert (await one.journal.finish(end_of(first))).frees_place
+
+    late = await accepted(other, run("late"))
+
+    assert isinstance(late, Run)
+    assert late.status is RunStatus.QUEUED
+    next_one = await other.runs.claim(None, "w9")
+    assert next_one is not None
+    assert next_one.key.run_id == "waits"
+    assert await other.runs.claim(None, "w9") is None
+    await give(one, max_running=4)
+    early = await accepted(one, run("early"))
+    assert isinstance(early, Run)
+    assert early.status is RunStatus.RUNNING
+
+
 async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None:
     """The refusal says how it stands; a repeated request is answered as before."""
     await give(pair[0], max_running=1, max_queued=1)
