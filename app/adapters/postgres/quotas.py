@@ -21,6 +21,9 @@ from app.runs.run import NewRun
 RETRY_SECONDS = 2
 """When to ask again for a place in the queue."""
 
+LOOKED_AT = 100
+"""How many queued runs are asked whether a new one would overtake them."""
+
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
 
 _QUOTA = """SELECT max_running, max_queued, max_runs_per_minute, max_cost_usd_per_day,
@@ -33,9 +36,14 @@ SELECT
         AND request IS NOT NULL) AS running,
     (SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
         AND request IS NOT NULL LIMIT %(most_queued)s) waiting) AS queued,
-    (SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
-        AND concurrency_key IS NULL AND queued_at <= clock_timestamp()
-        LIMIT %(most_running)s) due) AS due,
+    (SELECT count(*) FROM (
+        SELECT concurrency_key, concurrency_limit, started_at FROM runs
+        WHERE tenant_id = %(tenant)s AND status = 'queued' AND queued_at <= clock_timestamp()
+        ORDER BY priority DESC, queued_at LIMIT %(looked_at)s
+    ) next WHERE concurrency_key IS NULL OR started_at IS NOT NULL OR concurrency_limit > (
+        SELECT count(*) FROM runs held WHERE held.tenant_id = %(tenant)s
+            AND held.concurrency_key = next.concurrency_key
+            AND held.started_at IS NOT NULL AND held.finished_at IS NULL)) AS due,
     (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
         AND started_at IS NOT NULL AND finished_at IS NULL) AS of_key,
     %(key)s::text IS NOT NULL AND EXISTS (SELECT FROM runs
@@ -175,7 +183,7 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
         "tenant": tenant,
         "key": new.queueing.concurrency_key,
         "most_queued": quota.max_queued or 0,
-        "most_running": quota.max_running or 0,
+        "looked_at": 0 if quota.max_running is None else LOOKED_AT,
     }
     counts = (await connection.exec_driver_sql(_COUNTS, asked)).mappings().one()
     return Admission(quota, counts, new)
@@ -201,7 +209,7 @@ class PostgresQuotas:
 
     async def get(self, tenant: str) -> TenantQuota:
         """Return a tenant's quota and its use."""
-        counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "most_running": 0}
+        counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
         async with transaction(self._pool) as connection:
             asked = f"{_QUOTA} WHERE tenant_id = %s"
             row = (await connection.exec_driver_sql(asked, (tenant,))).mappings().one_or_none()

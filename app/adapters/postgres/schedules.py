@@ -45,7 +45,7 @@ _FORGOTTEN = """
 SELECT tenant_id, name, next_at FROM (
     SELECT tenant_id, name, next_at FROM schedules
     WHERE next_at < clock_timestamp() - make_interval(secs => %s::float8)
-    ORDER BY next_at LIMIT 1000
+    ORDER BY next_at
 ) due LEFT JOIN LATERAL (
     SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = 'schedule/'
         || due.tenant_id || '/' || due.name || '/' || extract(epoch FROM due.next_at)::bigint

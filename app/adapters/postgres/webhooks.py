@@ -96,7 +96,7 @@ _FORGOTTEN = """
 SELECT tenant_id, delivery_id FROM (
     SELECT tenant_id, delivery_id FROM webhook_deliveries
     WHERE status = 'pending' AND due_at < clock_timestamp() - make_interval(secs => %s::float8)
-    ORDER BY due_at LIMIT 1000
+    ORDER BY due_at
 ) due LEFT JOIN LATERAL (
     SELECT id FROM procrastinate_jobs
     WHERE queueing_lock = 'webhook/' || due.delivery_id AND status = 'todo' LIMIT 1

@@ -6,20 +6,18 @@ work claims. So a job that is lost, doubled or late does no harm; those that are
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import procrastinate
 import structlog
 from procrastinate.connector import BaseConnector
-from procrastinate.exceptions import UniqueViolation
 from procrastinate.jobs import Job, Status
 
 from app.adapters.postgres.connections import Patience
 from app.adapters.postgres.engines import Pool, transaction
 from app.adapters.postgres.workers import DELETE_STALLED_JOBS
-from app.adapters.queue.shares import Shares
 from app.adapters.queue.worker import (
     CapacityAwareJobManager,
     QueueTimes,
@@ -36,8 +34,25 @@ Task = Callable[..., Awaitable[None]]
 CONNECTIONS = 2
 """At most: a job holds none while it works."""
 
-PUT_BACK_AT_MOST = 100
-"""Jobs in a row; the end of any job, and a poll, has the worker look on."""
+GREED = 3
+"""How many places a tenant may hold for each that is free: alone, three quarters of them.
+
+It leaves room for those that come next (Choudhury and Hahne, Dynamic queue length thresholds for
+shared-memory packet switches, 1998).
+"""
+
+_TAKE = """
+WITH next AS (
+    SELECT id FROM procrastinate_jobs
+    WHERE status = 'todo' AND queue_name = ANY(%(queues)s::text[])
+        AND (scheduled_at IS NULL OR scheduled_at <= now())
+        AND queue_name || '/' || coalesce(args ->> 'tenant', '') <> ALL(%(full)s::text[])
+    ORDER BY priority DESC, id LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+UPDATE procrastinate_jobs AS job SET status = 'doing', worker_id = %(worker_id)s
+FROM next WHERE job.id = next.id RETURNING job.*
+"""
+"""As the library takes a job, but not of everybody; these jobs have no locks."""
 
 RESCUE_SECONDS = 5.0
 """How often lost jobs are looked for at most, and how late a job must be to count as lost."""
@@ -56,41 +71,45 @@ class BackgroundQueue:
 class SharedJobManager(CapacityAwareJobManager):
     """Gives a worker jobs of those queues that it does not work on enough yet.
 
-    A job whose tenant holds its share of the queue's places is put back until the tenant's turn.
+    Jobs of a tenant that holds its share of a queue's places are passed over: others are next.
     """
 
     def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
         super().__init__(connector, has_room=lambda: True)
-        self._shares = {name: Shares(queue.at_once) for name, queue in queues.items()}
+        self._free = {name: queue.at_once for name, queue in queues.items()}
+        self._held: Counter[tuple[str, str]] = Counter()
 
-    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Return a job to do now, if there is one that has not to wait for others of its tenant."""
-        for _ in range(PUT_BACK_AT_MOST):
-            free = [name for name, shares in self._shares.items() if shares.free > 0]
-            job = await super().fetch_job(free, worker_id) if free else None
-            if job is None or job.id is None:
-                return None
-            tenant = str(job.task_kwargs.get("tenant"))
-            wait_seconds = self._shares[job.queue].take(job.id, tenant)
-            if not wait_seconds:
-                return job
-            await self._put_back(job, wait_seconds)
-        return None
-
-    async def _put_back(self, job: Job, wait_seconds: float) -> None:
-        try:
-            await self.retry_job(job, retry_at=datetime.now(UTC) + timedelta(seconds=wait_seconds))
-        except UniqueViolation:  # there is another job for the same work by now
-            await super().finish_job(job, Status.SUCCEEDED, delete_job=True)
+    async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Take the job that is next; None if there is none that may be done now."""
+        free = [name for name, places in self._free.items() if places > 0]
+        full = [
+            f"{queue}/{tenant}"
+            for (queue, tenant), held in self._held.items()
+            if held >= GREED * self._free[queue]
+        ]
+        taken = await self.connector.execute_query_all_async(
+            query=_TAKE, worker_id=worker_id, queues=free, full=full
+        )
+        if not taken:
+            return None
+        job = Job.from_row(taken[0])
+        self._free[job.queue] -= 1
+        self._held[_holder(job)] += 1
+        return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         """Forget a job that has ended, and make room for another one."""
         try:
             await super().finish_job(job, status, delete_job)
         finally:
-            if job.id is not None:
-                self._shares[job.queue].give_back(job.id)
+            self._free[job.queue] += 1
+            self._held[_holder(job)] -= 1
+            self._held += Counter()  # drops those that hold nothing
             await self.wake()
+
+
+def _holder(job: Job) -> tuple[str, str]:
+    return job.queue, str(job.task_kwargs.get("tenant", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,9 +98,13 @@ class CapacityAwareJobManager(JobManager):
                 self.refused.set()
                 return None
             wakes = self._wakes
-            job = await super().fetch_job(queues, worker_id)
+            job = await self.next_job(queues, worker_id)
             if job is not None or wakes == self._wakes:
                 return job
+
+    async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Take the job that is next; None if there is none."""
+        return await super().fetch_job(queues, worker_id)
 
     async def listen_for_jobs(
         self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None

@@ -4,15 +4,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
-
-import procrastinate
-import pytest
-from procrastinate.jobs import Job
 
 from app.adapters.postgres.dispatch import ServiceJob
 from app.adapters.postgres.engines import transaction
-from app.adapters.queue.background import BackgroundQueue, BackgroundWorker, SharedJobManager, Task
+from app.adapters.queue.background import BackgroundQueue, BackgroundWorker, Task
 from app.adapters.queue.worker import QueueTimes
 from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle, Stores, eventually
@@ -26,7 +21,10 @@ async def working(url: str, task: Task) -> AsyncIterator[None]:
     """Work on the jobs of the queue while the block does."""
     worker = BackgroundWorker(
         url=url,
-        queues={"errands": BackgroundQueue(tasks={"errand": task}, at_once=PLACES)},
+        queues={
+            "errands": BackgroundQueue(tasks={"errand": task}, at_once=PLACES),
+            "chimes": BackgroundQueue(tasks={"chime": task}, at_once=1),
+        },
         times=TIMES,
         patience=pool_sizes().patience,
     )
@@ -38,11 +36,13 @@ async def working(url: str, task: Task) -> AsyncIterator[None]:
         await asyncio.wait({working})
 
 
-async def defer(stores: Stores, tenant: str, count: int, task: str = "errand") -> None:
+async def defer(
+    stores: Stores, tenant: str, count: int, task: str = "errand", queue: str = "errands"
+) -> None:
     async with transaction(stores.engines.work) as connection:
         for number in range(count):
             job = ServiceJob(
-                queue="errands",
+                queue=queue,
                 task=task,
                 lock=f"{tenant}/{task}/{number}",
                 arguments={"tenant": tenant, "number": number},
@@ -64,25 +64,50 @@ async def test_a_tenant_whose_jobs_hang_delays_no_other(
             await go_on.wait()
         done[tenant, number] += 1
 
-    async def put_back() -> bool:
-        held = await oracle.value("SELECT count(*) FROM procrastinate_jobs WHERE attempts > 0")
-        return bool(held)
+    async def all_begun() -> bool:
+        return begun["slow"] == PLACES * 3 // 4
 
     async def all_done(count: int = 60) -> bool:
         return len(done) >= count
 
     await defer(stores, "slow", 40)
     async with working(database_url, errand):
-        await eventually(put_back)
+        await eventually(all_begun)
         await defer(stores, "quick", 20)
         await eventually(lambda: all_done(20))
-        assert (begun["slow"], begun["quick"]) == (PLACES * 3 // 4, 20)
+        assert await all_begun()
         assert {tenant for tenant, _ in done} == {"quick"}
         go_on.set()
         await eventually(all_done)
 
     assert set(done.values()) == {1}
     assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 0
+
+
+async def test_a_queue_whose_places_are_all_held_delays_no_other_queue(
+    database_url: str, stores: Stores
+) -> None:
+    """The jobs before those of the other queue are passed over."""
+    begun = Counter[str]()
+    go_on = asyncio.Event()
+
+    async def work(tenant: str, number: int) -> None:
+        begun[tenant] += 1
+        if tenant != "clock":
+            await go_on.wait()
+
+    async def all_begun(tenant: str, count: int) -> bool:
+        return begun[tenant] == count
+
+    for tenant in ("a", "b"):
+        await defer(stores, tenant, 20)
+    await defer(stores, "clock", 5, "chime", "chimes")
+    async with working(database_url, work):
+        await eventually(lambda: all_begun("clock", 5))
+        await eventually(lambda: all_begun("b", PLACES // 4))
+        assert begun["a"] == PLACES * 3 // 4
+        go_on.set()
+        await eventually(lambda: all_begun("b", 20))
 
 
 async def test_jobs_that_nobody_knows_take_no_place_for_good(
@@ -101,33 +126,3 @@ async def test_jobs_that_nobody_knows_take_no_place_for_good(
     await defer(stores, "a", 1)
     async with working(database_url, errand):
         await eventually(all_done)
-
-
-async def test_a_job_that_is_put_back_gives_way_to_one_like_it(
-    database_url: str, stores: Stores, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While it was looked at, another job for the same work may have come."""
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=database_url))
-    jobs = SharedJobManager(app.connector, {"errands": BackgroundQueue(tasks={}, at_once=4)})
-    retried = list[int | None]()
-    retry_job = jobs.retry_job
-
-    async def retry_after_another(job: Job, **more: Any) -> None:
-        if not retried:
-            await defer(stores, "a", 4)
-        retried.append(job.id)
-        await retry_job(job, **more)
-
-    monkeypatch.setattr(jobs, "retry_job", retry_after_another)
-    await defer(stores, "a", 4)
-    async with app.open_async():
-        worker_id = await jobs.register_worker()
-        begun = [await jobs.fetch_job(None, worker_id) for _ in range(4)]
-
-    assert [job is not None for job in begun] == [True, True, True, False]
-    waiting = await oracle.rows(
-        "SELECT id, queueing_lock FROM procrastinate_jobs WHERE status = 'todo'"
-        " AND scheduled_at > now() - interval '1 hour' ORDER BY queueing_lock"
-    )
-    assert [row["queueing_lock"] for row in waiting] == [f"a/errand/{each}" for each in range(4)]
-    assert waiting[3]["id"] in retried[1:]

@@ -115,6 +115,31 @@ async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
     assert early.status is RunStatus.RUNNING
 
 
+async def test_a_run_without_a_key_does_not_overtake_one_whose_key_is_free(
+    pair: tuple[Stores, Stores],
+) -> None:
+    """Runs whose key is held do not count: they could not begin anyway."""
+    one, other = pair
+    await give(one, max_running=1)
+    first = await accepted(one, run("first"))
+    keyed = [replace(run(name), queueing=Queueing(concurrency_key="k")) for name in ("k1", "k2")]
+    for new in keyed:
+        assert isinstance(await accepted(one, new), Run)
+    assert isinstance(first, Run)
+    await one.journal.finish(end_of(first))
+
+    late = await accepted(other, run("late"))
+    begun = await other.runs.claim(None, "w9")
+    await give(one, max_running=3)
+    early = await accepted(one, run("early"))
+
+    assert isinstance(late, Run)
+    assert isinstance(early, Run)
+    assert begun is not None
+    assert (begun.key.run_id, late.status) == ("k1", RunStatus.QUEUED)
+    assert early.status is RunStatus.RUNNING, "it may begin beside k1 and late; k2 waits for k1"
+
+
 async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None:
     """The refusal says how it stands; a repeated request is answered as before."""
     await give(pair[0], max_running=1, max_queued=1)

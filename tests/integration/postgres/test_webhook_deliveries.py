@@ -154,6 +154,28 @@ async def test_a_claim_that_was_lost_is_found_and_made_again(
     assert found.delivered_at is not None
 
 
+async def test_a_delivery_whose_job_was_lost_is_found_behind_thousands_that_wait(
+    stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
+) -> None:
+    """Those have jobs, and wait for a receiver that answers nobody."""
+    await ended(stores, hooked())
+    await oracle.rows(
+        "WITH older AS (INSERT INTO webhook_deliveries (tenant_id, run_id, type, url, due_at)"
+        " SELECT tenant_id, run_id, type || n, url, due_at - interval '1 hour'"
+        " FROM webhook_deliveries, generate_series(1, 3000) n RETURNING delivery_id)"
+        " INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock)"
+        " SELECT 'webhooks', 'deliver_webhook', 'webhook/' || delivery_id FROM older"
+    )
+    newest = "SELECT delivery_id FROM webhook_deliveries ORDER BY due_at DESC LIMIT 1"
+    lost = f"webhook/{await oracle.value(newest)}"
+    await oracle.rows("DELETE FROM procrastinate_jobs WHERE queueing_lock = %s", lost)
+
+    assert await webhooks.rescue(late_seconds=0) == 1
+
+    found = "SELECT queueing_lock FROM procrastinate_jobs ORDER BY id DESC LIMIT 1"
+    assert await oracle.value(found) == lost
+
+
 async def test_a_failed_attempt_is_due_after_its_pause(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
