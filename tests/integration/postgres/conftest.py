@@ -19,3 +19,10 @@ async def oracle(database_url: str) -> AsyncIterator[Oracle]:
     """A connection of its own."""
     async with open_oracle(database_url) as oracle:
         yield oracle
+
+
+@pytest.fixture
+async def pair(database_url: str) -> AsyncIterator[tuple[Stores, Stores]]:
+    """The stores of two processes on one database."""
+    async with open_stores(database_url) as one, open_stores(database_url) as other:
+        yield one, other
