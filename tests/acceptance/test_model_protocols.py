@@ -1,5 +1,6 @@
 """One agent against both protocols of models: what a caller sees must not tell them apart."""
 
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -78,7 +79,8 @@ async def test_both_protocols_bring_the_same_events_and_messages(
 def _merged(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     """Return the turn events, the parts of each text put together, without what a provider counts.
 
-    How many parts a text comes in is a matter of time.
+    How many parts a text comes in is a matter of time, and so is which of two calls side by side
+    begins or ends first: they are told one after the other here.
     """
     merged: list[tuple[str, Any]] = []
     for event in events:
@@ -98,4 +100,19 @@ def _merged(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
                 merged.append((kind, (key, text)))
             continue
         merged.append((kind, data))
-    return merged
+    return [
+        event
+        for _, group in groupby(merged, key=lambda event: event[0].startswith("tool_call_"))
+        for event in sorted(group, key=_call_id)
+    ]
+
+
+def _call_id(event: tuple[str, Any]) -> str:
+    kind, data = event
+    match kind:
+        case "tool_call_start":
+            return str(data["tool_call"]["id"])
+        case "tool_call_end":
+            return str(data["tool_call_id"])
+        case _:
+            return ""

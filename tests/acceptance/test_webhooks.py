@@ -225,7 +225,10 @@ async def test_runs_that_are_killed_are_announced_once_they_end(
 
 
 async def test_receivers_that_are_slow_delay_no_run(database_url: str, receiver: Receiver) -> None:
-    """More of them than there are attempts at once, slots and connections."""
+    """More of them than there are attempts at once, slots and connections.
+
+    One attempt of the four stays free for other tenants.
+    """
     receiver.answer(None)
     settings = {
         **TO_THIS_MACHINE,
@@ -239,13 +242,13 @@ async def test_receivers_that_are_slow_delay_no_run(database_url: str, receiver:
         async with service.client() as client:
             for number in range(8):
                 await client.post_run(case(f"case-{number}", receiver), wait_seconds=120)
-            await receiver.wait_for(4)
+            await receiver.wait_for(3)
             run = await client.post_run({"input": "What is 2 + 2?"}, wait_seconds=120)
         pending = await deliveries(service, status="pending")
 
     assert run["status"] == "completed"
     assert len(pending) == 8
-    assert len(receiver.arrivals) == 4
+    assert len(receiver.arrivals) == 3
 
 
 async def test_addresses_of_this_machine_are_refused_unless_allowed(
