@@ -15,6 +15,9 @@ from tests.support.usage_oracle import PRICES, differences
 
 LATE_SECONDS = 0.25
 """How long after the receipt of a cancel a call may still begin, beside a database that is near."""
+HOPS = 6
+"""How often a process has to be woken between the permission of a call and its arrival: its proxy,
+the service for the answer, to connect and to send, the provider to accept and to read."""
 APART_SECONDS = 0.05
 """How far the clocks of a call's node and of the provider's log may be apart."""
 HARD_LIMITS = ("llm_calls_small", "api_calls")
@@ -79,7 +82,7 @@ def _no_call_after_a_cancel(all_: Evidence, posted: Posted, run: StoredRun) -> C
     for arrival in all_.every[posted.name]:
         after = arrival.arrived_monotonic - since
         about = chronicle.between(since - 1, arrival.arrived_monotonic)
-        slack = chronicle.lag(since - 1, arrival.arrived_monotonic + 1)
+        slack = HOPS * chronicle.lag(since - 1, arrival.arrived_monotonic + 1)
         slack += sum(one.kind == "slow" for one in about)
         if after > LATE_SECONDS + slack:
             late.append((round(after, 3), {one.kind for one in about}))

@@ -212,7 +212,7 @@ class World:
             asleep = time.monotonic()
             await asyncio.sleep(0.02)
             woken = time.monotonic()
-            if (late := woken - asleep - 0.02) > 0.02:
+            if (late := woken - asleep - 0.02) > 0.005:
                 self.chronicle.lags.append((woken, late))
 
 
