@@ -12,8 +12,10 @@ import pytest_asyncio
 from caseworker_client import AsyncCaseworkerClient
 from mcp import Client
 
+from tests.support.database import proxied, upstream_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.fault_proxy import FaultProxy
 from tests.support.mcp_servers import until
 from tests.support.service import ServiceProcess, finished, model_settings
 
@@ -132,15 +134,24 @@ async def test_a_client_that_cancels_cancels_the_run(
 async def test_a_process_that_ends_cancels_no_run(
     database_url: str, running_provider: FakeProvider
 ) -> None:
-    """The call is answered with the run as it stands, and the run waits for another process."""
+    """The call is answered with the run as it stands, and the run waits for another process.
+
+    It is answered although the database takes more than a second for it.
+    """
     await running_provider.script("leisure", [Step(hang=True)], repeat_last=True)
-    settings = model_settings(running_provider.openai_url)
-    async with ServiceProcess(database_url, settings=settings) as leaving:
+    settings = {**model_settings(running_provider.openai_url), "SHUTDOWN_GRACE_SECONDS": "5"}
+    async with (
+        FaultProxy(upstream_of(database_url)) as proxy,
+        ServiceProcess(proxied(database_url, proxy), settings=settings) as leaving,
+    ):
         async with client_of(leaving, "auto") as client, asyncio.TaskGroup() as group:
             await client.list_tools()  # a result is held against its schema: ask for it in time
             call = group.create_task(client.call_tool("run_case", {"input": "leisure"}))
             await running_provider.wait_for_arrivals(1, "leisure")
+            proxy.silence()
             ended = group.create_task(leaving.child.terminate())
+            await asyncio.sleep(1.5)
+            proxy.resume()
         assert ended.result() == 0
         assert call.result().structured_content["status"] == "running"
     with psycopg.connect(database_url) as connection:

