@@ -31,6 +31,7 @@ from app.settings.schema import LoggingSettings, Settings, TelemetrySettings
 from tests.support.collector import Collector
 from tests.support.database import TestServer
 from tests.support.memory_api import FixedReadiness
+from tests.support.stores import eventually
 
 KEY = "metrics-key-of-at-least-32-characters"
 PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
@@ -173,14 +174,41 @@ async def test_requests_are_counted_by_the_template_of_their_path(watched: Watch
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_process_and_its_queue_are_told_of(watched: Watched) -> None:
-    """A queued run shows in the count and the age of the queue once the figures are read again."""
+async def test_the_process_is_told_of(watched: Watched) -> None:
+    """A slot is taken for a moment each time that the process looks for a run."""
+
+    async def has_every_slot() -> bool:
+        return await watched.value("caseworker_free_run_slots") == 1000
+
+    await eventually(has_every_slot)
     assert await watched.value("caseworker_database_up") == 1
     assert await watched.value("caseworker_unended_runs", status="queued") == 0
     assert await watched.value("caseworker_database_connections_max", pool="work") == 10
-    assert await watched.value("caseworker_free_run_slots") == 1000
     assert await watched.value("process_resident_memory_bytes") > 10_000_000
     assert await watched.value("caseworker_event_loop_lag_seconds_count") >= 0
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_nobody_takes_is_told_of(postgres: TestServer) -> None:
+    """In the count and in the age of the queue, once the figures are read again."""
+    with postgres.database() as url:
+        process = Process(Settings(), url, executes=False)
+        transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+        async with (
+            process.opened(),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+        ):
+            service = Watched(process, http)
+            assert await service.value("caseworker_queue_age_seconds") == 0
+            accepted = await http.post("/runs", json={"input": "1+1?"})
+            assert accepted.status_code == 202, accepted.text
+
+            async def is_told() -> bool:
+                return await service.value("caseworker_unended_runs", status="queued") == 1
+
+            await eventually(is_told)
+            assert await service.value("caseworker_queue_age_seconds") > 0
+            assert await service.value("caseworker_free_run_slots") == 0
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -290,7 +318,9 @@ async def test_the_collector_gets_the_numbers_of_the_page(
     watched: Watched, collector: Collector
 ) -> None:
     """Each process by a name of its own; counters and histograms since it began."""
-    living = re.compile("caseworker_(http|event_loop|heartbeat|database|queue)|process|python")
+    living = re.compile(
+        "caseworker_(http|event_loop|heartbeat|database|queue|free_run)|process|python"
+    )
     shown = {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in (await watched.families()).values()
