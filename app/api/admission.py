@@ -41,6 +41,7 @@ from app.tools.dispatch import ToolDispatch
 from app.trace.frozen_json import ValueTooLargeError, freeze
 from app.webhooks.addresses import AddressRefusedError
 
+_UNLIMITED = Budget()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -70,19 +71,12 @@ class CaseAdmission:
             expected_tools=tuple(body.expected_tools or ()),
             gold_answer=body.gold_answer,
             mode=body.mode or limits.default_mode,
-            budget=self._budget(body.budget),
+            budget=_budget(body.budget, limits.default_budget, self._usual, limits),
             requires_prices=requires_prices(body.budget, limits.default_budget, limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
         )
-
-    def _budget(self, given: GivenBudget | None) -> Budget:
-        """Apply the ceilings to what is given and to the defaults for the rest."""
-        if given is None:
-            return self._usual
-        budget = given_limits(given, self._limits.default_budget)
-        return budget.merged_with(self._limits.budget_ceiling)
 
     def _violations(self, body: CaseBody) -> Iterator[Violation]:
         if body.expected_tools:
@@ -99,6 +93,7 @@ class GraphAdmission:
     def __init__(self, limits: ApiLimits, definitions: Definitions) -> None:
         self._limits = limits
         self._definitions = definitions
+        self._usual = _UNLIMITED.merged_with(limits.budget_ceiling)
 
     async def new_run(
         self, body: GraphRunBody | AgentRunBody, tenant: str, idempotency_key: str | None
@@ -120,8 +115,8 @@ class GraphAdmission:
         limits = self._limits
         request = RunRequest(
             kind=RunKind(kind),
-            budget=given_limits(body.budget, Budget()).merged_with(limits.budget_ceiling),
-            requires_prices=requires_prices(body.budget, Budget(), limits),
+            budget=_budget(body.budget, _UNLIMITED, self._usual, limits),
+            requires_prices=requires_prices(body.budget, _UNLIMITED, limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
@@ -226,6 +221,15 @@ def require_none(violations: Sequence[Violation]) -> None:
 def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
     """Replace limits key by key, null included."""
     return usual if given is None else given.over(usual)
+
+
+def _budget(
+    given: GivenBudget | None, defaults: Budget, usual: Budget, limits: ApiLimits
+) -> Budget:
+    """Apply the ceilings to what is given and to the defaults for the rest; ``usual`` without."""
+    if given is None:
+        return usual
+    return given_limits(given, defaults).merged_with(limits.budget_ceiling)
 
 
 def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:

@@ -62,12 +62,11 @@ def build_api(
 ) -> FastAPI:
     """Return the application; ``lifespan`` starts and stops what it is built from.
 
-    ``pages`` are routes that are asked before those of the API. ``telemetry`` may name providers
-    of spans and metrics. The framework's own log records stay off whatever it says: they would
-    hold what callers sent.
+    ``pages`` are routes that are asked before those of the API, but for those of runs.
+    ``telemetry`` may name providers of spans and metrics. The framework's own log records stay off
+    whatever it says: they would hold what callers sent.
     """
     parts = (
-        runs,
         traces,
         events,
         artifacts,
@@ -87,8 +86,10 @@ def build_api(
         title="Caseworker",
         version=version,
         description=_DESCRIPTION,
-        # routes of the application itself: those of an included router are looked for twice
+        # Routes of the application itself: those of an included router are looked for twice. Each
+        # is asked after those before it, so the ones that are asked for most come first.
         routes=[
+            *runs.router.routes,
             *pages,
             *(route for part in parts for route in part.router.routes),
             Route("/mcp", McpEndpoint(version, (case_tools, agent_tools)), include_in_schema=False),

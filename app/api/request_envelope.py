@@ -2,14 +2,13 @@
 
 import asyncio
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 
 import structlog
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -157,9 +156,11 @@ def _host(scope: Scope) -> bytes:
 
 
 def _request_id(scope: Scope) -> str:
-    given = Headers(scope=scope).get("x-request-id", "")
-    is_sane = _SANE_ID.fullmatch(given) and without_keys(given) == given
-    return given if is_sane else uuid.uuid4().hex
+    """Return the id that the caller gave, if it is sane and no key; else a new one."""
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    text = given.decode("latin-1")
+    is_sane = _SANE_ID.fullmatch(text) and without_keys(text) == text
+    return text if is_sane else secrets.token_hex(16)
 
 
 def _with_common(

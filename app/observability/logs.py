@@ -3,6 +3,7 @@
 import logging
 import sys
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, Literal, TextIO
 
 import structlog
@@ -44,6 +45,8 @@ _OWN_HANDLERS = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 _EXCEPTION_CHARS = 20_000
 _NAME_CHARS = 60
+_EVENT_CHARS = 60
+"""Events up to this length are mostly our own, of which there are few."""
 
 NOT_LISTED = "[not shown]"
 """Stands for the value of a field that is not on the allowlist."""
@@ -52,14 +55,23 @@ NOT_LISTED = "[not shown]"
 def configure_logging(
     *, level: LogLevel = "info", form: LogFormat = "json", stream: TextIO | None = None
 ) -> None:
-    """Send everything that is logged in this process, by whatever library, through one formatter.
+    """Write everything that is logged in this process, by whatever library, in one form.
 
     ``stream`` is standard error unless given. Lines of the service itself and of libraries look
-    alike, carry what `run_logging` has bound, and are redacted.
+    alike, carry what `run_logging` has bound, and are redacted. Those of the service are written
+    without the records of the standard library, which take as long as everything else together.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_formatter(form))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_collecting(),
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_rendering(form),
+            ],
+        )
+    )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
@@ -74,9 +86,9 @@ def configure_logging(
         logging.getLogger(name).propagate = True
     logging.captureWarnings(True)
     structlog.configure(
-        processors=[*_processors(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*_collecting(), *_rendering(form)],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        logger_factory=lambda *name: _LineLogger(handler, *name),
         cache_logger_on_first_use=False,
     )
 
@@ -86,12 +98,33 @@ def run_logging(*, run_id: str, tenant: str) -> AbstractContextManager[None]:
     return structlog.contextvars.bound_contextvars(run_id=run_id, tenant=tenant)
 
 
+class _LineLogger:
+    """Writes lines where a handler does; one that cannot be written is dropped, as there."""
+
+    def __init__(self, handler: "logging.StreamHandler[TextIO]", name: str = "root") -> None:
+        self._handler = handler
+        self.name = name
+
+    def msg(self, line: str) -> None:
+        handler = self._handler
+        handler.acquire()
+        try:
+            handler.stream.write(f"{line}\n")
+            handler.flush()
+        except (OSError, ValueError):  # its reader is gone, the disk is full, or it is closed
+            return
+        finally:
+            handler.release()
+
+    debug = info = warning = error = critical = exception = msg
+
+
 def _without_traceback(record: logging.LogRecord) -> bool:
     record.exc_info = None
     return True
 
 
-def _processors() -> list[Processor]:
+def _collecting() -> list[Processor]:
     """Collect what a line says; the same for our lines and for those of libraries."""
     return [
         structlog.contextvars.merge_contextvars,
@@ -101,21 +134,14 @@ def _processors() -> list[Processor]:
     ]
 
 
-def _formatter(form: LogFormat) -> logging.Formatter:
-    rendering: list[Processor] = (
-        [structlog.processors.JSONRenderer()]
+def _rendering(form: LogFormat) -> list[Processor]:
+    """Turn what a line says into its text."""
+    renderer: Processor = (
+        structlog.processors.JSONRenderer()
         if form == "json"
-        else [structlog.dev.ConsoleRenderer(timestamp_key="ts", colors=sys.stderr.isatty())]
+        else structlog.dev.ConsoleRenderer(timestamp_key="ts", colors=sys.stderr.isatty())
     )
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_processors(),
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.ExceptionRenderer(_format_exc_info),
-            _redact,
-            *rendering,
-        ],
-    )
+    return [structlog.processors.ExceptionRenderer(_format_exc_info), _redact, renderer]
 
 
 def _format_exc_info(exc_info: ExcInfo) -> str:
@@ -128,7 +154,9 @@ def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
     first = {name: line[name] for name in ("ts", "level", "event") if name in line}
     redacted: dict[str, Any] = {}
     for name, value in {**first, **line}.items():
-        if name in LOG_FIELDS:
+        if name == "event" and type(value) is str and len(value) <= _EVENT_CHARS:
+            redacted[name] = _redacted_event(value)
+        elif name in LOG_FIELDS:
             redacted[name] = redact_value(value, name=name)
         else:
             redacted[redact_text(name, max_chars=_NAME_CHARS)] = NOT_LISTED
@@ -136,3 +164,6 @@ def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         # A traceback is long by nature, and its end says what went wrong.
         redacted["exception"] = redact_value(line["exception"], max_chars=_EXCEPTION_CHARS)
     return redacted
+
+
+_redacted_event = lru_cache(maxsize=512)(redact_text)

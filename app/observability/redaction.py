@@ -36,6 +36,11 @@ _KEYS = RuleSet(KEYS)
 _RULES = RuleSet((*CREDENTIALS, *PERSONAL_DATA))
 _ORDINARY = re.compile(r"[A-Za-z]{1,15}+|\d{1,6}+(?:\.\d{1,6}+)?|\d{4}-\d\d-\d\d")
 """One word, number or date, in which no rule finds anything."""
+_ID_OR_INSTANT = re.compile(
+    r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z"
+)
+"""What the service makes itself, in which there is no key."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\u(?!d[89a-f])([0-9A-Fa-f]{4})")
@@ -83,7 +88,7 @@ def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS)
     text. The allowlist is for ``name`` alone: callers may name the parts of a mapping.
     """
     if name in SAFE_NAMES and isinstance(value, str):
-        if _ORDINARY.fullmatch(value) is not None:
+        if _ORDINARY.fullmatch(value) or _ID_OR_INSTANT.fullmatch(value):
             return value
         is_identifier = len(value) <= _MAX_NAME_CHARS and value.isprintable()
         return _KEYS.apply(value) if is_identifier else redact_text(value, max_chars=max_chars)

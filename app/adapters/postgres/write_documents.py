@@ -7,16 +7,13 @@ event loop in between.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.rows import call_to_json, event_to_json, finish_to_json
 from app.runs.ports import JournalWrite
 from app.runs.run import FinishRun, RunKey
-
-Record = TypeVar("Record")
 
 Ownership = tuple[RunKey, int]
 """A run and the fence under which somebody owns it."""
@@ -54,15 +51,17 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     """
     owner = write.key, write.fence
     pace = _Pace()
-    calls = {
-        (owner, record.node_id): await pace.text(call_to_json, owner, record)
-        for record in write.calls
-    }
-    events = {
-        (owner, record.seq): await pace.text(event_to_json, owner, record)
-        for record in write.events
-    }
-    end = await pace.add(dump(finish_to_json(write))) if isinstance(write, FinishRun) else None
+    calls: dict[tuple[Ownership, str], str] = {}
+    for record in write.calls:
+        calls[owner, record.node_id] = pace.counted(dump(call_to_json(*owner, record)))
+        if pace.is_due:
+            await pace.breathe()
+    events: dict[tuple[Ownership, int], str] = {}
+    for event in write.events:
+        events[owner, event.seq] = pace.counted(dump(event_to_json(*owner, event)))
+        if pace.is_due:
+            await pace.breathe()
+    end = pace.counted(dump(finish_to_json(write))) if isinstance(write, FinishRun) else None
     return OwnersWrite(write, calls, events, end, pace.size_bytes)
 
 
@@ -94,14 +93,14 @@ class _Pace:
         self.size_bytes = 0
         self._next_breath = BREATH_BYTES
 
-    async def text(
-        self, row_of: Callable[[RunKey, int, Record], Any], owner: Ownership, record: Record
-    ) -> str:
-        return await self.add(dump(row_of(*owner, record)))
-
-    async def add(self, text: str) -> str:
+    def counted(self, text: str) -> str:
         self.size_bytes += len(text)
-        if self.size_bytes >= self._next_breath:
-            self._next_breath = self.size_bytes + BREATH_BYTES
-            await asyncio.sleep(0)
         return text
+
+    @property
+    def is_due(self) -> bool:
+        return self.size_bytes >= self._next_breath
+
+    async def breathe(self) -> None:
+        self._next_breath = self.size_bytes + BREATH_BYTES
+        await asyncio.sleep(0)

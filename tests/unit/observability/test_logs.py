@@ -7,6 +7,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +320,38 @@ def test_errors_that_caused_one_another_end() -> None:
     error.__cause__ = error
 
     assert format_error(error).count("its message cannot be read") == 8
+
+
+def test_a_line_that_cannot_be_written_breaks_nothing(stream: io.StringIO) -> None:
+    """What reads the log may be gone, or its disk full: the service goes on."""
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    configure_logging(stream=Full())
+    structlog.get_logger().warning("lost")
+
+    closed = io.StringIO()
+    closed.close()
+    configure_logging(stream=closed)
+    structlog.get_logger().warning("lost too")
+
+    configure_logging(stream=stream)
+    structlog.get_logger().warning("written")
+    assert [line["event"] for line in lines(stream)] == ["written"]
+
+
+def test_lines_of_several_threads_stay_whole(stream: io.StringIO) -> None:
+    """Each line is written under the lock that the lines of libraries take."""
+    configure_logging(stream=stream)
+
+    def write(number: int) -> None:
+        for _ in range(50):
+            structlog.get_logger().info("of a thread", count=number)
+            logging.getLogger("a.library").info("of a thread")
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(write, range(4)))
+
+    assert [line["event"] for line in lines(stream)] == ["of a thread"] * 400
