@@ -29,6 +29,7 @@ from app.api.run_body import (
 from app.api.services import ApiLimits
 from app.api.violations import Violation, violations_of
 from app.control.budget import Budget
+from app.engine.prepared import PreparedGraph
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.agent.definition import AgentDefinition, AgentInputError
 from app.nodes.agent.node import INPUTS, MESSAGES
@@ -124,8 +125,7 @@ class GraphAdmission:
             definition_ref=ref,
             inputs=_inputs(body),
         )
-        new = new_run(body, request, tenant, idempotency_key)
-        return replace(new, prepared=runnable.prepared)
+        return new_run(body, request, tenant, idempotency_key, runnable.prepared)
 
     async def _runnable(
         self, tenant: str, kind: DefinitionKind, sent: dict[str, Any]
@@ -239,7 +239,11 @@ def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits)
 
 
 def new_run(
-    body: RunFields, request: RunRequest, tenant: str, idempotency_key: str | None
+    body: RunFields,
+    request: RunRequest,
+    tenant: str,
+    idempotency_key: str | None,
+    prepared: PreparedGraph | None = None,
 ) -> NewRun:
     """Return a run that is about to be accepted."""
     return NewRun(
@@ -251,6 +255,7 @@ def new_run(
         metadata=body.metadata or {},
         queueing=body.queueing,
         webhook=_webhook(body.webhook),
+        prepared=prepared,
     )
 
 

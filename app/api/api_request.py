@@ -222,6 +222,8 @@ class ApiRequest(Request):
 
     def __init__(self, request: Request, caller: Caller) -> None:
         super().__init__(request.scope, request.receive)
+        self.api: ApiContext = request.app.state.api
+        """What the application is built from."""
         self.limits: ApiLimits = self.api.limits
         self.caller = caller
         self._content: bytes | None = None
@@ -258,11 +260,6 @@ class ApiRequest(Request):
         """
         self.caller = await identify(self, self.api.authentication, self.limits.anonymous)
         self.require(scope)
-
-    @property
-    def api(self) -> ApiContext:
-        """What the application is built from."""
-        return cast("ApiContext", self.app.state.api)
 
     @property
     def runs(self) -> RunService:

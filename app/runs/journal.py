@@ -142,7 +142,7 @@ class RunJournal:
         """
         frozen = self._frozen(entry)
         self._stored_bytes += ROW_BYTES + (0 if frozen is None else frozen.size_bytes)
-        self._entries[node_id] = replace(entry, value=frozen)
+        self._entries[node_id] = entry if frozen is entry.value else replace(entry, value=frozen)
         self._unwritten.add(node_id)
         self.touch()
 

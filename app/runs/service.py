@@ -93,7 +93,8 @@ class RunService:
             self._observers.accepted(accepted.run)
             if accepted.run.finished:
                 self._observers.ended(accepted.run, None)
-        return replace(accepted, run=await whole_run(self._store, accepted.run))
+        whole = await whole_run(self._store, accepted.run)
+        return accepted if whole is accepted.run else replace(accepted, run=whole)
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
         """Store a cancel request; it is kept even if the run does not exist yet.

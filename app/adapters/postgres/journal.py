@@ -172,7 +172,9 @@ class PostgresJournal:
         """Finish a run with one guarded update."""
         finished = cast("FinishResult", await self._submit(finish))
         self.notifier.notify(finish.key)
-        return replace(finished, frees_place=finished.frees_place or self._tenants_wait)
+        if self._tenants_wait and not finished.frees_place:
+            return replace(finished, frees_place=True)
+        return finished
 
     async def _submit(self, write: JournalWrite | FinishRun) -> OwnersAnswer:
         rows = await as_rows(write)
