@@ -1,4 +1,4 @@
-"""What a run costs while more and more runs are stored, and what clearing runs away costs.
+"""What a run, a list and clearing runs away cost while more and more runs are stored.
 
 Databases of different sizes stand beside one another in one Postgres, each with a service of its
 own, and take turns. They are filled with copies of a run that was really made, older than it.
@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import psutil
@@ -21,7 +22,7 @@ from app.adapters.postgres.retention import RUNS_AT_ONCE, PostgresRetention
 from app.runs.retention import Record
 from bench.figures import Check, Figure, Samples, Target, ratio
 from bench.harness import Effort, Row, Side, interleaved
-from bench.load import put_load
+from bench.load import Request, put_load
 from bench.rows.trivial_run import OUR_RUN
 from bench.servers import another_database, database, process_at, service
 
@@ -32,6 +33,9 @@ DAYS: Final = 7
 """How much older than the run the youngest of its copies is."""
 
 AGAINST_FEWEST: Final = Target(must=1.5, stretch=1.15)
+LISTED: Final = 20
+LIST_MS: Final = Target(must=5, stretch=2, unit="ms")
+"""With 100,000 runs; all of them are completed, and none has failed."""
 
 IDS: Final = """
 CREATE TEMP TABLE copies ON COMMIT DROP AS
@@ -81,11 +85,16 @@ async def measure(effort: Effort) -> Sequence[Figure]:
         }
         alone = await _take_turns(every, effort, lambda each: _p50(each, requests))
         costs = await _take_turns(every, effort, lambda each: _cost(each, requests))
+        lists = {
+            status: await _take_turns(every, effort, partial(_list, status=status))
+            for status in ("completed", "failed")
+        }
         swept = dict(list(every.items())[1:])
         batches = await _take_turns(swept, effort, _batch)
     return [
         _figure("Alone, p50", "ms", alone),
         _figure(f"CPU of a run, {IN_FLIGHT} in flight, service and Postgres", "ms", costs),
+        *(_list_figure(status, sides) for status, sides in lists.items()),
         Figure(title=f"Clearing away {RUNS_AT_ONCE} runs", unit="ms", sides=batches),
     ]
 
@@ -103,6 +112,13 @@ def _figure(title: str, unit: str, sides: dict[str, Samples]) -> Figure:
         for name, samples in others
     ]
     return Figure(title=title, unit=unit, sides=sides, checks=checks)
+
+
+def _list_figure(status: str, sides: dict[str, Samples]) -> Figure:
+    (_, middle, *_) = sides.items()
+    check = Check(what=f"with {middle[0]}", value=middle[1].median, target=LIST_MS)
+    title = f"GET /runs?status={status}&limit={LISTED}, p50"
+    return Figure(title=title, unit="ms", sides=sides, checks=[check])
 
 
 @asynccontextmanager
@@ -151,6 +167,16 @@ def _copy(connection: psycopg.Connection, table: str, run_id: str) -> sql.Compos
 def _p50(stored: Stored, requests: int) -> Side:
     async def measure() -> float:
         load = await put_load(stored.address, OUR_RUN, connections=1, requests=requests // 4)
+        return load.milliseconds.median
+
+    return measure
+
+
+def _list(stored: Stored, *, status: str) -> Side:
+    request = Request(method="GET", path=f"/runs?status={status}&limit={LISTED}")
+
+    async def measure() -> float:
+        load = await put_load(stored.address, request, connections=1, requests=20)
         return load.milliseconds.median
 
     return measure
