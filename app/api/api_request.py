@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Self, TypeVar, cast
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -21,7 +21,7 @@ from app.access.errors import (
 from app.access.keys import Keys
 from app.api import problem_types as types
 from app.api.admission import CaseAdmission, GraphAdmission
-from app.api.documentation import SCOPE
+from app.api.documentation import SCOPE, operation_id
 from app.api.event_stream import OpenStreams
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
@@ -190,6 +190,16 @@ class ApiRoute(APIRoute):
             return await handle(await ApiRequest.of(request, self.required_scope))
 
         return handle_checked
+
+
+def api_router(tag: str, *, prefix: str = "") -> APIRouter:
+    """Return a router whose functions may ask for an :class:`ApiRequest`."""
+    return APIRouter(
+        prefix=prefix,
+        tags=[tag],
+        route_class=ApiRoute,
+        generate_unique_id_function=operation_id,
+    )
 
 
 class PostingRoute(ApiRoute):

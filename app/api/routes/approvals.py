@@ -3,18 +3,16 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, api_router
 from app.api.approval_views import ApprovalList, ApprovalView, DecisionBody
-from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from app.api.field_types import PageQuery, RunIdPath
 from app.runs.approvals import ApprovalPage
 
-router = APIRouter(
-    tags=["approvals"], route_class=ApiRoute, generate_unique_id_function=operation_id
-)
+router = api_router("approvals")
 
 ApprovalIdPath = Annotated[
     str, Path(description="The id of an approval.", pattern="^[A-Za-z0-9_-]{1,64}$")

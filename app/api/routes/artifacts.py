@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, api_router
 from app.api.artifact_views import (
     CONTENT,
     HEADERS,
@@ -15,15 +15,10 @@ from app.api.artifact_views import (
     headers_of,
     not_modified,
 )
-from app.api.documentation import EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.documentation import EVERY_RUN_ROUTE, Responses, answers
 from app.api.field_types import RunIdPath
 
-router = APIRouter(
-    prefix="/runs",
-    tags=["runs"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
+router = api_router("runs", prefix="/runs")
 
 NamePath = Annotated[ArtifactName, Path(description="The name of a file of the run.")]
 

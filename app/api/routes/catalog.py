@@ -1,8 +1,6 @@
 """What is registered here: tools, models and types of step."""
 
-from fastapi import APIRouter
-
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, api_router
 from app.api.catalog_views import (
     ModelList,
     ModelTiers,
@@ -13,10 +11,10 @@ from app.api.catalog_views import (
     ToolServerView,
     ToolView,
 )
-from app.api.documentation import EVERY_CALLER, answers, operation_id
+from app.api.documentation import EVERY_CALLER, answers
 from app.llm.gateway import Tier
 
-router = APIRouter(tags=["catalog"], route_class=ApiRoute, generate_unique_id_function=operation_id)
+router = api_router("catalog")
 
 
 @router.get("/tools", responses=answers(*EVERY_CALLER))

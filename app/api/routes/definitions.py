@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, api_router
 from app.api.definition_body import MAX_VERSION, DefinitionName
 from app.api.definition_views import (
     AgentDefinitionView,
@@ -14,7 +14,7 @@ from app.api.definition_views import (
     GraphList,
     RegisteredDefinition,
 )
-from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers, operation_id
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from app.api.field_types import PageQuery
 from app.api.problem_types import ProblemType
 from app.nodes.nesting import DefinitionKind
@@ -51,12 +51,7 @@ def definition_routes(
 ) -> APIRouter:
     """Return the routes of one kind of definition, to which others may be added."""
     what = kind.value
-    router = APIRouter(
-        prefix=f"/{what}s",
-        tags=[f"{what}s"],
-        route_class=ApiRoute,
-        generate_unique_id_function=operation_id,
-    )
+    router = api_router(f"{what}s", prefix=f"/{what}s")
     found = answers(*EVERY_RUN_ROUTE, not_found)
     deleted: Responses = {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_GONE}
 

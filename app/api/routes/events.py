@@ -3,12 +3,12 @@
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from app.access.caller import Scope
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute
-from app.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers, operation_id
+from app.api.api_request import ApiRequest, api_router
+from app.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers
 from app.api.event_stream import (
     EVENT_HEADERS,
     Batches,
@@ -24,12 +24,7 @@ from app.runs.run import EventRecord
 _NOTHING: list[EventRecord] = []
 """Of a process that is closing. Not a tuple: ``anext`` takes one for arguments, and breaks."""
 
-router = APIRouter(
-    prefix="/runs",
-    tags=["runs"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
+router = api_router("runs", prefix="/runs")
 
 
 @router.get(

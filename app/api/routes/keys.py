@@ -4,13 +4,13 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 
 from app.access.caller import Caller, Scope
 from app.access.errors import CredentialRequiredError
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute, requires
-from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers, operation_id
+from app.api.api_request import ApiRequest, api_router, requires
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from app.api.key_views import (
     IssuedKeyView,
     KeyList,
@@ -22,9 +22,7 @@ from app.api.key_views import (
 from app.api.problems import ProblemError
 from app.api.violations import Violation
 
-router = APIRouter(
-    prefix="/keys", tags=["keys"], route_class=ApiRoute, generate_unique_id_function=operation_id
-)
+router = api_router("keys", prefix="/keys")
 
 KeyId = Annotated[str, Path(description="The id of a key.", pattern="^[0-9a-f]{16}$")]
 

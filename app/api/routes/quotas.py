@@ -5,24 +5,19 @@ from decimal import Decimal
 from http import HTTPStatus
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 
 from app.access.caller import TENANT_FORM, Scope
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute, requires
-from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers, operation_id
+from app.api.api_request import ApiRequest, api_router, requires
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from app.api.field_types import Body, View
 from app.api.problems import ProblemError
 from app.control.budget import json_number
 from app.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
 
-router = APIRouter(
-    prefix="/quotas",
-    tags=["quotas"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
+router = api_router("quotas", prefix="/quotas")
 
 TenantPath = Annotated[str, Path(pattern=f"^{TENANT_FORM}$", description="The tenant.")]
 Runs = Annotated[int, Field(ge=0, le=1_000_000)]

@@ -3,13 +3,13 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 from pydantic import BaseModel
 
 from app.access.caller import Scope
 from app.api import problem_types as types
 from app.api.admission import request_hash
-from app.api.api_request import ApiRequest, ApiRoute, PostingRoute, requires
+from app.api.api_request import ApiRequest, PostingRoute, api_router, requires
 from app.api.documentation import (
     EVERY_BODY,
     EVERY_RUN_ROUTE,
@@ -17,7 +17,6 @@ from app.api.documentation import (
     RUNS,
     Responses,
     answers,
-    operation_id,
 )
 from app.api.field_types import RunIdPath
 from app.api.going_on import completed, going_on, source_of
@@ -48,9 +47,7 @@ from app.runs.ports import Accepted, RunFilter
 from app.runs.run import Run
 from app.runs.service import RunService
 
-router = APIRouter(
-    prefix="/runs", tags=["runs"], route_class=ApiRoute, generate_unique_id_function=operation_id
-)
+router = api_router("runs", prefix="/runs")
 
 _ACCEPTED: Responses = {
     **answers(

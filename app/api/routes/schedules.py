@@ -3,17 +3,16 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, api_router
 from app.api.documentation import (
     EVERY_BODY,
     EVERY_RUN_ROUTE,
     RUN_HEADERS,
     Responses,
     answers,
-    operation_id,
 )
 from app.api.field_types import PageQuery
 from app.api.routes.runs import answer_of
@@ -29,12 +28,7 @@ from app.api.schedule_views import (
 from app.runs.run import RunKey
 from app.runs.service import new_run_id
 
-router = APIRouter(
-    prefix="/schedules",
-    tags=["schedules"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
+router = api_router("schedules", prefix="/schedules")
 
 _FOUND = answers(*EVERY_RUN_ROUTE, types.SCHEDULE_NOT_FOUND)
 _PUT: Responses = {

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, api_router
 from app.api.documentation import (
     EVENT_STREAM,
     EVERY_BODY,
@@ -16,7 +16,6 @@ from app.api.documentation import (
     RUN_HEADERS,
     Responses,
     answers,
-    operation_id,
 )
 from app.api.event_stream import EVENT_HEADERS, last_event_id
 from app.api.field_types import PageQuery
@@ -43,12 +42,7 @@ from app.chats.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
 from app.runs.errors import IdempotencyMismatchError
 from app.runs.run import NewRun, RunKey
 
-router = APIRouter(
-    prefix="/threads",
-    tags=["threads"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
+router = api_router("threads", prefix="/threads")
 
 _FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND)
 _MESSAGES_FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND, types.MESSAGE_NOT_FOUND)

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute
+from app.api.api_request import ApiRequest, api_router
 from app.api.call_views import CallDetails
-from app.api.documentation import EVERY_RUN_ROUTE, answers, operation_id
+from app.api.documentation import EVERY_RUN_ROUTE, answers
 from app.api.field_types import RunIdPath
 from app.api.run_query import TraceQuery
 from app.api.trace_views import TraceView
@@ -21,12 +21,7 @@ from app.trace.payloads import Payload
 from app.trace.snapshot import Snapshot
 from app.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 
-router = APIRouter(
-    prefix="/runs",
-    tags=["runs"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
+router = api_router("runs", prefix="/runs")
 
 NodeIdPath = Annotated[
     str, Path(description="The id of a CallNode, such as n000003.", max_length=32)

@@ -3,12 +3,12 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from app.access.caller import Scope
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, ApiRoute, requires
-from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers, operation_id
+from app.api.api_request import ApiRequest, api_router, requires
+from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from app.api.webhook_views import (
     DeliveryIdPath,
     DeliveryList,
@@ -21,12 +21,7 @@ from app.api.webhook_views import (
 )
 from app.webhooks.signing import new_secret
 
-router = APIRouter(
-    prefix="/webhooks",
-    tags=["webhooks"],
-    route_class=ApiRoute,
-    generate_unique_id_function=operation_id,
-)
+router = api_router("webhooks", prefix="/webhooks")
 
 _FOUND = answers(*EVERY_RUN_ROUTE, types.DELIVERY_NOT_FOUND)
 _USUAL_OVERLAP = NewSecretBody()
