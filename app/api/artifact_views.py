@@ -15,11 +15,10 @@ from typing import Annotated, Any, Self
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 from starlette.types import Receive, Scope, Send
 
 from app.api.field_types import View
-from app.nodes.reading import OWN
+from app.nodes.reading import refusal
 from app.runs.artifacts import StoredArtifact
 from app.tools.artifacts import artifact_uri
 
@@ -29,8 +28,7 @@ _MAX_NAME = 100
 
 def _name(value: str) -> str:
     if len(value) > _MAX_NAME or not re.fullmatch(_NAME[1:-1], value):
-        message = "The name of a file is 1 to 100 of the characters a-z 0-9 . _ -"
-        raise PydanticCustomError(OWN, message)
+        raise refusal("The name of a file is 1 to 100 of the characters a-z 0-9 . _ -")
     return value
 
 

@@ -4,12 +4,11 @@ import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
-from pydantic_core import PydanticCustomError
 
 from app.api.field_types import STORABLE, Body, DocumentedAs
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.graph_spec import GraphSpec
-from app.nodes.reading import OWN
+from app.nodes.reading import refusal
 
 MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1
@@ -20,8 +19,7 @@ _NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
 
 def _name(value: str) -> str:
     if not 1 <= len(value) <= 64 or not re.fullmatch(_NAME[1:-1], value, re.ASCII):
-        message = "The name of a definition is 1 to 64 of the characters A-Z a-z 0-9 . _ -"
-        raise PydanticCustomError(OWN, message)
+        raise refusal("The name of a definition is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
     return value
 
 

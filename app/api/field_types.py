@@ -2,7 +2,7 @@
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, LiteralString
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import Path
@@ -17,11 +17,11 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
 from app.api.json_text import is_storable
 from app.control.budget import MAX_LIMIT
-from app.nodes.reading import OWN
+from app.nodes.reading import refusal
 
 
 class Body(BaseModel):
@@ -77,19 +77,15 @@ _RFC3339 = re.compile(
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 
 
-def _refusal(message: LiteralString) -> PydanticCustomError:
-    return PydanticCustomError(OWN, message)
-
-
 def _run_id(value: str) -> str:
     if not 1 <= len(value) <= 64 or not re.fullmatch(_RUN_ID[1:-1], value, re.ASCII):
-        raise _refusal("A run id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+        raise refusal("A run id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     return value
 
 
 def _case_input(value: str) -> str:
     if not value or value.isspace():
-        raise _refusal("The input must not be blank.")
+        raise refusal("The input must not be blank.")
     return value
 
 
@@ -99,7 +95,7 @@ def _instant(value: Any) -> datetime:
             return datetime.fromisoformat(value.upper()).astimezone(UTC)
         except (ValueError, OverflowError):
             pass
-    raise _refusal(
+    raise refusal(
         "This must be an RFC 3339 instant with its offset, such as 2025-09-08T12:00:00Z; "
         "write + as %2B in a query."
     )
@@ -111,12 +107,12 @@ def _zone(value: str) -> str:
             return ZoneInfo(value).key
         except (ZoneInfoNotFoundError, ValueError, OSError):
             pass
-    raise _refusal("This must be an IANA time zone, such as Europe/Paris or UTC.")
+    raise refusal("This must be an IANA time zone, such as Europe/Paris or UTC.")
 
 
 def _text(value: str) -> str:
     if not is_storable(value):
-        raise _refusal("This may not hold NUL characters or unpaired surrogates.")
+        raise refusal("This may not hold NUL characters or unpaired surrogates.")
     return value
 
 

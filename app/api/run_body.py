@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
 from app.api.definition_body import AgentOrName, GraphOrName
@@ -39,7 +39,7 @@ from app.api.problems import ProblemError
 from app.api.violations import Violation
 from app.control.budget import Budget, json_name, json_number
 from app.nodes.agent.definition import MAX_MESSAGES
-from app.nodes.reading import OWN
+from app.nodes.reading import refusal
 from app.runs.quotas import Queueing
 
 MAX_EXPECTED_TOOLS = 50
@@ -101,17 +101,16 @@ BudgetBody = Annotated[
 
 def _kind(value: Any) -> Any:
     if value not in ("case", "graph", "agent"):
-        raise PydanticCustomError(OWN, "This must be one of: 'case', 'graph' or 'agent'.")
+        raise refusal("This must be one of: 'case', 'graph' or 'agent'.")
     return value
 
 
 def _of(kinds: str) -> BeforeValidator:
     def refuse(value: Any) -> None:
         if value is not None:
-            message = (
+            raise refusal(
                 f"This belongs to runs of kind {kinds}: send that kind with it, or leave it out."
             )
-            raise PydanticCustomError(OWN, "{message}", {"message": message})
 
     return BeforeValidator(refuse)
 
@@ -171,7 +170,7 @@ class RunFields(Body):
     @model_validator(mode="after")
     def _limit_has_key(self) -> Self:
         if self.concurrency_limit is not None and self.concurrency_key is None:
-            raise PydanticCustomError(OWN, "concurrency_limit needs a concurrency_key.")
+            raise refusal("concurrency_limit needs a concurrency_key.")
         return self
 
     @property

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Self
 
 from fastapi import Path
 from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic_core import PydanticCustomError
 
 from app.access.caller import Caller, Scope
 from app.api.api_request import ApiRequest
@@ -16,7 +15,7 @@ from app.api.problems import ProblemError, as_problem
 from app.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
 from app.api.violations import Violation
 from app.api.webhook_views import require_secret
-from app.nodes.reading import OWN
+from app.nodes.reading import refusal
 from app.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from app.runs.run import NewRun
 from app.schedules.schedule import NewSchedule, Overlap, Schedule, ScheduledRun, SchedulePage
@@ -32,7 +31,7 @@ ScheduleNamePath = Annotated[ScheduleName, Path(description="The name of a sched
 
 def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
     if isinstance(sent, dict) and "from" in sent:
-        raise PydanticCustomError(OWN, "The runs of a schedule do not go on from others.")
+        raise refusal("The runs of a schedule do not go on from others.")
     return body_of_kind(sent)
 
 
