@@ -15,9 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from app.access.errors import AccessRefusedError
 from app.api.field_types import Query, View
-from app.api.problem_types import INVALID_REQUEST, TOO_MANY_STREAMS
-from app.api.problems import ProblemError
-from app.api.violations import Violation
+from app.api.problem_types import TOO_MANY_STREAMS
+from app.api.problems import ProblemError, invalid
 from app.runs.errors import RunNotFoundError, StoreUnavailableError
 from app.runs.ports import EventPage
 from app.runs.run import EventRecord
@@ -110,8 +109,7 @@ def last_event_id(headers: Headers) -> int | None:
     if given is None:
         return None
     if not _VALID_SEQ.fullmatch(given):
-        violation = Violation("Last-Event-ID", "This must be the id of an event: a whole number.")
-        raise ProblemError(INVALID_REQUEST, violations=[violation])
+        raise invalid("Last-Event-ID", "This must be the id of an event: a whole number.")
     return min(int(given), MAX_SEQ)
 
 

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from app.api.admission import request_hash
 from app.api.problem_types import INVALID_REQUEST
-from app.api.problems import ProblemError
+from app.api.problems import ProblemError, invalid
 from app.api.run_body import GoingOnBody, OwnBody, body_of_kind
-from app.api.violations import Violation, violations_of
+from app.api.violations import violations_of
 from app.control.budget import Budget
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.agent.node import INPUTS, MESSAGES
@@ -41,7 +41,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
         raise SourceNotEndedError(wanted)
     if body.kind not in (None, source.kind.value):
         message = f"The run to go on from is of kind {source.kind.value}: send that, or no kind."
-        raise ProblemError(INVALID_REQUEST, violations=[Violation("kind", message)])
+        raise invalid("kind", message)
     return source
 
 

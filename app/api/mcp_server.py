@@ -28,9 +28,9 @@ from app.api import problem_types as types
 from app.api.api_request import ApiRequest
 from app.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
 from app.api.mcp_offers import OfferedTool, Offers
-from app.api.problems import ProblemError, as_problem
+from app.api.problems import ProblemError, as_problem, invalid
 from app.api.run_views import view_of
-from app.api.violations import Violation, violations_of
+from app.api.violations import violations_of
 from app.runs.run import Run, RunKey
 from app.runs.service import RunService
 
@@ -180,8 +180,7 @@ def _taken_wait(args: dict[str, Any]) -> float:
     """
     wait = args.pop(_WAIT_NAME, WAIT_SECONDS)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-        violation = Violation(_WAIT_NAME, "This must be a number of seconds.")
-        raise ProblemError(types.INVALID_REQUEST, violations=[violation])
+        raise invalid(_WAIT_NAME, "This must be a number of seconds.")
     return min(wait, WAIT_SECONDS)
 
 

@@ -134,6 +134,11 @@ class ProblemError(HTTPException):
         self.members = members
 
 
+def invalid(field: str, message: str) -> ProblemError:
+    """Return the refusal of a request with one field at fault."""
+    return ProblemError(types.INVALID_REQUEST, violations=[Violation(field, message)])
+
+
 def handlers() -> dict[int | type[Exception], Any]:
     """Return what the application answers exceptions with."""
     answered = (HTTPException, RequestValidationError, *DOMAIN)
@@ -183,8 +188,7 @@ def as_problem(error: Exception) -> ProblemError:
             detail = f"Use a key or token with the scope {error.scope}."
             return ProblemError(types.SCOPE_MISSING, detail)
         case InvalidRunError():
-            violation = Violation(error.field, str(error))
-            return ProblemError(types.INVALID_REQUEST, violations=[violation])
+            return invalid(error.field, str(error))
         case InvalidArgumentsError():
             violations = [Violation(field, message) for field, message in error.problems]
             return ProblemError(types.INVALID_REQUEST, violations=violations)

@@ -34,9 +34,7 @@ from app.api.field_types import (
     ToolName,
     ZoneName,
 )
-from app.api.problem_types import INVALID_REQUEST
-from app.api.problems import ProblemError
-from app.api.violations import Violation
+from app.api.problems import invalid
 from app.control.budget import Budget, json_name, json_number
 from app.nodes.agent.definition import MAX_MESSAGES
 from app.nodes.reading import refusal
@@ -368,7 +366,7 @@ def idempotency_key(headers: Headers) -> str | None:
     key = headers.get("idempotency-key")
     if key is not None and (len(key) > MAX_KEY_CHARS or not _VALID_KEY.fullmatch(key)):
         message = f"An idempotency key is 1 to {MAX_KEY_CHARS} printable ASCII characters."
-        raise ProblemError(INVALID_REQUEST, violations=[Violation("Idempotency-Key", message)])
+        raise invalid("Idempotency-Key", message)
     return None if key is None else hashlib.sha256(key.encode("ascii")).hexdigest()
 
 

@@ -9,9 +9,7 @@ from starlette.datastructures import QueryParams
 
 from app.api.field_types import STORABLE, Body, Instant, PageQuery, Query, Reason, StorableText
 from app.api.json_text import is_storable
-from app.api.problem_types import INVALID_REQUEST
-from app.api.problems import ProblemError
-from app.api.violations import Violation
+from app.api.problems import invalid
 from app.runs.ports import RunFilter
 from app.runs.run import RunKind, RunStatus
 
@@ -58,8 +56,7 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
             continue
         key = name.removeprefix(METADATA_PREFIX)
         if key in found or not key or not (is_storable(key) and is_storable(value)):
-            message = "Send metadata.<key>=<value>, every key once, without NUL."
-            raise ProblemError(INVALID_REQUEST, violations=[Violation("metadata", message)])
+            raise invalid("metadata", "Send metadata.<key>=<value>, every key once, without NUL.")
         found[key] = value
     return found
 

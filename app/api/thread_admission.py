@@ -18,7 +18,7 @@ from app.api.admission import (
     requires_prices,
 )
 from app.api.problem_types import INVALID_REQUEST
-from app.api.problems import ProblemError
+from app.api.problems import ProblemError, invalid
 from app.api.run_body import GraphRunBody
 from app.api.services import ApiLimits
 from app.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThreadBody
@@ -159,9 +159,7 @@ class ThreadAdmission:
                 found = await self._definitions.get(tenant, named)
             except DefinitionNotFoundError:
                 message = "There is no such graph; GET /graphs lists those there are."
-                raise ProblemError(
-                    INVALID_REQUEST, violations=[Violation("graph.name", message)]
-                ) from None
+                raise invalid("graph.name", message) from None
             ref, graph = found.head.ref, dict(found.content)
         steps = graph.get("steps")
         starts = [

@@ -9,9 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from app.api.api_request import ApiRequest
 from app.api.field_types import Body, PageQuery, RunId, View
-from app.api.problem_types import INVALID_REQUEST
-from app.api.problems import ProblemError
-from app.api.violations import Violation
+from app.api.problems import invalid
 from app.webhooks.delivery import Delivery, DeliveryPage, DeliveryStatus, SecretInfo
 
 MAX_OVERLAP_SECONDS = 7 * 86_400
@@ -124,4 +122,4 @@ async def require_secret(request: ApiRequest) -> None:
     """
     if not await request.api.services.webhooks.secrets(request.caller.tenant):
         message = "There is no secret to sign it with: make one with POST /webhooks/secret."
-        raise ProblemError(INVALID_REQUEST, violations=[Violation("webhook", message)])
+        raise invalid("webhook", message)

@@ -19,8 +19,7 @@ from app.api.key_views import (
     NewKeyBody,
     RotateKeyBody,
 )
-from app.api.problems import ProblemError
-from app.api.violations import Violation
+from app.api.problems import invalid
 
 router = api_router("keys", prefix="/keys")
 
@@ -44,8 +43,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     with the bootstrap key, or on the command line.
     """
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
-        late = Violation("expires_at", "This must lie in the future.")
-        raise ProblemError(types.INVALID_REQUEST, violations=[late])
+        raise invalid("expires_at", "This must lie in the future.")
     issued = await request.api.keys.create(
         _known(request),
         name=body.name,
