@@ -14,6 +14,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from app.access.errors import (
     CredentialRequiredError,
@@ -255,19 +256,11 @@ def _graph_refused(error: GraphRefusedError) -> ProblemError:
 
 def _allowed_methods(request: Request) -> str:
     """Return every method of a resource as an Allow header, not only those of its first route."""
-    segments = request.url.path.removeprefix(request.scope.get("root_path", "")).split("/")
     found = {
         method
         for route in request.app.routes
         if isinstance(route, APIRoute) and route.include_in_schema
-        if _fits(route.path.split("/"), segments)
+        if route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()
     }
     return ", ".join(sorted(found)) or "GET"
-
-
-def _fits(template: list[str], segments: list[str]) -> bool:
-    return len(template) == len(segments) and all(
-        part.startswith("{") or part == segment
-        for part, segment in zip(template, segments, strict=True)
-    )
