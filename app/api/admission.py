@@ -169,9 +169,14 @@ def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[
     """Yield what is wrong with what an agent is given."""
     if body.input in (None, "") and not body.messages:
         yield Violation("input", "Send what the agent is asked, as input or as messages.")
+    yield from unfit_values(graph, body.inputs or {})
+
+
+def unfit_values(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Violation]:
+    """Yield what is wrong with the values of the variables of the agent in a graph."""
     agent = AgentDefinition.model_validate(graph["steps"][0]["data"][AGENT_STEP])
     try:
-        agent.values_of(body.inputs or {})
+        agent.values_of(inputs)
     except AgentInputError as error:
         for place, message in error.faults:
             yield Violation(f"inputs.{place}", message)

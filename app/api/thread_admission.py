@@ -16,6 +16,7 @@ from app.api.admission import (
     given_limits,
     require_none,
     requires_prices,
+    unfit_values,
 )
 from app.api.problem_types import INVALID_REQUEST
 from app.api.problems import ProblemError, invalid
@@ -27,7 +28,7 @@ from app.chats.service import Turn, derived_id
 from app.chats.thread import Thread
 from app.engine.prepared import PreparedGraph
 from app.kernel.graph import DEFAULT_HANDLE
-from app.nodes.agent.definition import MAX_MESSAGES, AgentDefinition, AgentInputError
+from app.nodes.agent.definition import MAX_MESSAGES
 from app.nodes.chat import CHAT_START, INPUTS, ChatInput
 from app.nodes.nesting import DefinitionKind, is_reference
 from app.runs.definitions import AGENT_STEP, Definitions, at_home
@@ -139,7 +140,7 @@ class ThreadAdmission:
         except GraphRefusedError as refused:
             raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
         if kind is DefinitionKind.AGENT:
-            require_none(list(_unfit(new.request.graph or {}, inputs.get(INPUTS, {}))))
+            require_none(list(unfit_values(new.request.graph or {}, inputs.get(INPUTS, {}))))
         return replace(new, request=replace(new.request, definition_ref=ref))
 
     async def _graph(
@@ -243,16 +244,6 @@ def _graph_of_agent(agent: Mapping[str, Any], *, with_inputs: bool) -> dict[str,
         {"id": _CHAT, "type": CHAT_START, "data": {}},
     ]
     return {"steps": steps, "edges": edges}
-
-
-def _unfit(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield what is wrong with the values of the variables of the agent in a graph."""
-    agent = AgentDefinition.model_validate(graph["steps"][0]["data"][AGENT_STEP])
-    try:
-        agent.values_of(inputs)
-    except AgentInputError as error:
-        for place, message in error.faults:
-            yield Violation(f"inputs.{place}", message)
 
 
 def _ends(prepared: PreparedGraph | None) -> Sequence[str]:
