@@ -11,7 +11,6 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from app.access.authentication import Authentication
 from app.access.caller import ANYBODY, LOCAL, Caller, Scope
 from app.access.errors import (
     CredentialRequiredError,
@@ -51,9 +50,7 @@ _OF_PROXIES = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"}
 _USUAL_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
-async def identify(
-    request: Request, authentication: Authentication, anonymous: AnonymousFrom
-) -> Caller:
+async def identify(request: Request, api: "ApiContext") -> Caller:
     """Return the caller of a request.
 
     Whoever shows a credential is known by it or refused, and is never taken for anonymous.
@@ -64,11 +61,12 @@ async def identify(
         ProblemError: there is none, and anonymous callers are not served from there.
     """
     shown = shown_credential(request)
+    authentication = api.services.authentication
     if shown is not None:
         return await authentication.caller_of(shown)
     if not await authentication.is_open():
         raise CredentialRequiredError
-    return anonymous_caller(request, anonymous)
+    return anonymous_caller(request, api.limits.anonymous)
 
 
 def shown_credential(request: Request) -> str | None:
@@ -147,7 +145,6 @@ class ApiContext:
     """What the application is built from, for all its routes."""
 
     services: ApiServices
-    authentication: Authentication
     keys: Keys
     limits: ApiLimits
     streams: OpenStreams
@@ -248,7 +245,7 @@ class ApiRequest(Request):
             StoreUnavailableError: nobody can say at the moment who it is.
         """
         api = cast("ApiContext", request.app.state.api)
-        found = cls(request, await identify(request, api.authentication, api.limits.anonymous))
+        found = cls(request, await identify(request, api))
         request.scope["tenant"] = found.caller.tenant  # for the log of requests
         found.require(scope)
         return found
@@ -268,7 +265,7 @@ class ApiRequest(Request):
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
         """
-        self.caller = await identify(self, self.api.authentication, self.limits.anonymous)
+        self.caller = await identify(self, self.api)
         self.require(scope)
 
     @property

@@ -34,7 +34,13 @@ from app.api.routes import (
     traces,
     webhooks,
 )
-from app.api.services import ApiLimits, ApiServices, MetricsAccess, Readiness
+from app.api.services import (
+    READINESS_SECONDS,
+    ApiLimits,
+    ApiServices,
+    MetricsAccess,
+    Readiness,
+)
 from app.api.thread_admission import ThreadAdmission
 from app.chats.service import Chats
 from app.runs.definitions import Definitions
@@ -115,7 +121,6 @@ def build_api(
     graph_runs = GraphAdmission(limits, definitions)
     app.state.api = ApiContext(
         services=services,
-        authentication=services.authentication,
         keys=Keys(services.keys),
         limits=limits,
         streams=OpenStreams(limits.max_event_streams),
@@ -134,7 +139,6 @@ def build_api(
 def build_health_api(
     readiness: Readiness,
     *,
-    seconds: float,
     metrics: MetricsAccess | None,
     allowed_hosts: frozenset[str] | None,
 ) -> FastAPI:
@@ -147,6 +151,6 @@ def build_health_api(
             Middleware(RequestEnvelope, hosts=AllowedHosts(allowed_hosts), requests=RequestLog())
         ],
     )
-    app.state.readiness = readiness, seconds
+    app.state.readiness = readiness, READINESS_SECONDS
     app.state.metrics = metrics
     return app

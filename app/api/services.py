@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from app.access.authentication import Authentication
 from app.access.keys import KeyStore
@@ -22,6 +22,10 @@ from app.webhooks.delivery import DeliveryStore
 
 AnonymousFrom = Literal["loopback", "anywhere"]
 """From where callers without a credential are served, while there are no credentials."""
+
+
+READINESS_SECONDS: Final = 5.0
+"""How long a check of readiness may take before it counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,7 @@ class ApiLimits:
     """The longest time that a POST waits for its run (``Prefer: wait``)."""
     max_event_streams: int
     """How many event streams this process keeps open at once."""
-    readiness_seconds: float = 5.0
-    """How long a check of readiness may take before it counts as failed."""
+    readiness_seconds: float = READINESS_SECONDS
     max_bodies_bytes: int
     """Of all request bodies that a process is receiving at once."""
     allowed_hosts: frozenset[str] | None

@@ -17,9 +17,6 @@ from app.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
 
-READINESS_SECONDS = 5.0
-"""How long the parts may take to say how they stand."""
-
 
 def work(settings: Settings, url: str) -> None:
     """Execute queued runs, without serving the API, until a signal ends the process.
@@ -67,7 +64,6 @@ async def health_served(process: Process, number: int = 0) -> AsyncIterator[None
     config = uvicorn.Config(
         build_health_api(
             process,
-            seconds=READINESS_SECONDS,
             metrics=process.telemetry.metrics,
             allowed_hosts=allowed_hosts(process.settings),
         ),

@@ -227,7 +227,7 @@ async def test_the_metrics_are_for_this_machine_and_for_the_key(
 ) -> None:
     """On the API as on the port of a worker."""
     metrics = watched.process.telemetry.metrics
-    worker = build_health_api(FixedReadiness(), seconds=5, metrics=metrics, allowed_hosts=None)
+    worker = build_health_api(FixedReadiness(), metrics=metrics, allowed_hosts=None)
     headers = {} if shown is None else {"Authorization": shown}
     for app in (build_app(watched.process), worker):
         transport = httpx.ASGITransport(app, client=(peer, 50000))

@@ -51,7 +51,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
         tenant=body.tenant,
         expires_at=body.expires_at,
     )
-    request.api.authentication.forget()
+    request.api.services.authentication.forget()
     return IssuedKeyView.issued(issued)
 
 
@@ -81,7 +81,7 @@ async def rotate_key(
     """
     overlap = timedelta(seconds=body.overlap_seconds)
     issued = await request.api.keys.rotate(_known(request), key_id, overlap=overlap)
-    request.api.authentication.forget()
+    request.api.services.authentication.forget()
     return IssuedKeyView.issued(issued)
 
 
@@ -90,7 +90,7 @@ async def rotate_key(
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     """Revoke a key: within five seconds no process of the service takes it any more."""
     revoked = await request.api.keys.revoke(_known(request), key_id)
-    request.api.authentication.forget()
+    request.api.services.authentication.forget()
     return KeyView.of(revoked)
 
 
