@@ -17,7 +17,6 @@ from app.runs.service import Trace
 from app.trace.analysis import (
     Segment,
     ShownStatus,
-    TimeShare,
     costs_by_model,
     costs_by_tier,
     critical_path,
@@ -53,11 +52,6 @@ class TimeShareView(View):
     count: int
     own_ms: int
     """Calls that overlap count each for itself."""
-
-    @classmethod
-    def of(cls, share: TimeShare) -> Self:
-        """Return the view of a share."""
-        return cls.model_validate(share)
 
 
 class ModelCostView(View):
@@ -142,7 +136,7 @@ class AnalysisView(View):
 
         return cls(
             critical_path=[segment(of) for of in critical_path(snapshot)],
-            time=[TimeShareView.of(share) for share in time_shares(snapshot)],
+            time=[TimeShareView.model_validate(share) for share in time_shares(snapshot)],
             cost_by_model=[ModelCostView(**asdict(cost)) for cost in costs_by_model(snapshot)],
             cost_by_tier=[TierCostView(**asdict(cost)) for cost in costs_by_tier(snapshot)],
             stopped_at=None if halted is None else StopView.of(halted, began_ms),

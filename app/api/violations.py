@@ -42,9 +42,6 @@ class Violation:
     message: str
 
 
-NO_OBJECT = Violation("", "The body must be a JSON object.")
-
-
 def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
     """Return what pydantic found, in our words."""
     return [
@@ -53,7 +50,7 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
     ]
 
 
-def graph_violations(problems: Sequence[Problem], field: str = "graph") -> list[Violation]:
+def graph_violations(problems: Sequence[Problem], field: str) -> list[Violation]:
     """Return what is wrong with the graph, or the agent, in a field of a body."""
     return [
         Violation(field_of((field, *_path_of(problem.place))), words_of(problem))
@@ -85,7 +82,7 @@ def _name(quoted: re.Match[str]) -> str:
 
 def _message(error: Mapping[str, Any]) -> str:
     if error["loc"] == ("body",) and error["type"] != OWN:
-        return NO_OBJECT.message
+        return "The body must be a JSON object."
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return _UNKNOWN
     return message_of(error)

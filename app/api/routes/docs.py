@@ -84,10 +84,11 @@ def _page(title: str) -> HTMLResponse:
         swagger_css_url="docs/swagger-ui.css",
         swagger_favicon_url="docs/favicon-32x32.png",
     )
+    scripts = _INLINE_SCRIPT.findall(bytes(page.body).decode())
     page.headers["Content-Security-Policy"] = "; ".join(
         (
             "default-src 'none'",
-            f"script-src 'self' {' '.join(map(_source, _INLINE_SCRIPT.findall(_text(page))))}",
+            f"script-src 'self' {' '.join(map(_source, scripts))}",
             "style-src 'self' 'unsafe-inline'",  # Swagger UI sets styles of elements
             "img-src 'self' data:",
             "connect-src 'self'",
@@ -97,10 +98,6 @@ def _page(title: str) -> HTMLResponse:
         )
     )
     return page
-
-
-def _text(page: HTMLResponse) -> str:
-    return bytes(page.body).decode()
 
 
 def _source(script: str) -> str:

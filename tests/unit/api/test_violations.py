@@ -117,4 +117,4 @@ def test_names_that_a_problem_of_a_graph_quotes_are_shown_without_secrets(
     problem = Problem("steps.0.id", message)
 
     assert words_of(problem) == told
-    assert graph_violations([problem]) == [Violation("graph.steps.0.id", told)]
+    assert graph_violations([problem], "graph") == [Violation("graph.steps.0.id", told)]
