@@ -3,7 +3,8 @@
 The SDK takes a list of tools whole or not at all: one malformed entry would cost the server.
 """
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Self
 
 import structlog
@@ -23,20 +24,13 @@ _VERSION: Final = "2025-11-25"
 Incoming = SessionMessage | Exception
 
 
-class CheckedTransport(AbstractAsyncContextManager[TransportStreams]):
-    """A transport whose lists of tools hold what the SDK can read."""
-
-    def __init__(self, server: str, inner: AbstractAsyncContextManager[TransportStreams]) -> None:
-        """Check what comes from ``server`` over ``inner``."""
-        self._server = server
-        self._inner = inner
-
-    async def __aenter__(self) -> TransportStreams:
-        reading, writing = await self._inner.__aenter__()
-        return _CheckedStream(self._server, reading), writing
-
-    async def __aexit__(self, *ending: Any) -> bool | None:
-        return await self._inner.__aexit__(*ending)
+@asynccontextmanager
+async def checked(
+    server: str, transport: AbstractAsyncContextManager[TransportStreams]
+) -> AsyncIterator[TransportStreams]:
+    """Open a transport from ``server``; its lists of tools hold what the SDK can read."""
+    async with transport as (reading, writing):
+        yield _CheckedStream(server, reading), writing
 
 
 class _CheckedStream:

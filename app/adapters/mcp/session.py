@@ -7,8 +7,8 @@ and a new one is begun by whoever needs it next.
 """
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from typing import Any, Final
 
 import structlog
@@ -33,7 +33,7 @@ from mcp.types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from app.adapters.mcp.checked_stream import CheckedTransport
+from app.adapters.mcp.checked_stream import checked
 from app.adapters.mcp.config import ServerConfig
 from app.adapters.mcp.http import READING, Reading, http_client
 from app.adapters.mcp.listing import MAX_TOOLS, ServerTool, usable_tools
@@ -204,7 +204,7 @@ class Session:
             stdio_transport(config, self.end) if config.command else _http_transport(config)
         )
         return Client(
-            CheckedTransport(config.name, transport),
+            checked(config.name, transport),
             client_info=Implementation(name="caseworker", version="1"),
             message_handler=self._heard,
             cache=None,
@@ -257,27 +257,16 @@ class Session:
             self._look.set()
 
 
-def _http_transport(config: ServerConfig) -> AbstractAsyncContextManager[TransportStreams]:
-    return _Http(config)
-
-
-class _Http(AbstractAsyncContextManager[TransportStreams]):
-    """The SDK's transport with a client that is closed together with it."""
-
-    def __init__(self, config: ServerConfig) -> None:
-        self._client = http_client(config)
-        self._inner = streamable_http_client(
-            config.url, http_client=self._client, max_sse_event_size=config.max_message_bytes
-        )
-
-    async def __aenter__(self) -> TransportStreams:
-        return await self._inner.__aenter__()
-
-    async def __aexit__(self, *ending: Any) -> bool | None:
-        try:
-            return await self._inner.__aexit__(*ending)
-        finally:
-            await self._client.aclose()
+@asynccontextmanager
+async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStreams]:
+    """Open the SDK's transport with a client that is closed together with it."""
+    async with (
+        aclosing(http_client(config)) as client,
+        streamable_http_client(
+            config.url, http_client=client, max_sse_event_size=config.max_message_bytes
+        ) as streams,
+    ):
+        yield streams
 
 
 def _said(error: BaseException) -> str:
