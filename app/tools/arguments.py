@@ -10,7 +10,6 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
 from app.observability.redaction import redact_text
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
-from app.tools.registry import ToolRegistry
 from app.trace.json_values import copy_object
 
 MAX_PROBLEMS = 3
@@ -143,29 +142,6 @@ class ArgumentCheck:
                 return f"'{place}' must be a date written YYYY-MM-DD: change it."
             case _:
                 return f"'{place or 'arguments'}': {error.message}: change it."
-
-
-class ArgumentChecks:
-    """The compiled schemas of the tools of a registry."""
-
-    def __init__(self, registry: ToolRegistry) -> None:
-        """Compile every schema.
-
-        Raises:
-            UnfitSchemaError: a schema is unfit; the message names the tool.
-        """
-        self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._checks
-
-    def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with ``args`` for the tool ``name``, or None.
-
-        Raises:
-            KeyError: no tool has that name.
-        """
-        return self._checks[name].problem(args)
 
 
 class CheckedTool(ABC):

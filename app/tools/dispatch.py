@@ -29,7 +29,7 @@ from app.engine.ports import HASH_CHARS
 from app.engine.step_path import StepPath
 from app.observability.errors import message_of_error
 from app.observability.redaction import MAX_TEXT_CHARS, redact_text
-from app.tools.arguments import ArgumentChecks
+from app.tools.arguments import ArgumentCheck
 from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
 from app.tools.registry import ToolPolicy, ToolRegistry
@@ -67,6 +67,9 @@ class ToolDispatch:
         ``retry`` is for tools that name transient failures; all others get one attempt.
         ``approval_timeout_seconds`` is how long a person may take to approve a call. ``servers``
         have tools of their own.
+
+        Raises:
+            UnfitSchemaError: a schema is unfit; the message names the tool.
         """
         self._servers: ToolServers = servers or NoServers()
         self._payloads = payloads
@@ -74,7 +77,7 @@ class ToolDispatch:
         self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry
         self._policy = policy
-        self._checks = ArgumentChecks(registry)
+        self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
 
     def usable(self) -> list[ToolSpec]:
         """Return the tools that may be used, by name."""
@@ -122,7 +125,7 @@ class ToolDispatch:
 
         The schema of a server's tool may change before a call is executed again: the call checks.
         """
-        return self._checks.problem(name, args) if name in self._checks else None
+        return self._checks[name].problem(args) if name in self._checks else None
 
     async def run(
         self,

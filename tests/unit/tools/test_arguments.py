@@ -5,34 +5,27 @@ from typing import Any
 
 import pytest
 
-from app.tools.arguments import ArgumentChecks, UnfitSchemaError
+from app.tools.arguments import ArgumentCheck, UnfitSchemaError
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
-from app.tools.registry import ToolRegistry
+from app.tools.ports import ToolSpec
 from app.tools.respond import Respond
 
 
-class Sample:
-    """A tool with a schema of the test's choice."""
-
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        self.spec = ToolSpec(name="sample", description="A sample.", parameters=parameters)
-
-    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the arguments."""
-        return dict(args)
+def check_of(parameters: Mapping[str, Any]) -> ArgumentCheck:
+    """Return the check of a tool with a schema of the test's choice."""
+    return ArgumentCheck(ToolSpec(name="sample", description="A sample.", parameters=parameters))
 
 
-def checks(**properties: Any) -> ArgumentChecks:
-    """Return the checks of a tool that needs all of these arguments."""
+def check(**properties: Any) -> ArgumentCheck:
+    """Return the check of a tool that needs all of these arguments."""
     schema = {
         "type": "object",
         "additionalProperties": False,
         "required": list(properties),
         "properties": properties,
     }
-    return ArgumentChecks(ToolRegistry([Sample(schema)]))
+    return check_of(schema)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +40,7 @@ def checks(**properties: Any) -> ArgumentChecks:
 )
 def test_a_problem_names_the_argument_and_what_to_do(args: dict[str, Any], told: str) -> None:
     """A model can mend its plan from the message alone."""
-    problem = checks(text={"type": "string", "maxLength": 3}).problem("sample", args)
+    problem = check(text={"type": "string", "maxLength": 3}).problem(args)
 
     assert problem is not None
     assert told in problem
@@ -55,8 +48,8 @@ def test_a_problem_names_the_argument_and_what_to_do(args: dict[str, Any], told:
 
 def test_a_choice_is_named_with_all_its_values() -> None:
     """And a number with its limit."""
-    both = checks(unit={"enum": ["days", "weeks"]}, amount={"type": "integer", "maximum": 5})
-    problem = both.problem("sample", {"unit": "hours", "amount": 6})
+    both = check(unit={"enum": ["days", "weeks"]}, amount={"type": "integer", "maximum": 5})
+    problem = both.problem({"unit": "hours", "amount": 6})
 
     assert problem is not None
     assert "['days', 'weeks']" in problem
@@ -66,29 +59,27 @@ def test_a_choice_is_named_with_all_its_values() -> None:
 
 def test_what_fits_has_no_problem() -> None:
     """The three first tools accept what their descriptions promise."""
-    three = ArgumentChecks(ToolRegistry([Calculator(), Calendar(), Respond()]))
-
-    assert three.problem("calculator", {"expression": "2 + 2"}) is None
-    assert three.problem("respond", {"answer": "42"}) is None
-    assert (
-        three.problem(
-            "calendar", {"operation": "add", "date": "2025-01-15", "amount": 3, "unit": "days"}
-        )
-        is None
+    calculator, calendar, respond = (
+        ArgumentCheck(tool.spec) for tool in (Calculator, Calendar, Respond)
     )
-    assert three.problem("calendar", {"operation": "dance"}) is not None
-    assert three.problem("calculator", {"expression": "1" * 1001}) is not None
+    sum_of_days = {"operation": "add", "date": "2025-01-15", "amount": 3, "unit": "days"}
+
+    assert calculator.problem({"expression": "2 + 2"}) is None
+    assert respond.problem({"answer": "42"}) is None
+    assert calendar.problem(sum_of_days) is None
+    assert calendar.problem({"operation": "dance"}) is not None
+    assert calculator.problem({"expression": "1" * 1001}) is not None
 
 
 def test_a_value_is_never_repeated() -> None:
     """Arguments may hold what must not reach a log."""
     secret = "sk-live-0123456789"
-    strict = checks(
+    strict = check(
         key={"type": "string", "pattern": "^[0-9]+$", "maxLength": 4},
         kind={"enum": ["a"]},
         size={"type": "integer"},
     )
-    problem = strict.problem("sample", {"key": secret, "kind": secret, "size": secret})
+    problem = strict.problem({"key": secret, "kind": secret, "size": secret})
 
     assert problem is not None
     assert secret not in problem
@@ -96,7 +87,7 @@ def test_a_value_is_never_repeated() -> None:
 
 def test_of_many_problems_the_first_few_are_told() -> None:
     """The message stays short."""
-    problem = checks(**{f"a{n}": {"type": "string"} for n in range(50)}).problem("sample", {})
+    problem = check(**{f"a{n}": {"type": "string"} for n in range(50)}).problem({})
 
     assert problem is not None
     assert "And 47 more." in problem
@@ -106,7 +97,7 @@ def test_of_many_problems_the_first_few_are_told() -> None:
 @pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), "\ud800", "a\0"])
 def test_what_is_not_json_is_a_problem_and_not_a_crash(value: object) -> None:
     """Arguments come from outside."""
-    assert checks(text={"type": "string"}).problem("sample", {"text": value}) is not None
+    assert check(text={"type": "string"}).problem({"text": value}) is not None
 
 
 def test_arguments_that_are_nested_without_end_are_a_problem() -> None:
@@ -115,7 +106,7 @@ def test_arguments_that_are_nested_without_end_are_a_problem() -> None:
     for _ in range(5000):
         deep = {"a": deep}
 
-    assert checks(text={"type": "object"}).problem("sample", {"text": deep}) is not None
+    assert check(text={"type": "object"}).problem({"text": deep}) is not None
 
 
 @pytest.mark.parametrize(
@@ -140,13 +131,13 @@ def test_arguments_that_are_nested_without_end_are_a_problem() -> None:
 def test_an_unfit_schema_is_refused_when_it_is_compiled(schema: dict[str, Any]) -> None:
     """A schema that accepts anything, is broken, or would fetch another document."""
     with pytest.raises(UnfitSchemaError, match="sample"):
-        ArgumentChecks(ToolRegistry([Sample(schema)]))
+        check_of(schema)
 
 
 def test_of_long_arguments_only_the_first_problem_is_named() -> None:
     """A list of a hundred thousand wrong values would take a second to describe."""
-    of = checks(values={"type": "array", "items": {"type": "number"}})
+    of = check(values={"type": "array", "items": {"type": "number"}})
 
-    assert of.problem("sample", {"values": ["a"] * 100_000}) == (
+    assert of.problem({"values": ["a"] * 100_000}) == (
         "'values[0]' must be of type number: change it."
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.tools.analysis.metrics import NAMES
-from app.tools.arguments import ArgumentChecks
+from app.tools.arguments import ArgumentCheck
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
 from app.tools.data_fetch_stock import DataFetchStock
@@ -17,7 +17,6 @@ from app.tools.numeric_analysis import NumericAnalysis
 from app.tools.plotter import Plotter
 from app.tools.plotting.renderer import Renderer
 from app.tools.ports import Tool, ToolContext
-from app.tools.registry import ToolRegistry
 from app.tools.respond import MAX_ANSWER_CHARS, Respond
 from tests.unit.tools.stock_support import PRICES, BrokenSource
 
@@ -29,7 +28,7 @@ TOOLS: tuple[Tool, ...] = (
     Calendar(),
     Respond(),
 )
-CHECKS = ArgumentChecks(ToolRegistry(TOOLS))
+CHECKS = {tool.spec.name: ArgumentCheck(tool.spec) for tool in TOOLS}
 
 IMPORTS_ALL = """
 import asyncio, importlib, json, pkgutil, sys
@@ -84,8 +83,8 @@ def test_every_metric_is_described() -> None:
 )
 def test_what_an_agent_would_send_fits_the_schema(name: str, args: dict[str, Any]) -> None:
     """And dates in another form do not."""
-    assert CHECKS.problem(name, args) is None
-    assert CHECKS.problem(name, {**args, "start": "01/03/2012"}) is not None
+    assert CHECKS[name].problem(args) is None
+    assert CHECKS[name].problem({**args, "start": "01/03/2012"}) is not None
 
 
 def test_the_calendar_describes_every_operation() -> None:

@@ -11,7 +11,7 @@ from app.llm.ports import Message, ModelRequest
 from app.nodes.case.evidence import Evidence, compose
 from app.nodes.case.plan import fill
 from app.nodes.case.prompt import ToolOffer
-from app.tools.arguments import ArgumentChecks
+from app.tools.arguments import ArgumentCheck
 from app.tools.calculator import Calculator
 from app.tools.calendar import Calendar
 from app.tools.data_fetch_stock import DataFetchStock
@@ -43,8 +43,8 @@ class Desk:
                 Plotter(prices, BlankRenderer()),
             ]
         )
-        self.checks = ArgumentChecks(self._registry)
-        """Tells whether the arguments of an action fit its tool."""
+        self.checks = {spec.name: ArgumentCheck(spec) for spec in self._registry.specs()}
+        """Tell whether the arguments of an action fit its tool."""
         self._provider = OfflineProvider()
 
     async def plan(self, question: str, **more: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Desk:
         evidence = []
         for number, action in enumerate(await self.actions(question, **more), start=1):
             args = fill(action["args"], results)
-            assert self.checks.problem(action["tool"], args) is None
+            assert self.checks[action["tool"]].problem(args) is None
             tool = self._registry.find(action["tool"])
             assert tool is not None
             results[number] = await tool.run(args, context)

@@ -82,4 +82,4 @@ async def test_no_mixture_of_known_words_makes_a_plan_that_does_not_fit_its_tool
     assert ("actions" in found) != ("cannot" in found)
     for action in found.get("actions", ()):
         if "${" not in str(action["args"]):
-            assert DESK.checks.problem(action["tool"], action["args"]) is None
+            assert DESK.checks[action["tool"]].problem(action["args"]) is None
