@@ -13,7 +13,7 @@ from fastapi.telemetry import TelemetryConfig
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -41,13 +41,7 @@ _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 class SpanExport:
     """Sends the spans of runs, as a :class:`~app.runs.observing.RunObserver`, and of requests."""
 
-    def __init__(
-        self,
-        resource: Mapping[str, str],
-        endpoint: str | None = None,
-        *,
-        exporter: SpanExporter | None = None,
-    ) -> None:
+    def __init__(self, resource: Mapping[str, str], endpoint: str | None = None) -> None:
         """Send to ``endpoint``, to which ``/v1/traces`` is added.
 
         None leaves it to the standard variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and so on), as are
@@ -56,7 +50,7 @@ class SpanExport:
         url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces"
         self._resource = Resource.create(dict(resource))
         self._scope = InstrumentationScope("caseworker", resource["service.version"])
-        self._sent = _Bare(exporter or OTLPSpanExporter(url), max_queue_size=MAX_WAITING)
+        self._sent = _Bare(OTLPSpanExporter(url), max_queue_size=MAX_WAITING)
         self._requests = TracerProvider(resource=self._resource, shutdown_on_exit=False)
         self._requests.add_span_processor(self._sent)
         self._making: set[asyncio.Task[None]] = set()

@@ -38,8 +38,7 @@ _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 class Bounded:
     """The values of a label: so many different ones, and only names."""
 
-    def __init__(self, most: int = MAX_VALUES) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def __call__(self, value: str | None) -> str:
@@ -48,7 +47,7 @@ class Bounded:
             return ""
         if (shown := self._known.get(value)) is not None:
             return shown
-        if len(self._known) >= self._most or not _SANE.fullmatch(value):
+        if len(self._known) >= MAX_VALUES or not _SANE.fullmatch(value):
             return OTHER
         self._known[value] = value
         return value
@@ -77,7 +76,6 @@ class RunMetrics:
         self._labels = tuple(labels)
         self._values = {label: Bounded() for label in labels}
         self._models, self._tools, self._stops = Bounded(), Bounded(), Bounded()
-
         self._counting: set[asyncio.Task[None]] = set()
 
         def declare(
