@@ -39,7 +39,7 @@ from app.runs.errors import (
     StoreUnavailableError,
 )
 from app.runs.ports import Accepted, CancelStatus
-from app.runs.run import NewRun, Run, RunStatus
+from app.runs.run import TERMINAL, NewRun, Run, RunStatus
 from app.runs.service import ACCEPT_GRACE_SECONDS, RunService
 
 MAX_THREAD_MESSAGES = 5000
@@ -207,7 +207,7 @@ class Chats:
         return [
             await self._runs.cancel(key_of(thread.tenant, message), by=by, reason=reason)
             for message in (await self.tree(thread)).messages
-            if message.run_id is not None and not _is_over(message)
+            if message.run_id is not None and not message.erased and message.status not in TERMINAL
         ]
 
     async def _said(self, thread: Thread, branch: Sequence[ChatMessage], content: str) -> Turn:
@@ -294,7 +294,3 @@ def _messages(
         request_hash=new.request_hash,
     )
     return user, assistant
-
-
-def _is_over(message: ChatMessage) -> bool:
-    return message.erased or (message.status is not None and message.settled)

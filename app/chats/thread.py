@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from app.nodes.nesting import DefinitionKind
-from app.runs.run import RunKey, RunStatus
+from app.runs.run import TERMINAL, RunKey, RunStatus
 
 
 class Role(StrEnum):
@@ -99,8 +99,7 @@ class ChatMessage:
     @property
     def settled(self) -> bool:
         """Whether nothing works on it."""
-        ended = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.HALTED, RunStatus.CANCELLED)
-        return self.status is None or self.status in ended
+        return self.status is None or self.status in TERMINAL
 
 
 class MessageTree:
