@@ -1,22 +1,20 @@
 """Commands of the operator: API keys, straight in the configured database."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from app.access.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, Scope, is_tenant
 from app.access.errors import KeyConflictError, KeyNotFoundError
-from app.access.keys import MAX_OVERLAP, ApiKey, IssuedKey, Keys
+from app.access.keys import MAX_OVERLAP, ApiKey, IssuedKey
 from app.bootstrap.commands import with_keys
 from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
-
-T = TypeVar("T")
 
 cli = typer.Typer(no_args_is_help=True, help="Make, list, replace and revoke API keys.")
 
@@ -25,6 +23,8 @@ OfTenant = Annotated[str | None, typer.Option(help="Only those of a tenant.")]
 
 _SPAN = re.compile(r"(\d{1,5})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+_with = startup_errors()(with_keys)
 
 
 @cli.command()
@@ -96,11 +96,6 @@ def rotate(
         _show_issued(
             _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span)), as_json=as_json
         )
-
-
-def _with(use: Callable[[Keys], Awaitable[T]]) -> T:
-    with startup_errors():
-        return with_keys(use)
 
 
 @contextmanager

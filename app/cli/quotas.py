@@ -1,9 +1,8 @@
 """Commands of the operator: quotas of tenants, straight in the configured database."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,12 +12,12 @@ from app.bootstrap.commands import with_quotas
 from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
 from app.runs.quotas import Quota, QuotaStore, TenantQuota
 
-T = TypeVar("T")
-
 MOST_RUNS = 1_000_000
 MOST_DOLLARS = Decimal(10**12)
 
 cli = typer.Typer(no_args_is_help=True, help="Show and set what tenants may have and spend.")
+
+_with = startup_errors()(with_quotas)
 
 
 def _dollars(text: str) -> Decimal:
@@ -103,11 +102,6 @@ def list_quotas(as_json: AsJson = False) -> None:
         limits = (getattr(each.quota, name) for name in Quota.__dataclass_fields__)
         table.add_row(each.tenant, *map(_limit, limits))
     out.print(table)
-
-
-def _with(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
-    with startup_errors():
-        return with_quotas(use)
 
 
 def _require_tenant(name: str) -> None:
