@@ -5,7 +5,6 @@ to guess it, to show pictures of pixels alone and to save everything else, and t
 file that is opened all the same: an SVG may hold scripts.
 """
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
@@ -14,11 +13,10 @@ from typing import Annotated, Any, Self
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
-from app.api.field_types import View
-from app.nodes.reading import refusal
+from app.api.field_types import View, named_like
 from app.runs.artifacts import StoredArtifact
 from app.tools.artifacts import artifact_uri
 
@@ -26,15 +24,9 @@ _NAME = r"^[a-z0-9][a-z0-9._-]*$"
 _MAX_NAME = 100
 
 
-def _name(value: str) -> str:
-    if len(value) > _MAX_NAME or not re.fullmatch(_NAME[1:-1], value):
-        raise refusal("The name of a file is 1 to 100 of the characters a-z 0-9 . _ -")
-    return value
-
-
 ArtifactName = Annotated[
     str,
-    AfterValidator(_name),
+    named_like(_NAME, _MAX_NAME, "The name of a file is 1 to 100 of the characters a-z 0-9 . _ -"),
     Field(
         json_schema_extra={"pattern": _NAME, "minLength": 1, "maxLength": _MAX_NAME},
         examples=["plot-aapl-line-3f9a2c71-1.png"],

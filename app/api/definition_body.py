@@ -1,14 +1,12 @@
 """What a caller may send about graphs and agents."""
 
-import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
-from app.api.field_types import STORABLE, Body, DocumentedAs
+from app.api.field_types import STORABLE, Body, DocumentedAs, named_like
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.graph_spec import GraphSpec
-from app.nodes.reading import refusal
 
 MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1
@@ -17,15 +15,11 @@ _NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
 """Any of these characters, but not a lone ``.`` or ``..``, which no URL can name."""
 
 
-def _name(value: str) -> str:
-    if not 1 <= len(value) <= 64 or not re.fullmatch(_NAME[1:-1], value, re.ASCII):
-        raise refusal("The name of a definition is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
-    return value
-
-
 DefinitionName = Annotated[
     str,
-    AfterValidator(_name),
+    named_like(
+        _NAME, 64, "The name of a definition is 1 to 64 of the characters A-Z a-z 0-9 . _ -"
+    ),
     Field(
         json_schema_extra={"pattern": _NAME, "minLength": 1, "maxLength": 64},
         examples=["invoice-check"],

@@ -77,10 +77,16 @@ _RFC3339 = re.compile(
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 
 
-def _run_id(value: str) -> str:
-    if not 1 <= len(value) <= 64 or not re.fullmatch(_RUN_ID[1:-1], value, re.ASCII):
-        raise refusal("A run id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
-    return value
+def named_like(pattern: str, most: int, message: str) -> AfterValidator:
+    """Return what refuses a name unless it is 1 to ``most`` characters of an anchored pattern."""
+    form = re.compile(pattern[1:-1], re.ASCII)
+
+    def check(value: str) -> str:
+        if len(value) > most or not form.fullmatch(value):
+            raise refusal(message)
+        return value
+
+    return AfterValidator(check)
 
 
 def _case_input(value: str) -> str:
@@ -118,7 +124,7 @@ def _text(value: str) -> str:
 
 RunId = Annotated[
     str,
-    AfterValidator(_run_id),
+    named_like(_RUN_ID, 64, "A run id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -"),
     Field(
         json_schema_extra={"pattern": _RUN_ID, "minLength": 1, "maxLength": 64},
         examples=["case-2025-09-08.1"],
