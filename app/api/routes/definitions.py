@@ -1,7 +1,7 @@
 """Look at registered graphs and agents, list them, delete them: the same for both."""
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
@@ -53,19 +53,44 @@ def definition_routes(
     what = kind.value
     router = api_router(f"{what}s", prefix=f"/{what}s")
     found = answers(*EVERY_RUN_ROUTE, not_found)
-    deleted: Responses = {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_GONE}
+    deleting: dict[str, Any] = {
+        "status_code": HTTPStatus.NO_CONTENT,
+        "responses": {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_GONE},
+    }
+    about = f"a{'n' if what[0] in 'aeiou' else ''} {what}"
 
+    @router.get(
+        "",
+        response_model=many,
+        responses=answers(*EVERY_RUN_ROUTE),
+        name=f"list_{what}s",
+        description=f"List the newest version of each registered {what}, by name.",
+    )
     async def list_all(query: Annotated[PageQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
         page = await request.api.services.definitions.find(
             request.caller.tenant, kind, limit=query.limit, cursor=query.cursor
         )
         return many.of(page, request.root)
 
+    @router.get(
+        "/{name}",
+        response_model=view,
+        responses=found,
+        name=f"get_{what}",
+        description=f"Return the newest version of {about}.",
+    )
     async def newest(name: NamePath, request: ApiRequest):  # type: ignore[no-untyped-def]
         ref = DefinitionRef(name, kind=kind)
         definition = await request.api.definitions.get(request.caller.tenant, ref)
         return view.of_definition(definition, request.root)
 
+    @router.get(
+        "/{name}/versions",
+        response_model=many,
+        responses=found,
+        name=f"list_{what}_versions",
+        description=f"List the versions of {about}, newest first.",
+    )
     async def versions(  # type: ignore[no-untyped-def]
         name: NamePath, query: Annotated[PageQuery, Query()], request: ApiRequest
     ):
@@ -77,71 +102,36 @@ def definition_routes(
         )
         return many.of(page, request.root)
 
+    @router.get(
+        "/{name}/versions/{version}",
+        response_model=view,
+        responses=found,
+        name=f"get_{what}_version",
+        description=f"Return one version of {about}.",
+    )
     async def version(name: NamePath, version: VersionPath, request: ApiRequest):  # type: ignore[no-untyped-def]
         ref = DefinitionRef(name, version, kind)
         definition = await request.api.definitions.get(request.caller.tenant, ref)
         return view.of_definition(definition, request.root)
 
+    @router.delete(
+        "/{name}",
+        **deleting,
+        name=f"delete_{what}",
+        description=f"Delete all versions of {about}; their numbers are not used again.",
+    )
     async def delete(name: NamePath, request: ApiRequest) -> None:
         ref = DefinitionRef(name, kind=kind)
         await request.api.services.definitions.delete(request.caller.tenant, ref)
 
+    @router.delete(
+        "/{name}/versions/{version}",
+        **deleting,
+        name=f"delete_{what}_version",
+        description=f"Delete one version of {about}; its number is not used again.",
+    )
     async def delete_version(name: NamePath, version: VersionPath, request: ApiRequest) -> None:
         ref = DefinitionRef(name, version, kind)
         await request.api.services.definitions.delete(request.caller.tenant, ref)
 
-    every = answers(*EVERY_RUN_ROUTE)
-    here, one = "/{name}/versions", "/{name}/versions/{version}"
-    about = f"a{'n' if what[0] in 'aeiou' else ''} {what}"
-    for path, endpoint, model, responses, name, description in (
-        (
-            "",
-            list_all,
-            many,
-            every,
-            f"list_{what}s",
-            f"List the newest version of each registered {what}, by name.",
-        ),
-        ("/{name}", newest, view, found, f"get_{what}", f"Return the newest version of {about}."),
-        (
-            here,
-            versions,
-            many,
-            found,
-            f"list_{what}_versions",
-            f"List the versions of {about}, newest first.",
-        ),
-        (one, version, view, found, f"get_{what}_version", f"Return one version of {about}."),
-    ):
-        router.add_api_route(
-            path,
-            endpoint,
-            response_model=model,
-            responses=responses,
-            name=name,
-            description=description,
-        )
-    for path, end, name, description in (
-        (
-            "/{name}",
-            delete,
-            f"delete_{what}",
-            f"Delete all versions of {about}; their numbers are not used again.",
-        ),
-        (
-            one,
-            delete_version,
-            f"delete_{what}_version",
-            f"Delete one version of {about}; its number is not used again.",
-        ),
-    ):
-        router.add_api_route(
-            path,
-            end,
-            methods=["DELETE"],
-            status_code=HTTPStatus.NO_CONTENT,
-            responses=deleted,
-            name=name,
-            description=description,
-        )
     return router
