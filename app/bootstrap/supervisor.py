@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from types import FrameType
 from typing import Any, Final
 
 import structlog
@@ -223,8 +222,7 @@ class Supervisor:
             woken.close()
             wakes.close()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def _note(self, *_: object) -> None:
         self._ending = True
 
 

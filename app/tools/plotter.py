@@ -52,12 +52,7 @@ _SPEC = ToolSpec(
         width=whole(MIN_WIDTH, MAX_WIDTH, f"In pixels, default {DEFAULT_WIDTH}"),
         height=whole(MIN_HEIGHT, MAX_HEIGHT, f"In pixels, default {DEFAULT_HEIGHT}"),
     ),
-    functions=(
-        ToolFunction(
-            name="plotter.draw",
-            takes="kind symbols start end",
-        ),
-    ),
+    functions=(ToolFunction(name="plotter.draw", takes="kind symbols start end"),),
     timeout_seconds=30.0,
 )
 

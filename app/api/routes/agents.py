@@ -22,11 +22,7 @@ router = definition_routes(
 )
 
 
-@router.post(
-    "",
-    status_code=HTTPStatus.CREATED,
-    responses=REGISTERED,
-)
+@router.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)
 async def register_agent(
     body: Annotated[NewAgentBody, Body(openapi_examples=NEW_AGENTS)],
     request: ApiRequest,

@@ -34,11 +34,7 @@ router = definition_routes(
 )
 
 
-@router.post(
-    "",
-    status_code=HTTPStatus.CREATED,
-    responses=REGISTERED,
-)
+@router.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)
 async def register_graph(
     body: Annotated[NewGraphBody, Body(openapi_examples=NEW_GRAPHS)],
     request: ApiRequest,
