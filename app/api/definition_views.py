@@ -70,15 +70,10 @@ class RegisteredDefinition(DefinitionSummary):
     """What is odd about it, but does not keep it from being run."""
 
     @classmethod
-    def of_registered(cls, registered: Registered, root: str) -> Self:
-        """Return the view of what was registered."""
-        warnings = [ProblemView.of(problem) for problem in registered.warnings]
-        return cls(**_members(registered.head, root), warnings=warnings)
-
-    @classmethod
     def answer(cls, registered: Registered, root: str, response: Response) -> Self:
         """Return the view of what was registered, and say in the response where and whether."""
-        view = cls.of_registered(registered, root)
+        warnings = [ProblemView.of(problem) for problem in registered.warnings]
+        view = cls(**_members(registered.head, root), warnings=warnings)
         response.headers["Location"] = view.links.self
         if not registered.created:
             response.status_code = HTTPStatus.OK

@@ -45,7 +45,8 @@ async def case_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedT
 
 async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
     """Return a tool for every registered agent: its newest version."""
-    store, tenant, kind = request.api.services.definitions, request.caller.tenant, _AGENT
+    store, tenant = request.api.services.definitions, request.caller.tenant
+    kind = DefinitionKind.AGENT
     if name is not None:
         if not is_storable(name):
             return ()
@@ -81,9 +82,6 @@ def _tool_of(found: Definition) -> OfferedTool:
         parameters=parameters_of(agent),
         accept=accept,
     )
-
-
-_AGENT = DefinitionKind.AGENT
 
 
 async def _accept_case(

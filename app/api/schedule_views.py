@@ -1,6 +1,5 @@
 """Schedules as callers send and see them."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
@@ -131,7 +130,7 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
         raise ProblemError(INVALID_REQUEST, violations=violations)
     new = await _admitted(body.run, request)
     run = ScheduledRun(
-        sent=await _sent(request),
+        sent=(await request.json())["run"],
         request=new.request,
         request_hash=new.request_hash,
         metadata=new.metadata,
@@ -161,8 +160,3 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
         problem = as_problem(error)
         below = [Violation(f"run.{each.field}", each.message) for each in problem.violations]
         raise ProblemError(problem.kind, problem.detail, violations=below) from None
-
-
-async def _sent(request: ApiRequest) -> Mapping[str, Any]:
-    sent: Mapping[str, Any] = (await request.json())["run"]
-    return sent

@@ -46,14 +46,12 @@ def create(
         fail(f"--name: must be 1 to {MAX_NAME_CHARS} printable characters")
     until = None if expires is None else _instant(expires)
     scopes = frozenset(scope or [Scope.RUN])
-    _show_issued(
-        _with(
-            lambda keys: keys.create(
-                OPERATOR, name=name, scopes=scopes, tenant=tenant, expires_at=until
-            )
-        ),
-        as_json=as_json,
+    issued = _with(
+        lambda keys: keys.create(
+            OPERATOR, name=name, scopes=scopes, tenant=tenant, expires_at=until
+        )
     )
+    _show_issued(issued, as_json=as_json)
 
 
 @cli.command("list")
@@ -93,9 +91,8 @@ def rotate(
     if span is None or span > MAX_OVERLAP:
         fail(f"--overlap: must be a span such as 24h, at most {MAX_OVERLAP.days}d")
     with _found():
-        _show_issued(
-            _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span)), as_json=as_json
-        )
+        issued = _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span))
+    _show_issued(issued, as_json=as_json)
 
 
 @contextmanager

@@ -138,11 +138,8 @@ async def _static(request: Request, *, files: Mapping[str, _File]) -> Response:
 
 def _answer(request: Request, file: _File, **more: str) -> Response:
     headers = {**_HEADERS, "ETag": file.tag, **more}
-    known = {tag.strip().removeprefix("W/") for tag in _if_none_match(request).split(",")}
-    if file.tag in known or "*" in known:
+    known = ",".join(request.headers.getlist("if-none-match"))
+    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    if file.tag in tags or "*" in tags:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)
-
-
-def _if_none_match(request: Request) -> str:
-    return ",".join(request.headers.getlist("if-none-match"))

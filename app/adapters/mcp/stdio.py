@@ -173,6 +173,7 @@ async def stdio_transport(
         yield read_stream, write_stream
     finally:
         try:
+            stdin.close()
             await _end(process)
         finally:
             _signal_group(process, signal.SIGKILL)
@@ -186,8 +187,6 @@ async def stdio_transport(
 
 
 async def _end(process: Process) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
     if not await _exits(process):
         _signal_group(process, signal.SIGTERM)
         if not await _exits(process):
