@@ -142,7 +142,8 @@ def check_configuration() -> CheckedConfiguration:
 
     check_providers(loaded.settings)
     read_agents(loaded.settings.agents.folder)
-    build_tools(loaded.settings, Toolbox(loaded.settings.tools).tools)
+    toolbox = Toolbox(loaded.settings.tools)
+    build_tools(loaded.settings, toolbox.tools, toolbox.servers)
     source = str(loaded.source or "defaults and environment")
     return CheckedConfiguration(loaded.warnings, loaded.near_misses, source)
 

@@ -7,6 +7,7 @@ import pytest
 from pydantic_settings import SettingsError
 
 from app.bootstrap.agents import build_tools
+from app.bootstrap.commands import check_configuration
 from app.bootstrap.configuration import StartupError
 from app.bootstrap.plugins import Toolbox
 from app.settings.loader import load_settings
@@ -60,6 +61,20 @@ def test_tools_of_servers_can_be_allowed_and_denied_by_their_full_names(tmp_path
     assert "a.one" in dispatch
     assert "calculator" in dispatch
     assert not any(name in dispatch for name in ("a.two", "a.three", "b.one", "a.", "a"))
+
+
+def test_a_check_of_the_configuration_knows_the_tools_of_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the service starts with is not refused before."""
+    monkeypatch.setenv("TOOLS_MCP_SERVERS", json.dumps({"web": {"command": "x"}}))
+    monkeypatch.setenv("TOOLS_DENY", '["web.echo"]')
+
+    assert check_configuration().warnings == ()
+
+    monkeypatch.setenv("TOOLS_DENY", '["net.echo"]')
+    with pytest.raises(StartupError, match=r"no tool 'net\.echo'"):
+        check_configuration()
 
 
 def test_the_environment_holds_servers_as_json(tmp_path: Path) -> None:
