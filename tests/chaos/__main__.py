@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.chaos.broken import VARIANTS
 from tests.chaos.customers import Customers
+from tests.chaos.disks import own_mounts
 from tests.chaos.evidence import Evidence
 from tests.chaos.faults import ended_in_order, healed, storm
 from tests.chaos.findings import Findings
@@ -66,7 +67,7 @@ def _main() -> int:
     print(f"chaos: seed {arguments.seed}, {arguments.seconds:g} s", flush=True)  # noqa: T201
     rows, break_it = VARIANTS.get(arguments.broken, (set[str](), lambda: None))
     break_it()  # here it changes nothing, and shows that it can
-    world = World(arguments.seed, folder, broken=arguments.broken)
+    world = World(arguments.seed, folder, broken=arguments.broken, no_disks=own_mounts())
     findings = asyncio.run(chaos(world, arguments.seconds, arguments.lanes))
     chronicle = sorted(world.chronicle.intervals, key=lambda one: one.began)
     (folder / "chronicle.txt").write_text("\n".join(map(str, chronicle)))

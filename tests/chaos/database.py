@@ -5,7 +5,8 @@ import os
 import shutil
 import signal
 import tempfile
-from contextlib import suppress
+import time
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,28 +16,70 @@ from app.adapters.postgres.embedded import EmbeddedPostgres
 from app.adapters.postgres.embedded.cluster import read_postmaster
 from app.adapters.postgres.embedded.programs import run_program, server_account
 from app.adapters.postgres.migrating import upgrade
+from tests.chaos.disks import SmallDisk
 
 _IS_READ_ONLY = "SHOW default_transaction_read_only"
 _OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+_OURS = f"{_OTHERS} AND application_name = 'caseworker'"
+_SETTINGS = {"max_connections": "120", "max_wal_size": "'128MB'", "min_wal_size": "'32MB'"}
+"""Few connections, to be soon exhausted; few segments of the WAL that are kept to be used again."""
+_NEXT_SEGMENT = "SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'chaos', 'next')"
+
+NO_CONNECTIONS = "sorry, too many clients already"
+NO_SPACE = "No space left on device"
+_PANIC = "PANIC"
+"""What the server's log holds then."""
 
 
 class ChaosDatabase:
-    """A server of its own: ``async with ChaosDatabase() as database``."""
+    """A server of its own: ``async with ChaosDatabase(disks=True) as database``.
 
-    def __init__(self) -> None:
+    With ``disks`` its data and its WAL are on disks of their own, which can be full; its log is
+    elsewhere, and says whom that hit.
+    """
+
+    def __init__(self, *, disks: bool) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="caseworker-pg-"))
         self._server = EmbeddedPostgres(self._folder / "data")
+        self._log = self._folder / "server.log"
+        self._data = SmallDisk(self._folder / "data")
+        self._wal = SmallDisk(self._folder / "wal")
+        self._disks = (self._data, self._wal) if disks else ()
         self.url = ""
 
     async def __aenter__(self) -> Self:
+        for disk in self._disks:
+            disk.mount()
         self.url = await asyncio.to_thread(self._server.start)
+        for name, value in _SETTINGS.items():
+            await self.run(f"ALTER SYSTEM SET {name} = {value}")
+        await asyncio.to_thread(self._begin_again)
         await asyncio.to_thread(upgrade, self.url)
         return self
+
+    def _begin_again(self) -> None:
+        """Put the WAL on its disk, and the log where it is never full."""
+        cluster, account = self._cluster, server_account()
+        run_program(account, "pg_ctl", "stop", "-D", str(cluster), "-m", "fast", "-w")
+        owned = [self._log]
+        self._log.touch(mode=0o600)
+        if self._disks:
+            wal = self._wal.folder / "pg_wal"
+            shutil.copytree(cluster / "pg_wal", wal)
+            shutil.rmtree(cluster / "pg_wal")
+            (cluster / "pg_wal").symlink_to(wal)
+            owned += [wal, *wal.rglob("*")]
+        for path in owned if account else ():
+            os.chown(path, account.pw_uid, account.pw_gid)
+        code, said = self._start()
+        assert code == 0, said
 
     async def __aexit__(self, *_: object) -> None:
         if (pid := self.server_pid) is not None:
             os.kill(pid, signal.SIGQUIT)  # nobody needs what it would still write
         await asyncio.to_thread(self._server.stop)
+        for disk in self._disks:
+            disk.unmount()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def run(self, statement: str) -> list[tuple[Any, ...]]:
@@ -59,20 +102,61 @@ class ChaosDatabase:
 
     async def kill(self) -> bool:
         """``kill -9`` of the postmaster, and a new one; return whether it is another one."""
-        before, log = self.server_pid, str(self._cluster / "server.log")
+        before = self.server_pid
         assert before is not None
         os.kill(before, signal.SIGKILL)
-        start = ("pg_ctl", "start", "-D", str(self._cluster), "-l", log, "-w", "-t", "30")
-        async with asyncio.timeout(60):
-            while not await self.asked("SELECT 1"):
-                if self.server_pid is None:  # refused while backends of the old one are there
-                    await asyncio.to_thread(run_program, server_account(), *start)
-                await asyncio.sleep(0.1)
+        await self._is_back()
         return self.server_pid not in (None, before)
 
     async def terminate_backends(self) -> bool:
         """End every connection from the server's side; return whether there was one."""
         return len(await self.run(f"{_OTHERS} AND backend_type = 'client backend'")) > 0
+
+    async def exhaust(self, *, seconds: float) -> bool:
+        """Take all connections, end those of the service, and take what gets free, for a while.
+
+        Return whether somebody else was refused one.
+        """
+        refused, until = -self._logged(NO_CONNECTIONS), float("inf")
+        async with AsyncExitStack() as taken:
+            own = await taken.enter_async_context(await self._connected())
+            while time.monotonic() < until:
+                try:
+                    await taken.enter_async_context(await self._connected())
+                except psycopg.OperationalError:
+                    refused -= 1
+                    if until == float("inf"):
+                        until = time.monotonic() + seconds
+                        await own.execute(_OURS.encode())
+                    await asyncio.sleep(0.02)
+        return refused + self._logged(NO_CONNECTIONS) > 0
+
+    async def fill_data(self, *, seconds: float) -> bool:
+        """Leave no room for rows for a while; return whether somebody would have needed it."""
+        before = self._logged(NO_SPACE)
+        await asyncio.to_thread(self._data.fill)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await asyncio.to_thread(self._data.free)
+        await self._is_back()
+        return self._logged(NO_SPACE) > before
+
+    async def fill_wal(self, *, seconds: float) -> bool:
+        """Leave no room for the WAL, so that the server panics; return whether it did.
+
+        It recovers, and cannot end that as long as there is no room: then it gives up.
+        """
+        before = self._logged(_PANIC)
+        await asyncio.to_thread(self._wal.fill)
+        try:
+            while self._logged(_PANIC) == before and await self.asked(_NEXT_SEGMENT):
+                pass
+            await asyncio.sleep(seconds)
+        finally:
+            await asyncio.to_thread(self._wal.free)
+        await self._is_back()
+        return self._logged(_PANIC) > before
 
     async def read_only(self, wanted: bool) -> bool:
         """Have every transaction refuse to write, or no longer; return whether that is so now."""
@@ -83,6 +167,24 @@ class ChaosDatabase:
             while await self.run(_IS_READ_ONLY) != [(value,)]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         return wanted
+
+    async def _connected(self) -> psycopg.AsyncConnection[Any]:
+        return await psycopg.AsyncConnection.connect(self.url, autocommit=True)
+
+    async def _is_back(self) -> None:
+        """Start the server if it is gone, and wait until it answers."""
+        async with asyncio.timeout(60):
+            while not await self.asked("SELECT 1"):
+                if self.server_pid is None:  # refused while backends of the old one are there
+                    await asyncio.to_thread(self._start)
+                await asyncio.sleep(0.1)
+
+    def _start(self) -> tuple[int, str]:
+        start = ("start", "-D", str(self._cluster), "-l", str(self._log), "-w", "-t", "30")
+        return run_program(server_account(), "pg_ctl", *start)
+
+    def _logged(self, what: str) -> int:
+        return self._log.read_text(errors="replace").count(what)
 
     @property
     def _cluster(self) -> Path:

@@ -21,6 +21,7 @@ HOT_WRITES = (b'"claimed"', b'"fence"', b"COMMIT")
 READY = b"Z\x00\x00\x00\x05I"
 """How the server says that all of it is done."""
 LOST = "answers_dropped"
+DISK_FULL, WAL_DISK_FULL = "disk full", "WAL disk full"
 AWAY_SECONDS = 1.3 * STALE_SECONDS
 MOMENT_SECONDS = 4.0
 """For how long the moment of a fault is waited for."""
@@ -219,6 +220,21 @@ async def _read_only(world: World, chance: random.Random) -> bool:
     return happened
 
 
+async def _exhaust(world: World, chance: random.Random) -> bool:
+    """Others have taken every connection that the server gives."""
+    return await world.database.exhaust(seconds=chance.uniform(1, 3))
+
+
+async def _fill_data(world: World, chance: random.Random) -> bool:
+    """What is there can be read and changed in its place, and nothing be added."""
+    return await world.database.fill_data(seconds=chance.uniform(1.5, 3))
+
+
+async def _fill_wal(world: World, chance: random.Random) -> bool:
+    """The server crashes, and cannot come back before there is room."""
+    return await world.database.fill_wal(seconds=chance.uniform(0.5, 2))
+
+
 OF_PROCESSES: Mapping[str, Fault] = {
     kind: _of_process(kind, moment, do)
     for kind, moment, do in (
@@ -244,6 +260,9 @@ OF_DATABASE: Mapping[str, Fault] = {
         ("nothing heard", _hear_nothing),
         ("postmaster killed", lambda world, _: world.database.kill()),
         ("backends terminated", lambda world, _: world.database.terminate_backends()),
+        ("connections exhausted", _exhaust),
+        (DISK_FULL, _fill_data),
+        (WAL_DISK_FULL, _fill_wal),
     )
 }
 
@@ -253,7 +272,13 @@ async def storm(world: World, seconds: float) -> None:
     began = time.monotonic()
     async with world.replacing, asyncio.TaskGroup() as group:
         for sort, faults in (("processes", OF_PROCESSES), ("database", OF_DATABASE)):
-            group.create_task(_in_turn(world, faults, drawn(world.seed, sort), began, seconds))
+            possible = {kind: do for kind, do in faults.items() if kind not in left_out(world)}
+            group.create_task(_in_turn(world, possible, drawn(world.seed, sort), began, seconds))
+
+
+def left_out(world: World) -> Mapping[str, str]:
+    """Return the faults that cannot be done here, and why."""
+    return dict.fromkeys((DISK_FULL, WAL_DISK_FULL), world.no_disks) if world.no_disks else {}
 
 
 async def _in_turn(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.chaos.evidence import Evidence
-from tests.chaos.faults import OF_DATABASE, OF_PROCESSES
+from tests.chaos.faults import OF_DATABASE, OF_PROCESSES, left_out
 from tests.chaos.oracles import PROMISES
 
 _SHOWN = 10
@@ -36,10 +36,10 @@ class Findings:
             self.promises.append(found)
         world, arrivals = evidence.world, evidence.arrivals
         outcomes = Counter(one.outcome for one in arrivals)
+        self._left_out = left_out(world)
+        possible = [each for each in (*OF_PROCESSES, *OF_DATABASE) if each not in self._left_out]
         self._needed = {
-            "faults": {
-                kind: world.chronicle.happened[kind] for kind in (*OF_PROCESSES, *OF_DATABASE)
-            },
+            "faults": {kind: world.chronicle.happened[kind] for kind in possible},
             "provider": {
                 "calls": len(arrivals),
                 "refused": sum(one.refused for one in arrivals),
@@ -80,6 +80,8 @@ class Findings:
             yield f"| {one.promise:48} | {one.checked:7} | {len(one.problems):6} |"
         for sort, counts in self._happened.items():
             yield f"{sort}: " + ", ".join(f"{kind} {times}" for kind, times in counts.items())
+        for kind, why in self._left_out.items():
+            yield f"left out: {kind}, for {why}"
         for one in self.promises:
             if one.problems:
                 yield f"\n{one.promise}:"

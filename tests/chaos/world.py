@@ -139,12 +139,17 @@ class Slot:
 
 
 class World:
-    """All that the chaos happens to: ``async with World(seed, folder) as world``."""
+    """All that the chaos happens to: ``async with World(seed, folder) as world``.
 
-    def __init__(self, seed: int, folder: Path, *, broken: str | None = None) -> None:
-        self.seed, self.folder = seed, folder
+    ``no_disks`` says why the database cannot have disks of its own, if so.
+    """
+
+    def __init__(
+        self, seed: int, folder: Path, *, broken: str | None = None, no_disks: str = ""
+    ) -> None:
+        self.seed, self.folder, self.no_disks = seed, folder, no_disks
         self.chronicle = Chronicle()
-        self.database = ChaosDatabase()
+        self.database = ChaosDatabase(disks=not no_disks)
         self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
         self.slots: list[Slot] = []
         self.replacing = asyncio.TaskGroup()
