@@ -89,6 +89,29 @@ async def hanging(marker: str, client: JsonClient, provider: FakeProvider) -> No
     await provider.wait_for_arrivals(1, marker)
 
 
+@pytest.mark.long
+async def test_the_code_before_works_on_the_new_schema(
+    folder: Path, database_url: str, provider: FakeProvider
+) -> None:
+    """It is started there, executes a run, stops one, and shows both."""
+    await provider.script("CASE", [Step(plan=PLAN)], repeat_last=True)
+    settings = model_settings(provider.openai_url)
+    async with (
+        PreviousService(folder, database_url, settings) as before,
+        before.client() as of_before,
+    ):
+        await hanging("STOPPED", of_before, provider)
+        await of_before.post_run(question("CASE"))
+        await of_before.cancel_run("STOPPED")
+        run = await finished(of_before, "CASE")
+        stopped = await finished(of_before, "STOPPED")
+        kinds = [kind for kind, *_ in await _kinds(of_before, "CASE")]
+
+    assert (run["status"], run["result"]["answer"]) == ("completed", "42")
+    assert stopped["status"] == "cancelled"
+    assert {"llm", "tool"} <= set(kinds)
+
+
 @BY_HAND
 async def test_runs_are_accepted_executed_and_shown_by_either_release(
     folder: Path, older_url: str, provider: FakeProvider

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ def unpack(folder: Path) -> Path:
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    if shutil.which("git") is None:
+        return subprocess.CompletedProcess(arguments, 1, b"", b"there is no git")
     return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, check=False)
 
 
