@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from app.runs.run import EventRecord, RunKey
 from app.trace.execution_graph import ExecutionGraph
+from app.trace.invariants import node_violations
 from app.trace.snapshot import Snapshot
 from tests.chaos.customers import Customers
 from tests.chaos.requests import Posted
@@ -50,9 +51,14 @@ class StoredRun(NamedTuple):
     """Those of models and tools, each with its ``call_key``."""
 
     @property
+    def unsound(self) -> list[str]:
+        """What is wrong with its nodes."""
+        return node_violations({node["node_id"]: node for node in self.nodes})
+
+    @property
     def snapshot(self) -> Snapshot | None:
-        """Its ExecutionGraph."""
-        if not self.nodes:
+        """Its ExecutionGraph; None if its nodes make none."""
+        if not self.nodes or self.unsound:
             return None
         return ExecutionGraph.restore(self.run_id, map(dict, self.nodes)).snapshot()
 

@@ -120,7 +120,9 @@ def _events(all_: Evidence) -> Check:
 def _snapshots(all_: Evidence) -> Check:
     for run in all_.runs.values():
         if run.status in TERMINAL:
-            problems = violations(run.snapshot) if run.snapshot else ["there is none"]
+            problems = (
+                violations(run.snapshot) if run.snapshot else run.unsound or ["there is none"]
+            )
             yield f"the snapshot of {run.run_id}: {problems[:3]}" if problems else None
 
 
@@ -204,6 +206,13 @@ def _settled(all_: Evidence) -> Check:
 _promise_seen("11  told to end, a process does, in order", "ends")
 
 
+@_promise("11  whom it hands a run, counts no attempt")
+def _handed_over(all_: Evidence) -> Check:
+    counted = all_.watch.counted()
+    yield from (f"{loss.run_id}: process {loss.pid} handed it over" for loss in counted)
+    yield from [None] * all_.watch.handed_over
+
+
 @_promise_of_runs("12  followers see every event once")
 def _followed(all_: Evidence, posted: Posted, run: StoredRun) -> Check:
     if posted.followed is not None and run.status in TERMINAL:
@@ -237,7 +246,7 @@ def _losses(all_: Evidence) -> Check:
 
 @_promise_of_runs("23  usage is what the provider counted")
 def _usage(all_: Evidence, posted: Posted, run: StoredRun) -> Check:
-    if run.snapshot is not None:
+    if run.status in TERMINAL and run.snapshot is not None:
         used = {"usage": run.usage}
         problems = list(differences(used, run.snapshot, all_.asked(posted), step_of=step_of))
         yield f"{problems[:3]}" if problems else None

@@ -34,6 +34,8 @@ class Watch:
         self._world = world
         self._owners: dict[str, tuple[int, int, float]] = {}
         self.losses: list[Loss] = []
+        self.handed_over = 0
+        """How often a run went on with another process, and was not begun again."""
 
     async def look_on(self) -> None:
         """Look until cancelled; a database that is away is asked again."""
@@ -54,7 +56,19 @@ class Watch:
             if attempts > before and pid:
                 self.losses.append(Loss(run_id, pid, seen_at, now))
             owner = int(worker_id.rsplit("-", 2)[1]) if worker_id else pid
+            self.handed_over += pid not in (0, owner) and attempts <= before
             self._owners[run_id] = (max(attempts, before), owner, now if worker_id else seen_at)
+
+    def counted(self) -> list[Loss]:
+        """Return the losses of processes that were told to end, and could give their runs back."""
+        told = {one.pid: one for one in self._world.chronicle.intervals if one.kind == "terminated"}
+        return [
+            loss
+            for loss in self.losses
+            if loss.pid in told
+            and told[loss.pid].began <= loss.noticed_at
+            and not self._was_lost(told[loss.pid], loss.noticed_at)
+        ]
 
     def unexplained(self) -> Mapping[str, str]:
         """Return the losses of processes that neither died nor stood still, by run.
