@@ -1,14 +1,16 @@
 """Everything goes wrong, and what was promised holds: ``python -m tests.chaos --seconds 600``.
 
 Prints the promises, how much of each was checked, and what broke it. It ends with 1 if anything
-broke one, and with 2 if it proves nothing: a fault did not happen, or there was nothing to check.
-With ``--broken`` it ends with 1 only if a promise was broken that rests on what was taken away.
+broke one, with 3 if there was nothing to check of one, and with 2 if all of them held, but a fault
+did not happen. With ``--broken`` it ends with 1 only if a promise was broken that rests on what was
+taken away; ``--broken all`` does that for every variant, and ends with 0 if each was seen.
 """
 
 import argparse
 import asyncio
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,16 +22,20 @@ from tests.chaos.broken import VARIANTS
 from tests.chaos.customers import Customers
 from tests.chaos.disks import own_mounts
 from tests.chaos.evidence import Evidence
-from tests.chaos.faults import ended_in_order, healed, storm
+from tests.chaos.faults import OF_DATABASE, OF_PROCESSES, ended_in_order, healed, storm
 from tests.chaos.findings import Findings
 from tests.chaos.watch import Watch
 from tests.chaos.world import World
 
+BROKEN, RARE, UNCHECKED = 1, 2, 3
+"""How it ends if a promise was broken, a fault did not happen, a promise could not be checked."""
 SETTLE_SECONDS = 40.0
 """How long after the storm everything may take to end: a run that was lost twice waits for 5 s."""
+BROKEN_SETTLE_SECONDS = 12.0
+"""What is broken on purpose may never end."""
 
 
-async def chaos(world: World, seconds: float, lanes: int) -> Findings:
+async def chaos(world: World, seconds: float, lanes: int, settle_seconds: float) -> Findings:
     """Have customers work through a storm, heal everything, and judge what became of it."""
     times = [time.monotonic()]
     async with world:
@@ -42,7 +48,7 @@ async def chaos(world: World, seconds: float, lanes: int) -> Findings:
         customers.close()
         await healed(world)
         with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_SECONDS):
+            async with asyncio.timeout(settle_seconds):
                 await working
         times.append(time.monotonic())
         looking.cancel()
@@ -55,36 +61,73 @@ async def chaos(world: World, seconds: float, lanes: int) -> Findings:
 
 
 def _main() -> int:
+    kinds = (*OF_PROCESSES, *OF_DATABASE)
     parser = argparse.ArgumentParser(prog="tests.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--lanes", type=int, default=12, help="customers at work at once")
-    parser.add_argument("--broken", choices=VARIANTS, help="see tests/chaos/broken.py")
+    parser.add_argument("--faults", nargs="+", choices=kinds, default=(), help="those alone")
+    parser.add_argument("--broken", choices=("all", *VARIANTS), help="see tests/chaos/broken.py")
     parser.add_argument("--keep", type=Path, help="the folder for logs")
     arguments = parser.parse_args()
+    if arguments.broken == "all":
+        return _every_variant(arguments.seed)
+    variant = VARIANTS.get(arguments.broken)
+    seconds = arguments.seconds or (variant.seconds if variant else 60)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="caseworker-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"chaos: seed {arguments.seed}, {arguments.seconds:g} s", flush=True)  # noqa: T201
-    rows, break_it = VARIANTS.get(arguments.broken, (set[str](), lambda: None))
-    break_it()  # here it changes nothing, and shows that it can
-    world = World(arguments.seed, folder, broken=arguments.broken, no_disks=own_mounts())
-    findings = asyncio.run(chaos(world, arguments.seconds, arguments.lanes))
+    print(f"chaos: seed {arguments.seed}, {seconds:g} s", flush=True)  # noqa: T201
+    if variant:
+        variant.apply()  # here it changes nothing, and shows that it can
+    world = World(
+        arguments.seed,
+        folder,
+        faults=arguments.faults or (variant.faults if variant else ()),
+        broken=arguments.broken,
+        no_disks=own_mounts(),
+    )
+    settle_seconds = BROKEN_SETTLE_SECONDS if variant else SETTLE_SECONDS
+    findings = asyncio.run(chaos(world, seconds, arguments.lanes, settle_seconds))
     chronicle = sorted(world.chronicle.intervals, key=lambda one: one.began)
     (folder / "chronicle.txt").write_text("\n".join(map(str, chronicle)))
     print(findings.table())  # noqa: T201
-    broken, missing = sorted(findings.broken_rows), findings.missing()
-    if arguments.broken:
-        print(f"{arguments.broken}: rows {broken} are broken, of {sorted(rows)}")  # noqa: T201
-        return 1 if rows.intersection(broken) else 2
+    broken = sorted(findings.broken_rows, key=int)
+    if variant:
+        print(f"{arguments.broken}: rows {', '.join(broken)} are broken")  # noqa: T201
+        return BROKEN if variant.rows.intersection(broken) else RARE
     if broken:
         print(f"logs: {folder}")  # noqa: T201
-        return 1
+        return BROKEN
     if arguments.keep is None:
         shutil.rmtree(folder)
-    if missing:
-        print(f"It proves nothing, for this did not happen: {', '.join(missing)}")  # noqa: T201
-        return 2
-    return 0
+    return _proof(findings)
+
+
+def _proof(findings: Findings) -> int:
+    """Say what it does not prove, if there is anything."""
+    if findings.absent:
+        print(f"This did not happen: {', '.join(findings.absent)}")  # noqa: T201
+    if findings.unchecked:
+        print(f"It proves nothing of this: {', '.join(findings.unchecked)}")  # noqa: T201
+    return UNCHECKED if findings.unchecked else RARE if findings.absent else 0
+
+
+def _every_variant(seed: int) -> int:
+    """Run one storm for each variant; print which rows saw it, as a table."""
+    lines, missed = ["| variant | rows that saw it |", "|---|---|"], 0
+    for name, variant in VARIANTS.items():
+        command = (sys.executable, "-m", "tests.chaos", "--broken", name, "--seed", str(seed))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = done.stdout.splitlines()
+        told = next((line for line in said if line.startswith(f"{name}: rows ")), "it broke off")
+        rows = told.removeprefix(f"{name}: rows ").removesuffix(" are broken")
+        is_seen = bool(variant.rows.intersection(rows.split(", ")))
+        missed += not is_seen
+        lines.append(f"| {name} | {rows} |")
+        seen = "seen" if is_seen else f"not seen by {', '.join(sorted(variant.rows, key=int))}"
+        print(f"{name}: {seen} ({rows})", flush=True)  # noqa: T201
+    print("\n".join(lines))  # noqa: T201
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

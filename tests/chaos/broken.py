@@ -1,50 +1,85 @@
-"""Services broken on purpose, to show that the chaos sees it: ``--broken NAME``.
+"""Services broken on purpose, to show that the chaos sees it: ``--broken NAME``, ``--broken all``.
 
-``python -m tests.chaos --seconds 60 --seed 1 --lanes 8 --broken fence`` ends with 1 if a promise is
-broken that rests on what was taken away, and with 2 if it was not seen. With that seed were seen,
-barrier and silence in 60 s, the others in 30 to 60 s:
+Each variant comes with the faults that show it, and with the rows of the promises that rest on
+what it takes away: one of them has to see it. ``make test`` tries one for each commit, in turn.
+``make chaos ARGS="--broken all --seed 1"`` tries every one; with that seed it was seen by
 
 | variant     | rows that saw it     |
 |-------------|----------------------|
-| acknowledge | 1, 4, 8, 12, 18, 19  |
-| barrier     | 2, 7                 |
+| acknowledge | 1, 4, 8, 18, 19      |
+| anew        | 24                   |
+| barrier     | 2                    |
+| counted     | 11, 21               |
+| error       | 4, 17, 18            |
 | fence       | 7, 9, 23             |
-| key         | 2, 7, 8, 23          |
+| key         | 7, 8, 9, 23          |
+| line        | 20                   |
 | once        | 9                    |
-| recovery    | 7, 8, 10, 17, 19     |
+| open        | 6                    |
+| recovery    | 2, 7, 10, 19         |
 | replay      | 9                    |
 | silence     | 21                   |
 | spent       | 7, 23                |
 | stream      | 12                   |
+| untold      | 5                    |
+
+Rows 13, 14 and 22 (overload, the ids of other tenants, hostile values) have tests of their own:
+there is neither too much, nor another tenant, nor anybody hostile in this world.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import app.adapters.postgres.journal as postgres_journal
+import app.adapters.postgres.runs as postgres_runs
 import app.adapters.postgres.workers as postgres_workers
 import app.api.routes.runs as run_routes
 import app.runs.execution as execution
 from app.adapters.postgres.journal import PostgresJournal, RunInsert
+from app.adapters.postgres.run_statements import RELEASE
 from app.adapters.postgres.workers import PostgresWorkers
+from app.control.account import Account
+from app.control.usage import Charge
+from app.control.waiting import Reservation, WaitingLine
 from app.engine.call import CallSpec
 from app.engine.calls import Calls
+from app.engine.events import STEP_COMPLETED, Event
 from app.engine.ports import CallOutcome, Recorded
 from app.runs.journal import RunJournal
 from app.runs.ports import Beat
+from app.runs.run import Run, RunKey
 from app.runs.service import RunService
 from app.runs.silence import SilenceWatch
+from app.trace.call_tree import CallTree
+from app.trace.execution_graph import ExecutionGraph
 
-VARIANTS: dict[str, tuple[set[str], Callable[[], None]]] = {}
-"""For each the rows of the promises of which it breaks one, and what gives it to a process."""
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to break the service."""
+
+    rows: frozenset[str]
+    """Of the promises; one of them sees it."""
+    faults: tuple[str, ...]
+    """What shows it."""
+    seconds: float
+    """How long a storm of these takes to show it."""
+    apply: Callable[[], None]
+    """Breaks the process that calls it."""
 
 
-def _breaks(*rows: str) -> Callable[[Callable[[], None]], None]:
+VARIANTS: dict[str, Variant] = {}
+
+
+def _breaks(
+    *rows: str, by: tuple[str, ...] = ("slow",), seconds: float = 10
+) -> Callable[[Callable[[], None]], None]:
     def register(apply: Callable[[], None]) -> None:
-        VARIANTS[apply.__name__.strip("_")] = set(rows), apply
+        VARIANTS[apply.__name__.strip("_")] = Variant(frozenset(rows), by, seconds, apply)
 
     return register
 
@@ -55,7 +90,7 @@ def _put(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-@_breaks("1")
+@_breaks("1", by=("refused", "postmaster killed"))
 def _acknowledge() -> None:
     """A run is acknowledged before it is stored."""
     insert = PostgresJournal.insert
@@ -70,7 +105,7 @@ def _acknowledge() -> None:
     _put(PostgresJournal, "insert", at_once)
 
 
-@_breaks("2")
+@_breaks("2", by=("nothing heard",))
 def _barrier() -> None:
     """Every call may begin, unless the notification of a cancel has come."""
     beat = PostgresWorkers.beat
@@ -82,7 +117,7 @@ def _barrier() -> None:
     _put(PostgresWorkers, "beat", none_cancelled)
 
 
-@_breaks("5", "7", "9", "23")
+@_breaks("7", "9", "23", by=("frozen until taken over",), seconds=15)
 def _fence() -> None:
     """Whoever had a run once goes on to write into it."""
     found = "runs.tenant_id, runs.run_id, runs.fence", "runs.tenant_id, runs.run_id, asked.fence"
@@ -105,7 +140,7 @@ def _key() -> None:
     _put(run_routes, "idempotency_key", lambda headers: None)
 
 
-@_breaks("9")
+@_breaks("9", by=("killed in a call",), seconds=15)
 def _once() -> None:
     """A tool that must not be repeated is repeated when its outcome is unknown."""
     recorded = RunJournal.recorded
@@ -118,7 +153,7 @@ def _once() -> None:
     _put(RunJournal, "recorded", forgetful)
 
 
-@_breaks("10")
+@_breaks("10", by=("killed between turns", "killed in a call"))
 def _recovery() -> None:
     """Nobody takes the runs of the dead."""
 
@@ -128,7 +163,7 @@ def _recovery() -> None:
     _put(postgres_workers, "take_lost", take_nothing)
 
 
-@_breaks("9")
+@_breaks("9", by=("killed between turns",), seconds=15)
 def _replay() -> None:
     """What an earlier worker was answered is asked again."""
     earlier_try_of = Calls._earlier_try_of
@@ -141,14 +176,14 @@ def _replay() -> None:
     _put(Calls, "_earlier_try_of", unknown)
 
 
-@_breaks("21")
+@_breaks("21", by=("read only", "refused"), seconds=20)
 def _silence() -> None:
     """An outage of the database is taken for the silence of the others."""
     _put(SilenceWatch, "interrupted", lambda watch: None)
     _put(SilenceWatch, "_is_unheard", lambda watch, beats, now: False)
 
 
-@_breaks("7", "23")
+@_breaks("7", "23", by=("killed between turns", "killed in a call"), seconds=15)
 def _spent() -> None:
     """What a run has spent under an earlier worker is forgotten."""
     _put(execution, "spent_before", lambda earlier: {})
@@ -163,3 +198,77 @@ def _stream() -> None:
         return await events(service, key, after=after + (after > 0), limit=limit)
 
     _put(RunService, "events", one_too_far)
+
+
+@_breaks("5")
+def _untold() -> None:
+    """A step that has ended well does not tell of it; the database refuses a second begin."""
+    emit = RunJournal.emit
+
+    def mostly(journal: RunJournal, event: Event) -> None:
+        if event.type != STEP_COMPLETED:
+            emit(journal, event)
+
+    _put(RunJournal, "emit", mostly)
+
+
+@_breaks("6", by=("slow", "terminated"))
+def _open() -> None:
+    """What is cut off stays open, below a root that ends."""
+    mark_halt = ExecutionGraph.mark_halt
+
+    def of_the_root(graph: ExecutionGraph, node_id: str, reason: str, **usage: Any) -> bool:
+        return node_id != graph.root_id or mark_halt(graph, node_id, reason, **usage)
+
+    _put(ExecutionGraph, "mark_halt", of_the_root)
+    _put(CallTree, "close_open", lambda tree, reason, top_id, now_ms: [])
+
+
+@_breaks("11", by=("terminated",), seconds=15)
+def _counted() -> None:
+    """Who is told to end, and hands its runs over, counts an attempt of each."""
+    uncounted = "attempts = attempts - (NOT counted)::integer"
+    assert RELEASE.count(uncounted) == 1
+    _put(postgres_runs, "RELEASE", RELEASE.replace(uncounted, "attempts = attempts"))
+
+
+@_breaks("17")
+def _error() -> None:
+    """Whoever reads a run is told of an error of the server, one time in ten."""
+    get, chance = RunService.get, random.Random(17)
+
+    async def fragile(service: RunService, key: RunKey) -> Run:
+        if chance.random() < 0.1:
+            raise RuntimeError("broken on purpose")
+        return await get(service, key)
+
+    _put(RunService, "get", fragile)
+
+
+@_breaks("20")
+def _line() -> None:
+    """A lane is refused what others have only reserved, and does not wait for it."""
+
+    def at_once(
+        line: WaitingLine,
+        accounts: Sequence[Account],
+        least: Charge,
+        wanted: object,
+        *,
+        tracked: bool,
+    ) -> Reservation:
+        return line.reserve(accounts, least)
+
+    _put(WaitingLine, "ask", at_once)
+
+
+@_breaks("24")
+def _anew() -> None:
+    """A run that goes on from another makes the calls anew that it has taken over."""
+    recorded = RunJournal.recorded
+
+    def forgetful(journal: RunJournal, call_key: str) -> Recorded | None:
+        found = recorded(journal, call_key)
+        return None if found is not None and found.taken_over else found
+
+    _put(RunJournal, "recorded", forgetful)

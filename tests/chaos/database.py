@@ -69,8 +69,9 @@ class ChaosDatabase:
             shutil.rmtree(cluster / "pg_wal")
             (cluster / "pg_wal").symlink_to(wal)
             owned += [wal, *wal.rglob("*")]
-        for path in owned if account else ():
-            os.chown(path, account.pw_uid, account.pw_gid)
+        if account is not None:
+            for path in owned:
+                os.chown(path, account.pw_uid, account.pw_gid)
         code, said = self._start()
         assert code == 0, said
 

@@ -8,7 +8,7 @@ have a run whose calls are recorded, or a call that must not be made again.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, Slot, World, drawn
 from tests.support.fault_proxy import FaultProxy
@@ -272,8 +272,15 @@ async def storm(world: World, seconds: float) -> None:
     began = time.monotonic()
     async with world.replacing, asyncio.TaskGroup() as group:
         for sort, faults in (("processes", OF_PROCESSES), ("database", OF_DATABASE)):
-            possible = {kind: do for kind, do in faults.items() if kind not in left_out(world)}
-            group.create_task(_in_turn(world, possible, drawn(world.seed, sort), began, seconds))
+            chosen = {kind: do for kind, do in faults.items() if kind in chosen_for(world)}
+            group.create_task(_in_turn(world, chosen, drawn(world.seed, sort), began, seconds))
+
+
+def chosen_for(world: World) -> Sequence[str]:
+    """Return the faults that the world is to see, as far as they can be done."""
+    every = (*OF_PROCESSES, *OF_DATABASE)
+    left = left_out(world)
+    return [kind for kind in every if kind in (world.faults or every) and kind not in left]
 
 
 def left_out(world: World) -> Mapping[str, str]:
@@ -284,7 +291,9 @@ def left_out(world: World) -> Mapping[str, str]:
 async def _in_turn(
     world: World, faults: Mapping[str, Fault], chance: random.Random, began: float, seconds: float
 ) -> None:
-    while True:
+    while time.monotonic() - began <= seconds:
+        if not faults:
+            await asyncio.sleep(1)
         for kind in chance.sample(sorted(faults), len(faults)):
             await asyncio.sleep(chance.uniform(0.3, 1.2))
             if time.monotonic() - began > seconds:

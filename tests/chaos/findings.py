@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.chaos.evidence import Evidence
-from tests.chaos.faults import OF_DATABASE, OF_PROCESSES, left_out
+from tests.chaos.faults import chosen_for, left_out
 from tests.chaos.oracles import PROMISES
 
 _SHOWN = 10
@@ -37,9 +37,8 @@ class Findings:
         world, arrivals = evidence.world, evidence.arrivals
         outcomes = Counter(one.outcome for one in arrivals)
         self._left_out = left_out(world)
-        possible = [each for each in (*OF_PROCESSES, *OF_DATABASE) if each not in self._left_out]
         self._needed = {
-            "faults": {kind: world.chronicle.happened[kind] for kind in possible},
+            "faults": {kind: world.chronicle.happened[kind] for kind in chosen_for(world)},
             "provider": {
                 "calls": len(arrivals),
                 "refused": sum(one.refused for one in arrivals),
@@ -63,11 +62,16 @@ class Findings:
         """The rows of the table of promises of which one was broken."""
         return {row for one in self.promises if one.problems for row in one.rows}
 
-    def missing(self) -> list[str]:
-        """Return what has to happen for this to prove anything, and did not."""
+    @property
+    def absent(self) -> list[str]:
+        """What has to happen for this to prove all that it says, and did not."""
         counts = self._needed["faults"] | self._needed["provider"]
-        never = [kind for kind, times in counts.items() if not times]
-        return never + [one.promise for one in self.promises if not one.checked]
+        return [kind for kind, times in counts.items() if not times]
+
+    @property
+    def unchecked(self) -> list[str]:
+        """The promises of which nothing could be checked."""
+        return [one.promise for one in self.promises if not one.checked]
 
     def table(self) -> str:
         """Return it for people."""

@@ -3,19 +3,35 @@
 import json
 import os
 import re
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.broken import VARIANTS
 from tests.support.processes import ChildProcess
 
 SEEDS = json.loads(os.environ.get("CHAOS_SEEDS", "[11, 12]"))
 
+BROKEN = 1
+"""The exit code where a promise was broken; 3 would say that one could not be checked."""
 RARE = 2
 """The exit code where nothing was broken, and something rare did not happen in so short a time."""
 ENOUGH = 5
 """How many faults there are at least, on however busy a machine."""
+
+
+def variant_of_this_commit() -> str:
+    """Return one of the variants in turn: by the commit, or by the day where there is none."""
+    asked = ("git", "rev-parse", "HEAD")
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        number = int(found, 16)
+    except (OSError, subprocess.CalledProcessError):
+        number = int(time.time() // 86400)
+    return list(VARIANTS)[number % len(VARIANTS)]
 
 
 @pytest.mark.req("card/executor", "card/persist", "card/delete", "003/resume", "004/lifecycle")
@@ -23,7 +39,7 @@ ENOUGH = 5
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.long
 async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path: Path) -> None:
-    """Nothing is lost, doubled or overspent."""
+    """Nothing is lost, doubled or overspent, and each promise was there to be broken."""
     arguments = ("-m", "tests.chaos", "--seconds", "30", "--seed", str(seed), "--lanes", "8")
     with ChildProcess.python(*arguments, "--keep", str(tmp_path), name="chaos") as storm:
         code = await storm.wait(timeout_seconds=570)
@@ -32,3 +48,18 @@ async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path
         assert code in (0, RARE), told[-8000:] + storm.stderr[-4000:]
     [faults] = re.findall(r"^faults: (.*)$", told, re.MULTILINE)
     assert sum(map(int, re.findall(r" (\d+)", faults))) >= ENOUGH, faults
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.long
+async def test_what_is_broken_on_purpose_is_seen(tmp_path: Path) -> None:
+    """One variant for each commit; ``CHAOS_BROKEN=name`` chooses it."""
+    name = os.environ.get("CHAOS_BROKEN") or variant_of_this_commit()
+    arguments = ("-m", "tests.chaos", "--broken", name, "--seed", "1", "--lanes", "8")
+    with ChildProcess.python(*arguments, "--keep", str(tmp_path), name="chaos") as storm:
+        code = await storm.wait(timeout_seconds=570)
+        told = storm.stdout
+        sys.stdout.write(told)
+        assert code == BROKEN, told[-8000:] + storm.stderr[-4000:]
+    [rows] = re.findall(rf"^{name}: rows (.*) are broken$", told, re.MULTILINE)
+    assert VARIANTS[name].rows.intersection(rows.split(", ")), rows

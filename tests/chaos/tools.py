@@ -58,4 +58,4 @@ class Once(Again):
 
 
 if variant := os.environ.get("CHAOS_BROKEN"):
-    import_module("tests.chaos.broken").VARIANTS[variant][1]()
+    import_module("tests.chaos.broken").VARIANTS[variant].apply()

@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,13 +141,20 @@ class Slot:
 class World:
     """All that the chaos happens to: ``async with World(seed, folder) as world``.
 
-    ``no_disks`` says why the database cannot have disks of its own, if so.
+    ``faults`` are those that are done to it, all if there are none; ``no_disks`` says why the
+    database cannot have disks of its own, if so.
     """
 
     def __init__(
-        self, seed: int, folder: Path, *, broken: str | None = None, no_disks: str = ""
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        faults: Collection[str] = (),
+        broken: str | None = None,
+        no_disks: str = "",
     ) -> None:
-        self.seed, self.folder, self.no_disks = seed, folder, no_disks
+        self.seed, self.folder, self.faults, self.no_disks = seed, folder, faults, no_disks
         self.chronicle = Chronicle()
         self.database = ChaosDatabase(disks=not no_disks)
         self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
