@@ -28,6 +28,7 @@ from app.adapters.postgres.tables import metadata
 from tests.support.database import TestServer
 from tests.support.limits import pool_sizes
 from tests.support.processes import run_caseworker
+from tests.support.schema import EXPECTED, schema_of
 
 OBJECTS = """
 SELECT 'relation ' || relname || ' ' || relkind::text FROM pg_class
@@ -124,6 +125,36 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(database_url: str) -
     engine.dispose()
 
     assert differences == []
+
+
+def test_the_migrations_make_what_is_written_down_and_nothing_else(database_url: str) -> None:
+    """Tables, indexes, constraints, triggers, functions, policies and settings of tables.
+
+    After a migration: ``python -m tests.support.schema``, and read what has changed.
+    """
+    assert schema_of(database_url) == EXPECTED.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "CREATE TABLE surplus ()",
+        "CREATE INDEX surplus ON runs (created_at, status)",
+        "ALTER TABLE runs ADD CONSTRAINT surplus CHECK (fence < 7)",
+        "CREATE TRIGGER surplus BEFORE DELETE ON runs EXECUTE FUNCTION"
+        " suppress_redundant_updates_trigger()",
+        "CREATE FUNCTION surplus() RETURNS integer LANGUAGE sql RETURN 1",
+        "ALTER TABLE calls RESET (autovacuum_vacuum_scale_factor)",
+        "ALTER TABLE runs NO FORCE ROW LEVEL SECURITY",
+        "DROP POLICY own_tenant ON runs",
+    ],
+)
+def test_what_is_not_written_down_is_seen(database_url: str, more: str) -> None:
+    """Whatever kind of object it is."""
+    with psycopg.connect(database_url) as connection:
+        connection.execute(more.encode())
+
+    assert schema_of(database_url) != EXPECTED.read_text().splitlines()
 
 
 @pytest.mark.parametrize("revision", ["20200101_0000", "29990101_0000"])
