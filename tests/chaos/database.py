@@ -23,6 +23,8 @@ _OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> p
 _OURS = f"{_OTHERS} AND application_name = 'caseworker'"
 _SETTINGS = {"max_connections": "120", "max_wal_size": "'128MB'", "min_wal_size": "'32MB'"}
 """Few connections, to be soon exhausted; few segments of the WAL that are kept to be used again."""
+_STUCK_SECONDS = 10.0
+"""How long the server may recover: it has some megabytes to read."""
 _NEXT_SEGMENT = "SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'chaos', 'next')"
 
 NO_CONNECTIONS = "sorry, too many clients already"
@@ -173,12 +175,24 @@ class ChaosDatabase:
         return await psycopg.AsyncConnection.connect(self.url, autocommit=True)
 
     async def _is_back(self) -> None:
-        """Start the server if it is gone, and wait until it answers."""
-        async with asyncio.timeout(60):
+        """Start the server if it is gone, or does not get through, and wait until it answers.
+
+        After a panic in the middle of its recovery it sometimes waits for itself, room or not.
+        """
+        async with asyncio.timeout(90):
+            began = time.monotonic()
             while not await self.asked("SELECT 1"):
-                if self.server_pid is None:  # refused while backends of the old one are there
+                pid = self.server_pid
+                if pid is not None and time.monotonic() - began > _STUCK_SECONDS:
+                    os.kill(pid, signal.SIGKILL)
+                    began = time.monotonic()
+                elif pid is None:  # refused while backends of the old one are there
                     await asyncio.to_thread(self._start)
                 await asyncio.sleep(0.1)
+
+    def keep_log(self, folder: Path) -> None:
+        """Copy what the server has logged."""
+        shutil.copy(self._log, folder / "postgres.log")
 
     def _start(self) -> tuple[int, str]:
         start = ("start", "-D", str(self._cluster), "-l", str(self._log), "-w", "-t", "30")

@@ -178,6 +178,7 @@ class World:
                 group.create_task(asyncio.to_thread(run_caseworker, "--help", env={}))
                 group.create_task(self._stack.enter_async_context(self.provider))
                 group.create_task(self._stack.enter_async_context(self.database))
+            self._stack.callback(self.database.keep_log, self.folder)
             self.settings = chaos_settings(self.provider, self._broken)
             self.slots = [Slot(program, number, self) for number, program in enumerate(PROGRAMS)]
             for slot in self.slots:
