@@ -26,15 +26,13 @@ from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from app.llm.pricing import ListPrice
-from app.llm.tiers import Tier, TierModel
+from app.llm.tiers import CALLS_OF, Tier, TierModel
 from app.llm.turns import Turns
 from app.trace.payloads import REDACTED, Payloads
 
 log = structlog.get_logger(__name__)
 
 __all__ = ["Completion", "ModelGateway", "Tier", "TierModel"]
-
-_LOGICAL_CALL = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
 
 _SIMPLER_FORM = frozenset({ModelFault.FORM_UNSUPPORTED, ModelFault.SCHEMA_REFUSED})
 """Failures of one form that a simpler one need not have."""
@@ -188,7 +186,7 @@ class ModelGateway:
             temperature=temperature,
             max_output_tokens=max_output_tokens,
             on_delta=on_delta,
-            once={_LOGICAL_CALL[tier]: 1, **charge},
+            once={CALLS_OF[tier]: 1, **charge},
         )
         models = list(enumerate(_chain(self._tiers[tier], model, fallbacks)))
         while True:

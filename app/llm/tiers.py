@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.control.budget import Dimension
 from app.llm.forms import StructuredOutput
 from app.llm.ports import ModelProvider, RateLimit
 from app.llm.pricing import TokenPrice
@@ -13,6 +14,10 @@ class Tier(StrEnum):
 
     SMALL = "small"
     BIG = "big"
+
+
+CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
+"""What counts the logical calls of a tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

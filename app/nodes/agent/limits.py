@@ -12,9 +12,8 @@ from decimal import Decimal
 from app.control.budget import Amount, Dimension
 from app.control.ledger import Scope
 from app.control.stops import Stop, StopCause, StopKind
-from app.llm.gateway import Completion, Tier
-
-_CALLS = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
+from app.llm.gateway import Completion
+from app.llm.tiers import CALLS_OF, Tier
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class RoomForTurns:
 
     def _used_up(self, *, begun: bool) -> Iterator[tuple[Dimension, Amount]]:
         """Yield what leaves no room for a turn beside a last answer, and how much that needs."""
-        for dimension in (Dimension.TURNS, _CALLS[self.tier], Dimension.API_CALLS):
+        for dimension in (Dimension.TURNS, CALLS_OF[self.tier], Dimension.API_CALLS):
             left = self.scope.remaining(dimension)
             kept = 0
             if begun and left is not None and dimension is not Dimension.TURNS:

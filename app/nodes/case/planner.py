@@ -4,11 +4,12 @@ from typing import Any
 
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
+from app.llm.tiers import CALLS_OF
 from app.nodes.case.evidence import UNKNOWN_TOOL, Action
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import Cannot, Plan, PlanSchemaError, parse_plan
 from app.nodes.case.prompt import Dialogue
-from app.nodes.case.work import CALLS_OF, CaseWork, ModelName, PlanFailure, summary, token_usage
+from app.nodes.case.work import CaseWork, ModelName, PlanFailure, summary, token_usage
 from app.observability.redaction import redact_text
 from app.tools.ports import failure
 

@@ -16,6 +16,7 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.llm.gateway import Completion, ModelGateway, Tier
 from app.llm.ports import Message
+from app.llm.tiers import CALLS_OF
 from app.nodes.case.case import Case, EscalateWhen, FinishReason
 from app.nodes.case.evidence import Action, Evidence, compose
 from app.nodes.case.gate import PlanFailureKind
@@ -37,8 +38,6 @@ _OURS = frozenset(
     }
 )
 """Details that never hold text from outside; all others are redacted."""
-
-CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
 
 
 @dataclass(frozen=True, slots=True)
