@@ -40,11 +40,6 @@ class ServerTools:
     requires_approval: bool = False
     """Whether a person must approve each call of theirs."""
 
-    @property
-    def allowed(self) -> list[str] | None:
-        """The names as a list."""
-        return None if self.allow is None else list(self.allow)
-
 
 @dataclass(frozen=True, slots=True)
 class Toolset:

@@ -138,14 +138,8 @@ def plain(messages: Iterable[Message]) -> Iterator[Message]:
 
 def as_json(message: Message) -> dict[str, Any]:
     """Return a message as results show it."""
-    shown: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        shown["tool_calls"] = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        shown |= {"tool_call_id": message.tool_call_id, "tool_name": message.tool_name}
+    shown = {"role": message.role, "content": message.content, **message.extras()}
+    shown.pop("provider_state", None)  # it is for its provider alone
     return shown
 
 

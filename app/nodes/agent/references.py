@@ -4,11 +4,11 @@ Messages of a result and events of a turn that repeat a long text of a journaled
 with the key of that call in its place. Whoever reads them gets the text put back.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from app.engine.events import CONTENT_CHUNK, STREAMED, TOOL_CALL_END, TOOL_CALL_START
+from app.nodes.templates import compact
 from app.observability.redaction import redact_text
 
 MAX_SHOWN_CHARS: Final = 4000
@@ -50,7 +50,7 @@ def whole_event_data(kind: str, data: Mapping[str, Any], value: Any) -> dict[str
         text = value["text" if kind == CONTENT_CHUNK else "thinking"]
         return {**rest, "content": text[data["offset"] : data["offset"] + data[CHARS]]}
     if kind == TOOL_CALL_END:
-        return {**rest, "result": shown(_compact(value))}
+        return {**rest, "result": shown(compact(value))}
     called = dict(rest["tool_call"])
     arguments = value["tool_calls"][called.pop("index") - 1]["arguments"]
     return {**rest, "tool_call": {**called, "arguments": shown(arguments)}}
@@ -71,7 +71,7 @@ def whole_message(message: Mapping[str, Any], value: Any) -> dict[str, Any]:
         beside = {"tool_calls": calls} if calls else {}
         return {"role": message["role"], "content": value.get("text", ""), **beside}
     rest = {name: message[name] for name in message if name not in (RESULT_OF, "role")}
-    return {"role": message["role"], "content": _compact(value), **rest}
+    return {"role": message["role"], "content": compact(value), **rest}
 
 
 def conversations_of(result: Any) -> Iterator[dict[str, Any]]:
@@ -89,7 +89,3 @@ def conversations_of(result: Any) -> Iterator[dict[str, Any]]:
 
 
 _PUT_BACK: Final = STREAMED | {TOOL_CALL_START, TOOL_CALL_END}
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

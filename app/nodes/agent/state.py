@@ -19,11 +19,6 @@ class AgentState:
     terminate_reason: str | None = None
     """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
 
-    @property
-    def success(self) -> bool:
-        """Whether it came to its end by itself."""
-        return self.terminate_reason == "goal"
-
     def take(self, answer: Answer) -> None:
         """Take an answer as what the agent came to."""
         self.output, self.raw_content = answer.output, answer.raw
@@ -35,7 +30,7 @@ class AgentState:
         With ``named`` messages that are journaled are named by the key of their call.
         """
         return {
-            "success": self.success,
+            "success": self.terminate_reason == "goal",
             "output": self.output,
             "output_valid": self.output_valid,
             "raw_content": self.raw_content,

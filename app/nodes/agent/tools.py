@@ -261,8 +261,8 @@ def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
     if linked is not None:
         yield from (ToolUse(tool=name) for name in linked.names)
         for one in linked.servers:
-            asks = one.requires_approval
-            yield ToolUse(mcp=one.server, allow=one.allowed, requires_approval=asks)
+            asks, allow = one.requires_approval, None if one.allow is None else list(one.allow)
+            yield ToolUse(mcp=one.server, allow=allow, requires_approval=asks)
 
 
 def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[str, Any]:
