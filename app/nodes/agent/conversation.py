@@ -45,7 +45,6 @@ class Conversation:
         self.messages: list[Message] = list(messages)
         """All of it."""
         self._window = MessageLog(self.messages)
-        self._sizes = [_tokens(message) for message in self._window]
 
     @property
     def window(self) -> Sequence[Message]:
@@ -56,7 +55,6 @@ class Conversation:
         """Go on."""
         self.messages += messages
         self._window.add(*messages)
-        self._sizes += map(_tokens, messages)
 
     def cut(self, max_tokens: int, tools: Sequence[ToolDefinition]) -> Cut | None:
         """Return what to leave out for the rest to fit into a window; None if all of it fits.
@@ -64,8 +62,8 @@ class Conversation:
         Raises:
             ConversationTooLongError: what must be sent does not fit either.
         """
-        fixed = _tokens(tools=tools)
-        before = fixed + sum(self._sizes)
+        sizes = [_tokens(message) for message in self._window]
+        before = _tokens(tools=tools) + sum(sizes)
         if before <= max_tokens:
             return None
         head = self._head()
@@ -77,7 +75,7 @@ class Conversation:
                 kept = (*self._window[:head], *self._window[start:])
                 return Cut(tuple(self._window[head:start]), kept, before, left)
             end = len(self._window) if last else starts[at + 1]
-            left -= sum(self._sizes[start:end])
+            left -= sum(sizes[start:end])
         raise ConversationTooLongError(before, max_tokens)
 
     def replace(self, cut: Cut, summary: Message | None = None) -> None:
@@ -85,7 +83,6 @@ class Conversation:
         head = self._head()
         between = () if summary is None else (summary,)
         self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])
-        self._sizes = [_tokens(message) for message in self._window]
 
     def _head(self) -> int:
         """Return how many messages at the beginning are always sent."""
@@ -97,7 +94,6 @@ class Conversation:
         """Send texts alone from now on, for an agent without tools that is given calls of them."""
         if any(message.tool_calls for message in self._window):
             self._window = MessageLog(plain(self._window))
-            self._sizes = [_tokens(message) for message in self._window]
 
     def plain(self) -> list[Message]:
         """Return what is sent as texts alone, for a model that is offered no tools."""
