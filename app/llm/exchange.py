@@ -126,7 +126,7 @@ class Exchange:
             "seed": request.seed,
         }
         if request.tools:
-            asked["tools"] = [asdict(tool) for tool in request.tools]
+            asked["tools"] = [tool.to_json() for tool in request.tools]
         if request.temperature != self.model.temperature:
             asked["temperature"] = request.temperature
         head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['

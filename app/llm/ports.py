@@ -32,6 +32,10 @@ class ToolDefinition:
     parameters: Mapping[str, Any]
     """JSON Schema of the arguments: an object."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON; the schema is not copied."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -87,7 +87,7 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
     """
     if messages_bytes is None:
         messages_bytes = sum(map(message_bytes, request.messages))
-    texts = [_json(asdict(tool)) for tool in request.tools]
+    texts = [_json(tool.to_json()) for tool in request.tools]
     schema = request.json_schema
     if isinstance(schema, StatedSchema):
         texts.append(schema.text)

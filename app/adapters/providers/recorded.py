@@ -21,7 +21,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def request_hash(model: str, request: ModelRequest) -> str:
         "seed": request.seed,
     }
     if request.tools:
-        sent["tools"] = [asdict(tool) for tool in request.tools]
+        sent["tools"] = [tool.to_json() for tool in request.tools]
     document = json.dumps(sent, sort_keys=True)
     return hashlib.sha256(document.encode()).hexdigest()[:_HASH_CHARS]
 
