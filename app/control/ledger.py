@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.control.account import WARNING_SHARES, Account
-from app.control.budget import Amount, Budget, Dimension
+from app.control.budget import UNLIMITED, Amount, Budget, Dimension
 from app.control.usage import BudgetExceededError, Charge, CheckedCharge, ResourceUsage, checked
 from app.control.waiting import HOLDER, Holder, Reservation, Room, Waiter, WaitingLine
 
@@ -45,7 +45,7 @@ class Scope(Account):
         """
         super().__init__(
             name,
-            budget or Budget(),
+            budget or UNLIMITED,
             usage or ResourceUsage(),
             warn or (parent._warn if parent else None),
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from app.control.budget import Budget
+from app.control.budget import UNLIMITED, Budget
 from app.control.ledger import Reservation, Scope
 from app.control.usage import BudgetExceededError, Charge, ResourceUsage
 from app.engine.calls import Calls
@@ -196,7 +196,7 @@ class ExecutionContext:
             self.usage.start()
             self.scope = scope = Scope("run", self.budget, usage=self.usage)
         elif scope.usage is not self.usage or (
-            scope.budget is not self.budget and scope.budget != (self.budget or Budget())
+            scope.budget is not self.budget and scope.budget != (self.budget or UNLIMITED)
         ):
             self.scope = scope = Scope(
                 scope.name, self.budget, parent=scope.parent, usage=self.usage

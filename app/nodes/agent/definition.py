@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from app.control.budget import MAX_LIMIT, Budget
+from app.control.budget import MAX_LIMIT, UNLIMITED, Budget
 from app.kernel.problems import listed, quoted
 from app.llm.ports import Role
 from app.nodes.nesting import DefinitionKind, is_reference
@@ -108,7 +108,8 @@ class LimitsSpec(StepData):
     def whole(self) -> Budget:
         """The budget and the time; turns of agents that it calls count in the budget alone."""
         seconds = None if self.timeout_ms is None else self.timeout_ms / 1000
-        return Budget(max_seconds=seconds).merged_with(self.budget or Budget())
+        own = self.budget or UNLIMITED
+        return own if seconds is None else own.merged_with(Budget(max_seconds=seconds))
 
 
 class AgentReference(StepData):

@@ -197,9 +197,9 @@ def _halt(decided: GateDecision, work: CaseWork) -> Stop:
 
 def _out_of(dimension: Dimension, work: CaseWork) -> Stop:
     """Name the scope whose limit is the tightest, the innermost one if several are."""
-    scopes = [scope for scope in work.context.scope.lineage() if dimension in scope.budget.limits()]
-    scope = min(scopes, key=lambda view: view.budget.limits()[dimension])
-    described = scope.usage.describe(dimension, scope.budget.limits()[dimension])
+    scopes = [scope for scope in work.context.scope.lineage() if dimension in scope.limits]
+    scope = min(scopes, key=lambda view: view.limits[dimension])
+    described = scope.usage.describe(dimension, scope.limits[dimension])
     if dimension is Dimension.LLM_CALLS_SMALL and work.kept_back:
         described += f", {work.kept_back} of them kept for the final answer"
     return BudgetExceededError(

@@ -263,7 +263,7 @@ class CaseWork:
     wrap_up_reserve: int
     """Calls of the small tier that are kept for the final answer, where one is needed."""
     limits: Mapping[Dimension, Amount]
-    """The tightest limit of every dimension, of the step and everything around it."""
+    """The tightest limit of every dimension but time, of the step and everything around it."""
 
     def calls_left(self, tier: Tier) -> int | None:
         """Return how often a tier may still be asked; None is unlimited."""
@@ -350,10 +350,10 @@ class CaseWork:
 
 
 def tightest_limits(scope: Scope) -> dict[Dimension, Amount]:
-    """Return the tightest limit of every dimension, of a scope and its ancestors."""
+    """Return the tightest limit of every dimension but time, of a scope and its ancestors."""
     tightest: dict[Dimension, Amount] = {}
     for view in scope.lineage():
-        for dimension, limit in view.budget.limits().items():
+        for dimension, limit in view.limits.items():
             tightest[dimension] = min(limit, tightest.get(dimension, limit))
     return tightest
 
