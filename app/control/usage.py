@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -216,6 +216,15 @@ def _restored(amounts: dict[Dimension, Any], start_time: datetime, seconds: floa
     usage = ResourceUsage(before_seconds=seconds)
     usage.amounts, usage.start_time = amounts, start_time
     return usage
+
+
+def sum_of(charges: Iterable[Charge]) -> dict[Dimension, Any]:
+    """Return what charges come to together."""
+    total: dict[Dimension, Any] = {}
+    for charge in charges:
+        for dimension, amount in charge.items():
+            total[dimension] = total.get(dimension, 0) + amount
+    return total
 
 
 def checked(charge: Charge) -> Charge:

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from app.control.account import Account
 from app.control.budget import Amount, Dimension
-from app.control.usage import NOTHING, BudgetExceededError, Charge, checked
+from app.control.usage import NOTHING, BudgetExceededError, Charge, checked, sum_of
 
 Room = Callable[[Dimension], Amount | None]
 """Returns what can be reserved in a dimension; None is unlimited."""
@@ -309,14 +309,7 @@ def _refusal(
 
 
 def _held_in(account: Account, reservations: Iterable[Reservation]) -> Mapping[Dimension, Amount]:
-    if not reservations:
-        return NOTHING
-    held: dict[Dimension, Amount] = {}
-    for reservation in reservations:
-        if account in reservation.accounts:
-            for dimension, amount in reservation.charge.items():
-                held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
-    return held
+    return sum_of(each.charge for each in reservations if account in each.accounts)
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from app.control.budget import Amount, Dimension
 from app.control.ledger import Reservation, Room, Scope
-from app.control.usage import NOTHING, Charge
+from app.control.usage import NOTHING, Charge, sum_of
 from app.engine.call import (
     FREE,
     Attempt,
@@ -179,7 +179,7 @@ class _Performance:
     async def attempt(self, _: int) -> Reply:
         """Make one attempt that was let through, and settle it."""
         call = self._call
-        counted = _sum(NOTHING if self._attempts.made else self._once, call.per_attempt)
+        counted = sum_of((NOTHING if self._attempts.made else self._once, call.per_attempt))
         reservation = await self._let_through(counted)
         if self._attempts.made:
             self._graph.increment_retries(self._node)
@@ -198,12 +198,12 @@ class _Performance:
         finally:
             if spent is None:
                 spent = self._lost() if call.lost is None else call.lost()
-            used = _sum(counted, spent.charge)
+            used = sum_of((counted, spent.charge))
             reservation.settle(used)
             if self._turn is not None:
                 self._turn.settle(spent.tokens)
             self._spent.add(spent)
-            self._charged = _sum(self._charged, used)
+            self._charged = sum_of((self._charged, used))
 
     def _lost(self) -> Spent:
         """Return the whole estimate, as what was sent and not answered may have cost."""
@@ -215,16 +215,16 @@ class _Performance:
         call = self._call
         try:
             if call.fit is None:
-                hold = _sum(counted, call.estimate.charge)
+                hold = sum_of((counted, call.estimate.charge))
                 return await reserved(self._scope, hold, tracked=False, waits=self._waits)
             fit, least = call.fit, call.fit(_no_room)
             self._estimate = least
 
             def wanted(room: Room) -> Charge:
                 self._estimate = fit(room)
-                return _sum(counted, self._estimate.charge)
+                return sum_of((counted, self._estimate.charge))
 
-            hold = _sum(counted, least.charge)
+            hold = sum_of((counted, least.charge))
             return await reserved(self._scope, hold, wanted, tracked=False, waits=self._waits)
         finally:
             if self._waits_since_ms is not None:
@@ -328,7 +328,7 @@ class _Performance:
         usage = replace(self._spent, estimated=self._spent.estimated.copy())
         if lost != FREE:
             usage.add(lost)
-            counted = _sum(counted, lost.charge)
+            counted = sum_of((counted, lost.charge))
         self._note(None, counted, value=_if_lost(usage))
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
@@ -345,7 +345,7 @@ class _Performance:
         entry = Entry(
             call_key=self._call.key.text,
             request_hash=self._call.request_hash,
-            charge=_sum(self._charged, in_flight),
+            charge=sum_of((self._charged, in_flight)),
             outcome=outcome,
             value=value,
         )
@@ -389,11 +389,3 @@ def _if_lost(usage: SpentSum) -> Mapping[str, Any] | None:
         return None
     cost = None if usage.cost_usd is None else str(usage.cost_usd)
     return {IF_LOST: {**usage.usage(), "cost_usd": cost, ESTIMATED: usage.estimated}}
-
-
-def _sum(*charges: Charge) -> dict[Dimension, Any]:
-    total: dict[Dimension, Any] = {}
-    for charge in charges:
-        for dimension, amount in charge.items():
-            total[dimension] = total.get(dimension, 0) + amount
-    return total

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from app.control.budget import Dimension
-from app.control.usage import Charge
+from app.control.usage import Charge, sum_of
 from app.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
 from app.runs.run import CallRecord, Run
@@ -80,11 +80,7 @@ def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
 
 def spent_before(earlier: Iterable[CallRecord]) -> Charge:
     """Return everything that the journal has charged."""
-    total: dict[Dimension, Any] = {}
-    for record in earlier:
-        for dimension, amount in charge_of(record.charge).items():
-            total[dimension] = total.get(dimension, 0) + amount
-    return total
+    return sum_of(charge_of(record.charge) for record in earlier)
 
 
 def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
