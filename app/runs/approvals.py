@@ -24,7 +24,7 @@ from app.runs.errors import (
     RunNotFoundError,
 )
 from app.runs.giving_back import when_there
-from app.runs.journal import LostRunError
+from app.runs.journal import lost_run
 from app.runs.notifying import Notification
 from app.runs.run import Run, RunKey
 from app.tools.arguments import ArgumentCheck, UnfitSchemaError
@@ -138,9 +138,7 @@ class RunDesk:
         asking = when_there(partial(self.store.ask, self.run, asked))
         approval = await shielded(asking, grace_seconds=ASK_GRACE_SECONDS)
         if approval is None:
-            lost = LostRunError()
-            self.token.trip(lost)
-            raise lost
+            raise lost_run(self.token)
         return approval.decision
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:

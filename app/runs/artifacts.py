@@ -23,7 +23,7 @@ from typing import Protocol
 from app.engine.cancellation import CancellationToken
 from app.engine.supervision import shielded
 from app.runs.errors import ArtifactNotFoundError, RunNotFoundError, StoreUnavailableError
-from app.runs.journal import LostRunError
+from app.runs.journal import lost_run
 from app.runs.run import Run, RunKey
 from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
 
@@ -191,9 +191,7 @@ class RunArtifacts:
             case Kept.FULL:
                 raise NoRoomForArtifactError(self.limits)
             case Kept.LOST:
-                lost = LostRunError()
-                self.token.trip(lost)
-                raise lost
+                raise lost_run(self.token)
 
     async def _save(self, new: NewArtifact) -> Kept:
         save = partial(self.store.save, self.run.key, self.run.fence, new, self.limits)

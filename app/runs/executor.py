@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind, Suspended
+from app.control.stops import HandOver, Stop, StopCause, StopKind, Suspended
 from app.engine.approvals import Approvals
 from app.engine.cancellation import CancellationToken
 from app.engine.concurrency import StepSlots
@@ -163,7 +163,7 @@ class RunExecutor:
         if (active := self._active.get(key)) is None:
             return False
         active.delivered_at = active.delivered_at or _now()
-        active.token.cancel(request.reason, requested_by=request.requested_by)
+        active.token.trip(request.stop)
         return True
 
     def lose(self, key: RunKey) -> None:
@@ -291,8 +291,7 @@ class RunExecutor:
         finish = execution.finish(outcome, delivered_at=active.delivered_at)
         stored = await self._journals.finish(finish)
         if stored.cancel_request is not None:
-            request = stored.cancel_request
-            stop = CancelledError(request.reason, requested_by=request.requested_by)
+            stop = stored.cancel_request.stop
             outcome = stopped(active.run, stop, outcome.result, at=_now())
             finish = execution.finish(outcome, delivered_at=_now())
             stored = await self._journals.finish(finish)

@@ -81,6 +81,13 @@ class LostRunError(HandOver):
         super().__init__("The run belongs to another worker now.")
 
 
+def lost_run(token: CancellationToken) -> LostRunError:
+    """Stop the execution of a run that was lost; return what the caller raises."""
+    lost = LostRunError()
+    token.trip(lost)
+    return lost
+
+
 class RunJournal:
     """Implements the engine's journal and its sink of events for one execution of one run."""
 
@@ -280,13 +287,10 @@ class RunJournal:
 
     def _judge(self, permission: Permission) -> None:
         if not permission.owned:
-            lost = LostRunError()
-            self._token.trip(lost)
-            raise lost
+            raise lost_run(self._token)
         if permission.cancel_request is not None:
-            cancel_request = permission.cancel_request
-            self._token.cancel(cancel_request.reason, requested_by=cancel_request.requested_by)
-            raise CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
+            self._token.trip(permission.cancel_request.stop)
+            raise permission.cancel_request.stop
 
     def _changes(self) -> tuple[CallRecord, ...]:
         self._revision, nodes = self._graph.changed_since(self._revision)

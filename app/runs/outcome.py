@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from app.control.stops import CancelledError, Stop, StopCause, StopKind
+from app.control.stops import Stop, StopCause, StopKind
 from app.control.usage import ResourceUsage
 from app.engine.report import GraphOutcome, StepReport, class_of
 from app.kernel.facts import StepStatus
@@ -111,8 +111,7 @@ def cancelled_while_queued(
     run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
 ) -> FinishRun:
     """Return how a run ends that is cancelled before it began, or between two executions."""
-    stop = CancelledError(cancel_request.reason, requested_by=cancel_request.requested_by)
-    at = cancel_request.requested_at
+    stop, at = cancel_request.stop, cancel_request.requested_at
     end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
     return replace(end, delivered_at=at)
 

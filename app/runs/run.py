@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.control.budget import Budget
+from app.control.stops import CancelledError
 from app.engine.prepared import PreparedGraph
 from app.nodes.chat import ChatInput
 from app.nodes.nesting import DefinitionKind
@@ -159,6 +160,11 @@ class CancelRequest:
     """Set by the store, on the database's clock."""
     delivered_at: datetime | None = None
     """When the worker that executes the run knew."""
+
+    @property
+    def stop(self) -> CancelledError:
+        """What ends the run."""
+        return CancelledError(self.reason, requested_by=self.requested_by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
