@@ -62,8 +62,6 @@ APPROVALS: Final = frozenset({APPROVAL_REQUESTED, *map("approval.{}".format, VER
 RESERVED: Final = LIFECYCLE | CALLS | APPROVALS | {RUN_STARTED, RUN_RESUMED}
 """What no node may emit."""
 
-STEP_ENDS: Final = frozenset({STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

@@ -14,13 +14,12 @@ from app.adapters.postgres.connections import driver_url
 from app.engine.events import (
     LATE_RESULT,
     LIFECYCLE,
-    STEP_ENDS,
     STEP_RESUMED,
     STEP_SKIPPED,
     STEP_STARTED,
 )
 from app.runs.run import TERMINAL, EventRecord, RunKey
-from tests.support.memory_rows import RUN_ENDS
+from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 
 
 def event_problems(events: Sequence[EventRecord], status: str) -> list[str]:

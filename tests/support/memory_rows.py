@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from app.engine.events import STEP_ENDS, STEP_STARTED
+from app.engine.events import STEP_CANCELLED, STEP_COMPLETED, STEP_ERROR, STEP_STARTED
 from app.nodes.agent.references import TEXT_OF
 from app.runs.errors import SourceNotEndedError, SourceNotFoundError
 from app.runs.going_on import NodeLine, taken_over
@@ -28,6 +28,7 @@ from app.trace.frozen_json import thawed
 from app.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, WAITED_FOR_MODEL_MS, WAITED_MS
 
 RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
+STEP_ENDS = frozenset({STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED})
 ONCE = RUN_ENDS | STEP_ENDS | {STEP_STARTED}
 """The types of events of which unique indexes hold one alone."""
 OPEN_CALL = frozenset({"created", "running"})
