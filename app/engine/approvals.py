@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -25,6 +25,7 @@ from app.engine.context import FlowContext
 from app.engine.events import APPROVAL_REQUESTED, Event
 from app.engine.ports import CallOutcome, Entry
 from app.engine.step_path import StepPath
+from app.engine.supervision import set_within
 
 LOOK_SECONDS = (0.02, 1.0)
 """How often a run whose other lanes still work looks for decisions that it was not notified of, and
@@ -223,9 +224,7 @@ class Approvals:
         try:
             with self._desk.listening() as decided:
                 while True:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
-                            await decided.wait()
+                    await set_within(decided, pause)
                     decided.clear()
                     if await self._is_quiet(context):
                         context.token.trip(Suspended(frozenset(self._waiting)))

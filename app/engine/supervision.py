@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -96,6 +96,13 @@ async def until_done(
             heard = cancelled
         left = [task for task in left if not task.done()]
     return heard
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, or until so many seconds have passed."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class Supervisor:

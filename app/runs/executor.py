@@ -8,7 +8,6 @@ another process recovers once this one's heartbeat is stale.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +23,7 @@ from app.engine.driver import GraphExecution
 from app.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
+from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of, set_within
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.chat import chat_services
 from app.nodes.node_type import RunFacts
@@ -203,9 +202,7 @@ class RunExecutor:
             left = self._reserved, len(self._tasks)
             if self._reserved:  # a run may just be being claimed
                 self._room.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CLAIM_SECONDS):
-                        await self._room.wait()
+                await set_within(self._room, CLAIM_SECONDS)
             else:
                 await asyncio.wait(self._tasks, timeout=patience)
             if left == (self._reserved, len(self._tasks)):

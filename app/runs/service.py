@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from app.engine.supervision import shielded
+from app.engine.supervision import set_within, shielded
 from app.observability.redaction import redact_text
 from app.observability.trace_context import current_traceparent
 from app.runs.errors import RunNotFoundError
@@ -199,7 +199,7 @@ class RunService:
             left = until - time.monotonic()
             if run.finished or left <= 0 or self._closing.is_set():
                 return run
-            await _set_within(self._closing, min(pause, left))
+            await set_within(self._closing, min(pause, left))
             pause = min(2 * pause, longest)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
@@ -225,7 +225,7 @@ class RunService:
                 while not self._closing.is_set():
                     if not notification.is_set() and clock() < look_at:
                         yield ()
-                        await _set_within(notification, QUIET_SECONDS)
+                        await set_within(notification, QUIET_SECONDS)
                         continue
                     notification.clear()
                     look_at = clock() + LOOK_SECONDS
@@ -238,7 +238,7 @@ class RunService:
                     elif page.finished:
                         return
                     elif not self._closing.is_set():
-                        await _set_within(notification, QUIET_SECONDS)
+                        await set_within(notification, QUIET_SECONDS)
             finally:
                 self._followed.discard(notification)
 
@@ -286,13 +286,6 @@ class RunService:
             finally:
                 self._waiting.discard(limit)
         return None
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, or until so many seconds have passed."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 def new_run_id() -> str:
