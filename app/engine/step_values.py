@@ -34,10 +34,8 @@ class Total:
     """What it is called in an error."""
 
     @classmethod
-    def of_run(cls, limits: ValueLimits | None) -> "Total | None":
-        """Return the limit of a run's result; None without limits."""
-        if limits is None:
-            return None
+    def of_run(cls, limits: ValueLimits) -> "Total":
+        """Return the limit of a run's result."""
         most = limits.max_result_bytes
         return cls(most, most, RESULT_KEY, "The result of the run")
 

@@ -20,7 +20,7 @@ from app.llm.ports import Message, ModelRequest
 MAX_REPLY_CHARS = 1_000_000
 """A longer reply is not searched for JSON."""
 
-_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 """NUL, which no database stores, and halves of a surrogate pair, which no encoding sends."""
 _FENCED = re.compile(
     r"^ {0,3}```[A-Za-z0-9]*[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
@@ -108,7 +108,7 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
 
 def storable(text: str) -> str:
     """Return what a provider wrote, with U+FFFD for what cannot be stored or sent on."""
-    return _NO_CHARACTER.sub("\ufffd", text)
+    return NO_CHARACTER.sub("\ufffd", text)
 
 
 def storable_json(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from pydantic import WithJsonSchema
 
+from app.llm.forms import NO_CHARACTER
 from app.nodes.reading import field_of, read_by, refusal
 from app.nodes.schema_size import SchemaSize
 from app.tools.arguments import errors_in
@@ -95,7 +96,7 @@ def _json_in(reply: str) -> tuple[Any, int]:
 def _inside(value: Any) -> Iterator[Any]:
     """Yield what stands in a value; refuse what no database stores."""
     if isinstance(value, str):
-        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
+        if NO_CHARACTER.search(value):
             raise UnfitReplyError("A text in the reply holds a character that is none.")
     elif isinstance(value, dict):
         yield from value

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.llm.forms import StatedSchema
+from app.llm.forms import NO_CHARACTER, StatedSchema
 from app.nodes.case.evidence import Action, finding
 from app.tools.functions import Function, closed, texts_in
 from app.tools.ports import ToolResult
@@ -33,7 +33,6 @@ MAX_FILLED_CHARS = 100_000
 MISSING_RESULT = "missing_result"
 """The code of an action that had nothing to be filled with, and was therefore not run."""
 
-_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _PLACE = re.compile(r"\$\{result\.([1-9])((?:\.[A-Za-z0-9_-]{1,64}){0,8})\}", re.ASCII)
 _INTENDED = re.compile(r"\$\{results?\b")
 _INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -186,7 +185,7 @@ def _require_storable(values: Iterable[Any], depth: int) -> None:
         raise PlanSchemaError("The arguments are nested too deeply.")
     for value in values:
         if isinstance(value, str):
-            if _NO_CHARACTER.search(value) is not None:
+            if NO_CHARACTER.search(value):
                 raise PlanSchemaError("A text holds a character that is none.")
         elif isinstance(value, dict):
             _require_storable(value, depth)  # its keys
