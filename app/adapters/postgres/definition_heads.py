@@ -6,7 +6,7 @@ own; see :mod:`app.adapters.postgres.group_commit`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,14 +24,14 @@ from app.runs.run import DefinitionRef
 Asked = tuple[str, DefinitionRef]
 """A tenant, and what it asks for."""
 
-_HEAD = tuple(DefinitionVersion.__dataclass_fields__)
+HEAD = tuple(DefinitionVersion.__dataclass_fields__)
 
-_HEADS = f"""
+HEADS = f"""
 SELECT asked.place, found.*
 FROM json_to_recordset(%s::json) AS asked(
     place integer, tenant_id text, kind text, name text, version bigint
 ), LATERAL (
-    SELECT {", ".join(f"kept.{name}" for name in _HEAD)} FROM definitions kept
+    SELECT {", ".join(f"kept.{name}" for name in HEAD)} FROM definitions kept
     WHERE kept.tenant_id = asked.tenant_id AND kept.kind = asked.kind
         AND kept.name = asked.name COLLATE "C"
         AND (asked.version IS NULL OR kept.version = asked.version)
@@ -39,6 +39,7 @@ FROM json_to_recordset(%s::json) AS asked(
     ORDER BY kept.version DESC LIMIT 1
 ) found
 """  # noqa: S608 - columns of ours
+"""Look each one up by itself; see :mod:`app.adapters.postgres.run_statements`."""
 
 
 class DefinitionHeads:
@@ -81,6 +82,18 @@ async def heads_of(
     connection: psycopg.AsyncConnection[Any], asked: Sequence[Asked]
 ) -> Sequence[DefinitionVersion | Later | None]:
     """Return the versions that are meant, in the order of the questions."""
+    cursor = await connection.execute(HEADS, (asked_for(asked),))
+    found = {row.pop("place"): row for row in await cursor.fetchall()}
+    return [
+        DefinitionVersion(**{**row, "kind": DefinitionKind(row["kind"])})
+        if (row := found.get(place)) is not None
+        else None
+        for place in range(len(asked))
+    ]
+
+
+def asked_for(asked: Iterable[Asked]) -> str:
+    """Return what the statement takes: the questions, each with its place among them."""
     rows = [
         {
             "place": place,
@@ -91,11 +104,4 @@ async def heads_of(
         }
         for place, (tenant, ref) in enumerate(asked)
     ]
-    cursor = await connection.execute(_HEADS, (dump(rows),))
-    found = {row.pop("place"): row for row in await cursor.fetchall()}
-    return [
-        DefinitionVersion(**{**row, "kind": DefinitionKind(row["kind"])})
-        if (row := found.get(place)) is not None
-        else None
-        for place in range(len(asked))
-    ]
+    return dump(rows)

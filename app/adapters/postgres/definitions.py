@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.definition_heads import DefinitionHeads
+from app.adapters.postgres.definition_heads import HEAD, HEADS, DefinitionHeads, asked_for
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.json_text import exact_dump
 from app.adapters.postgres.rows import decode_cursor, page_of
@@ -38,25 +38,7 @@ KEPT_BYTES = 1024 * 1024
 """How much of what was read is kept; with the same time and digest it is the same."""
 MAX_VERSION = 2**31 - 1
 
-_HEAD = tuple(DefinitionVersion.__dataclass_fields__)
-_HEAD_COLUMNS = [definitions.c[name] for name in _HEAD]
-
-_HEADS_OF = text(
-    """
-    SELECT asked.name AS asked_name, asked.version AS asked_version, found.*
-    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(kind text, name text, version bigint),
-    LATERAL (
-        SELECT kept.kind, kept.name, kept.version, description, sha256, size_bytes, created_at
-        FROM definitions kept
-        WHERE tenant_id = :tenant AND kept.kind = asked.kind
-            AND kept.name = asked.name COLLATE "C"
-            AND (asked.version IS NULL OR kept.version = asked.version)
-            AND definition IS NOT NULL
-        ORDER BY kept.version DESC LIMIT 1
-    ) found
-    """
-)
-"""Look each one up by itself; see :mod:`app.adapters.postgres.run_statements`."""
+_HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
 
 _CONTENTS_OF = text(
     """
@@ -221,11 +203,10 @@ async def _lock(connection: AsyncConnection, tenant: str) -> None:
 async def _heads_of(
     connection: AsyncConnection, tenant: str, wanted: Iterable[DefinitionRef]
 ) -> Mapping[DefinitionRef, DefinitionVersion]:
-    rows = await connection.execute(_HEADS_OF, {"tenant": tenant, "wanted": _asked(wanted)})
-    return {
-        DefinitionRef(row.asked_name, row.asked_version, DefinitionKind(row.kind)): _head(row)
-        for row in rows
-    }
+    refs = list(wanted)
+    asked = asked_for((tenant, ref) for ref in refs)
+    rows = await connection.exec_driver_sql(HEADS, (asked,))
+    return {refs[row.place]: _head(row) for row in rows}
 
 
 async def _definitions(
@@ -285,7 +266,7 @@ def _live(tenant: str, kind: DefinitionKind, name: str | None = None) -> ColumnE
 
 
 def _head(row: Row[Any]) -> DefinitionVersion:
-    fields = {name: getattr(row, name) for name in _HEAD}
+    fields = {name: getattr(row, name) for name in HEAD}
     return DefinitionVersion(**{**fields, "kind": DefinitionKind(row.kind)})
 
 
