@@ -7,14 +7,12 @@ looks: a statement that waits for the lock does not see what was stored meanwhil
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     and_,
     func,
-    literal,
     select,
     tuple_,
     update,
@@ -25,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.json_text import storable
-from app.adapters.postgres.rows import Row, decode_cursor, page_of
+from app.adapters.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
 from app.adapters.postgres.run_statements import OWNED
 from app.adapters.postgres.tables import approvals, of_run, runs
 from app.engine.approvals import Asked, Decision, Question, Verdict
@@ -282,9 +280,4 @@ def _decision_of(row: Row) -> Decision | None:
 def _place_in(place: Any) -> ColumnElement[Any]:
     """Return what rows behind a cursor are greater than."""
     requested_at, run_id, approval_id = place
-    for each in (run_id, approval_id):
-        if not isinstance(each, str) or not each.isascii() or "\x00" in each:
-            raise ValueError(place)
-    return tuple_(
-        literal(datetime.fromisoformat(requested_at)), literal(run_id), literal(approval_id)
-    )
+    return tuple_(*instant_and_id([requested_at, run_id]), id_in(approval_id))

@@ -74,16 +74,21 @@ def page_of(
     return page, encode_cursor(place(page[-1])) if len(rows) > limit else None
 
 
-def instant_and_id(place: Any) -> tuple[datetime, str]:
-    """Return a place that is an instant and an id, as a cursor holds it.
+def id_in(place: Any) -> str:
+    """Return a place that is an id, as a cursor holds it; nothing else reaches the database.
 
     Raises:
-        ValueError, TypeError: it is none.
+        ValueError: it is none.
     """
+    if not isinstance(place, str) or not place.isascii() or "\x00" in place:
+        raise ValueError(place)
+    return place
+
+
+def instant_and_id(place: Any) -> tuple[datetime, str]:
+    """Return a place that is an instant and an id; raises ValueError or TypeError if it is none."""
     at, name = place
-    if not isinstance(name, str) or not name.isascii() or "\x00" in name:
-        raise ValueError(name)
-    return datetime.fromisoformat(at), name
+    return datetime.fromisoformat(at), id_in(name)
 
 
 def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:

@@ -16,6 +16,7 @@ from app.adapters.postgres.quotas import LOCK
 from app.adapters.postgres.rows import (
     Row,
     decode_cursor,
+    id_in,
     page_of,
     request_from_json,
     request_to_json,
@@ -110,7 +111,7 @@ class PostgresSchedules:
         """Return a page of schedules, by name."""
         query = select(schedules).where(schedules.c.tenant_id == tenant)
         if cursor is not None:
-            query = query.where(schedules.c.name > decode_cursor(cursor, _place_in))
+            query = query.where(schedules.c.name > decode_cursor(cursor, id_in))
         query = query.order_by(schedules.c.name).limit(limit + 1)
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
@@ -312,9 +313,3 @@ def _schedule(row: Row) -> Schedule:
         updated_at=row["updated_at"],
         **kept,
     )
-
-
-def _place_in(place: Any) -> str:
-    if not isinstance(place, str) or not place.isascii() or "\x00" in place:
-        raise ValueError(place)
-    return place
