@@ -19,7 +19,6 @@ from app.adapters.postgres.brief import (
 )
 from app.adapters.postgres.json_text import exact_dump
 from app.control.budget import Budget
-from app.engine.ports import HASH_CHARS
 from app.nodes.chat import ChatInput
 from app.nodes.nesting import DefinitionKind
 from app.runs.errors import InvalidRunError
@@ -278,9 +277,7 @@ def _text_of(value: Any) -> str | None:
 
 def call_from_row(row: Row) -> CallRecord:
     """Return the journal entry in a row of ``journal``, with its request where that was asked."""
-    known = {name: row[name] for name in _CALL_COLUMNS}
-    known["request_hash"] = row["request_hash"][:HASH_CHARS]  # there are rows with all of it
-    return CallRecord(**known, request=row.get("request"))
+    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
 
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
