@@ -76,29 +76,21 @@ class Deltas:
 
     def of(self, event: ai.ModelResponseStreamEvent) -> Delta | None:
         """Return the part that an event brings; None if it brings no text."""
-        if isinstance(event, ai.PartStartEvent):
-            part = event.part
-            if isinstance(part, ai.ToolCallPart):
-                if part.tool_name not in self._replying:
-                    return None
-                self._reply_parts.add(event.index)
-                return _delta("content", part.args)
-            return (
-                _delta("content", part.content)
-                if isinstance(part, ai.TextPart)
-                else (
-                    _delta("thinking", part.content) if isinstance(part, ai.ThinkingPart) else None
-                )
-            )
-        if not isinstance(event, ai.PartDeltaEvent):
-            return None
-        match event.delta:
-            case ai.TextPartDelta(content_delta=text):
+        match event:
+            case ai.PartStartEvent(part=ai.TextPart(content=text)):
                 return _delta("content", text)
-            case ai.ThinkingPartDelta(content_delta=text):
+            case ai.PartStartEvent(part=ai.ThinkingPart(content=text)):
                 return _delta("thinking", text)
-            case ai.ToolCallPartDelta(args_delta=text) if event.index in self._reply_parts:
+            case ai.PartStartEvent(part=ai.ToolCallPart(tool_name=name) as call):
+                if name in self._replying:
+                    self._reply_parts.add(event.index)
+                    return _delta("content", call.args)
+            case ai.PartDeltaEvent(delta=ai.TextPartDelta(content_delta=text)):
                 return _delta("content", text)
+            case ai.PartDeltaEvent(delta=ai.ThinkingPartDelta(content_delta=text)):
+                return _delta("thinking", text)
+            case ai.PartDeltaEvent(delta=ai.ToolCallPartDelta(args_delta=text)):
+                return _delta("content", text) if event.index in self._reply_parts else None
         return None
 
 
