@@ -111,11 +111,6 @@ class TooMuchTextError(ValueError):
         )
 
 
-def escaped(text: str) -> str:
-    """Return a template that renders to exactly this text."""
-    return text.replace("${", "$${")
-
-
 def compact(value: Any) -> str:
     """Return a JSON value as the shortest text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -16,7 +16,6 @@ from app.nodes.templates import (
     TemplateError,
     TextTemplate,
     TooMuchTextError,
-    escaped,
 )
 from app.trace.frozen_json import USUAL_LIMITS
 
@@ -87,8 +86,9 @@ def test_a_value_is_never_read_as_a_template() -> None:
 @given(st.text(st.sampled_from("${}a.$"), max_size=20) | st.text(max_size=20))
 def test_an_escaped_text_renders_to_itself(text: str) -> None:
     """Whatever dollars and braces it holds."""
-    assert TextTemplate.parse(escaped(text)).render({}) == text
-    assert JsonTemplate([escaped(text)]).render({}) == [text]
+    escaped = text.replace("${", "$${")
+    assert TextTemplate.parse(escaped).render({}) == text
+    assert JsonTemplate([escaped]).render({}) == [text]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
-from app.nodes.templates import escaped
 from app.nodes.toolset import toolset_type
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
@@ -233,7 +232,7 @@ class World:
 
         With ``inputs``, which the step gets, the question is a template.
         """
-        asked = escaped(question) if inputs is None else question
+        asked = question.replace("${", "$${") if inputs is None else question
         view = Scope("around", self.view) if self.view else None
         name = "around/run" if view else "run"
         self.scope = Scope(name, self.budget, parent=view, usage=self.journal.spent())
