@@ -26,15 +26,13 @@ class UnexpectedFactError(RuntimeError):
 class Scheduler:
     """Orders the steps of one execution of one graph."""
 
-    def __init__(self, topology: Topology, *, max_parallel: int | None = None) -> None:
+    def __init__(self, topology: Topology) -> None:
         """Prepare to order the active steps of ``topology``.
-
-        ``max_parallel`` replaces the graph's own limit.
 
         Raises:
             GraphError: no step may run.
         """
-        self._limit = topology.graph.max_parallel if max_parallel is None else max_parallel
+        self._limit = topology.graph.max_parallel
         if self._limit < 1:
             raise GraphError("max_parallel must be at least 1.")
         self._topology = topology

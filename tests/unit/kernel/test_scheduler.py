@@ -11,8 +11,8 @@ from tests.unit.kernel.drawing import fan, flow, graph, link, row
 DEFAULT = frozenset({"default"})
 
 
-def scheduler_of(graph: Graph, max_parallel: int | None = None) -> Scheduler:
-    return Scheduler(Topology(graph), max_parallel=max_parallel)
+def scheduler_of(graph: Graph) -> Scheduler:
+    return Scheduler(Topology(graph))
 
 
 def finished(step_id: str, *handles: str) -> StepFinished:
@@ -41,13 +41,6 @@ def test_no_more_steps_run_at_once_than_are_allowed() -> None:
 
     assert scheduler.begin() == [StartStep("A"), StartStep("B")]
     assert scheduler.tell(finished("B")) == [StartStep("C")]
-
-
-@pytest.mark.req("000/P1")
-def test_a_limit_that_is_given_replaces_that_of_the_graph() -> None:
-    """In both directions."""
-    assert len(scheduler_of(graph("ABCD", max_parallel=2), max_parallel=3).begin()) == 3
-    assert len(scheduler_of(graph("ABCD", max_parallel=2), max_parallel=1).begin()) == 1
 
 
 @pytest.mark.req("000/P2")
@@ -195,11 +188,11 @@ def test_a_graph_is_begun_once() -> None:
         scheduler.begin()
 
 
-@pytest.mark.parametrize(("of_graph", "given"), [(0, None), (-1, None), (3, 0)])
-def test_a_limit_that_lets_no_step_run_is_refused(of_graph: int, given: int | None) -> None:
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_that_lets_no_step_run_is_refused(limit: int) -> None:
     """Otherwise the graph would never begin and never end."""
     with pytest.raises(GraphError, match="max_parallel"):
-        scheduler_of(graph("A", max_parallel=of_graph), max_parallel=given)
+        scheduler_of(graph("A", max_parallel=limit))
 
 
 def test_steps_that_wait_for_one_another_are_never_ordered() -> None:
