@@ -70,21 +70,9 @@ async def _under_policy(
             failure = error
     else:
         failure = RecordedFailureError.of(report.failed_before)
-    recovering = recovery(step, policy, inputs, context, report, failure)
+    recovering = Recovery(step, policy, inputs, context, report, failure).outputs()
     del failure  # its traceback holds this frame, which must not keep it alive
     return await recovering
-
-
-def recovery(
-    step: PreparedStep,
-    policy: ErrorPolicy,
-    inputs: Outputs,
-    context: FlowContext,
-    report: StepReport,
-    failure: Exception,
-) -> Coroutine[Any, Any, Outputs]:
-    """Return what the policy of a step makes of its first failure, to be awaited."""
-    return _Recovery(step, policy, inputs, context, report, failure).outputs()
 
 
 async def _once(
@@ -274,8 +262,8 @@ async def _cut_off(
     return cancelled
 
 
-class _Recovery:
-    """What happens to a step whose first attempt has failed."""
+class Recovery:
+    """What the policy of a step makes of its first failure."""
 
     def __init__(
         self,

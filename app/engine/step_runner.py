@@ -38,7 +38,7 @@ from app.engine.report import (
     failure_of,
 )
 from app.engine.reserving import reserved
-from app.engine.step_attempts import begin, end_of, outputs_of, recovery
+from app.engine.step_attempts import Recovery, begin, end_of, outputs_of
 from app.engine.step_path import StepPath
 from app.engine.step_values import StepValues, sizes_of
 from app.engine.supervision import seconds_of
@@ -125,7 +125,9 @@ class StepRunner:
                         raise
                     failure = error
                 if failure is not None and step.policy is not None:
-                    recovering = recovery(step, step.policy, inputs, context, report, failure)
+                    recovering = Recovery(
+                        step, step.policy, inputs, context, report, failure
+                    ).outputs()
                     failure = None  # its traceback holds this frame
                     outputs = await recovering
             elif step.sub_budget is None:
