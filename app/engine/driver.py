@@ -25,7 +25,7 @@ from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
 from app.engine.step_runner import StepRunner
 from app.engine.step_values import StepValues, Total
-from app.engine.supervision import detach, until_done
+from app.engine.supervision import detach, forget_failure, until_done
 from app.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
 from app.kernel.graph import GraphError
 from app.kernel.scheduler import Scheduler
@@ -297,7 +297,7 @@ class GraphExecution:
                 while self._ended:
                     step_id = self._ended.popleft()
                     self._free_slot()
-                    _forget_failure(self._tasks.pop(step_id))
+                    forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:
             return False  # those that are left are drained
         return self._run.token.stop is None
@@ -324,7 +324,7 @@ class GraphExecution:
         for step_id, task in tasks.items():
             self._free_slot()
             if task.done():
-                _forget_failure(task)
+                forget_failure(task)
                 self._step_runner.over(step_id)
             else:
                 self._abandon(step_id)
@@ -366,9 +366,3 @@ def _is_limit(ended: BaseException) -> bool:
     if not isinstance(ended, Stop) or ended.cause.kind is not StopKind.BUDGET:
         return False
     return ended.cause.dimension != Dimension.SECONDS
-
-
-def _forget_failure(task: "asyncio.Task[None]") -> None:
-    """Let go of how a cancelled step ended: the first failure is what counts."""
-    if not task.cancelled():
-        task.exception()

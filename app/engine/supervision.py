@@ -71,12 +71,13 @@ async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) 
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(_retrieve)  # nobody else looks at how it failed
+        task.add_done_callback(forget_failure)
         await until_done((task,), grace_seconds)
         raise
 
 
-def _retrieve(task: "asyncio.Task[Any]") -> None:
+def forget_failure(task: "asyncio.Task[Any]") -> None:
+    """Let go of how a task has failed that nobody else looks at."""
     if not task.cancelled():
         task.exception()
 
@@ -149,7 +150,7 @@ class Supervisor:
                 await asyncio.wait({task}, timeout=self.grace_seconds)
         except asyncio.CancelledError:
             task.cancel()
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(forget_failure)
             await until_done((task,), self.grace_seconds)
             if not task.done():
                 detach(task, late)
