@@ -73,8 +73,8 @@ class LlmData(StepData):
 class LlmNode:
     """Asks the model of its step, through the gateway and inside the limits of the run."""
 
-    def __init__(self, agents: Agents | None = None) -> None:
-        """Let ``agents`` work where tools are linked; without them none can be."""
+    def __init__(self, agents: Agents) -> None:
+        """Let ``agents`` work where tools are linked."""
         self._agents = agents
 
     async def execute(
@@ -108,8 +108,6 @@ class LlmNode:
     async def _with_tools(
         self, data: LlmData, messages: Sequence[Message], linked: Toolset, context: FlowContext
     ) -> ExecutionResult:
-        if self._agents is None:
-            raise TypeError("Tools cannot be linked to a model here.")
         task = AgentTask(definition=data.agent(), inputs={}, messages=messages, linked=linked)
         state = await self._agents.run(task, context, lambda _: None)
         return ExecutionResult({DEFAULT_HANDLE: state.output})
@@ -136,7 +134,7 @@ def _complaint(reply: str, unfit: UnfitReplyError, schema: ReplySchema) -> list[
     return [Message(role="assistant", content=reply), Message(role="user", content=asked)]
 
 
-def llm_type(agents: Agents | None = None) -> NodeType:
+def llm_type(agents: Agents) -> NodeType:
     """Return the type of steps that ask a model; ``agents`` work for those with linked tools."""
     return NodeType(
         name="llm",

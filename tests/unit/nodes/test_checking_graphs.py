@@ -8,6 +8,7 @@ import pytest
 
 from app.engine.node import Materializing
 from app.kernel.validation import Severity
+from app.nodes.agent.execution import Agents
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
 from app.nodes.llm import llm_type
@@ -20,6 +21,8 @@ from tests.unit.nodes.world import World, flow, function, graph, link, step
 
 ASK = {"prompt": "Say ${default}."}
 SECRET = "sk-4f9a8b7c6d"
+AGENTS = Agents.__new__(Agents)
+"""Nothing is executed here."""
 
 
 @function("twice")
@@ -376,7 +379,7 @@ def test_the_types_describe_themselves_as_json() -> None:
 @pytest.mark.req("004/executors", "004/materialize")
 def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
     """All behaviour of a type is in its node: execute, and for links materialize."""
-    types = [case_type(CaseNode.__new__(CaseNode)), llm_type(), map_type(), router_type()]
+    types = [case_type(CaseNode.__new__(CaseNode)), llm_type(AGENTS), map_type(), router_type()]
     types += [subgraph_type(), function_type([twice]), toolset_type(())]
 
     for kind in types:
@@ -388,4 +391,4 @@ def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
 def test_a_catalog_has_each_type_once() -> None:
     """Nobody could tell which one is meant."""
     with pytest.raises(DuplicateTypeError):
-        NodeCatalog([llm_type(), llm_type()])
+        NodeCatalog([llm_type(AGENTS), llm_type(AGENTS)])
