@@ -24,9 +24,10 @@ FROM json_to_recordset(%s::json) AS new(
 ), (SELECT clock_timestamp() AS at) AS now
 """
 
-_MEETS_NOTHING = """concurrency_key IS NULL
-    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)
-    AND (idempotency_key IS NULL
+_HAS_NO_LIMIT = """concurrency_key IS NULL
+    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)"""
+
+_MEETS_NOTHING = f"""{_HAS_NO_LIMIT} AND (idempotency_key IS NULL
     OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
 """
 
@@ -49,9 +50,10 @@ _WAITS = """status = 'queued' AND queued_at <= CASE WHEN %s::boolean THEN 'infin
 ACCEPT_QUEUED = f"""
 WITH accepted AS (
     {_INSERT}
-    WHERE {_MEETS_NOTHING} AND (SELECT count(*) FROM (
-        SELECT FROM runs WHERE {_WAITS} LIMIT greatest(0, %s::bigint + 1)
-    ) queued) <= %s::bigint
+    WHERE {_MEETS_NOTHING}
+    LIMIT greatest(0, %s::bigint - (SELECT count(*) FROM (
+        SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint
+    ) queued))
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, run_id, created_at
 ), deferred AS (
@@ -63,9 +65,27 @@ WITH accepted AS (
 )
 SELECT accepted.*, jobs FROM accepted, deferred
 """  # noqa: S608
-"""Insert runs that are queued, each with its job, as :data:`ACCEPT_NEW` inserts claimed ones; none
-of them if more are queued already than the third and fourth parameter say. The library's own
+"""Insert runs that are queued, each with its job, as :data:`ACCEPT_NEW` inserts claimed ones; only
+as many as may be queued beside those that are, by the first and last parameter. The library's own
 function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
+
+FIND_NO_ROOM = f"""
+SELECT tenant_id, run_id
+FROM json_to_recordset(%s::json) AS new(
+    tenant_id text, run_id text, idempotency_key text, concurrency_key text
+)
+WHERE {_HAS_NO_LIMIT} AND (SELECT count(*) FROM (
+    SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint
+) queued) >= %s::bigint
+AND NOT EXISTS (
+    SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND runs.run_id = new.run_id
+) AND (idempotency_key IS NULL OR NOT EXISTS (
+    SELECT FROM runs
+    WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
+))
+"""  # noqa: S608
+"""Return the runs that are new, and whose only hindrance is that as many are queued already as the
+last two parameters say: they can be refused as they are."""
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
 """Keep an idempotency key, of a tenant, to this transaction."""

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.errors import LockNotAvailable, UniqueViolation
 from psycopg.rows import dict_row
 
-from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED
+from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED, FIND_NO_ROOM
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from app.adapters.postgres.json_text import dump
@@ -32,7 +32,7 @@ from app.adapters.postgres.write_documents import (
     ends_of,
     events_of,
 )
-from app.runs.errors import StoreUnavailableError
+from app.runs.errors import QueueFullError, StoreUnavailableError
 from app.runs.notifying import RunNotifier
 from app.runs.ports import FinishResult, JournalWrite, Permission
 from app.runs.run import FinishRun, NewRun, RunKey, RunStatus
@@ -54,6 +54,8 @@ LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 9
 
 UNLIMITED = 2**62
 """More runs than can be queued."""
+
+InsertAnswer = datetime | QueueFullError | None
 
 OwnersAnswer = Permission | FinishResult | Later
 
@@ -115,7 +117,7 @@ class PostgresJournal:
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
         """Notified of every run of which events were written here, or that has ended here."""
-        self._accepting: GroupCommit[RunInsert, datetime | None] = GroupCommit(
+        self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
             partial(self._connect, self._patience),
             accept_in_batch,
             size_of=lambda insert: len(insert.row),
@@ -152,14 +154,18 @@ class PostgresJournal:
         """Insert a run and return when it was created; None if it met another row or a limit.
 
         Raises:
+            QueueFullError: it is new, and as many are queued as may be.
             StoreUnavailableError: the database did not answer in time. The run may yet be stored
                 if its insert was under way.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._accepting.submit(insert)
+                answer = await self._accepting.submit(insert)
         except TimeoutError:
             raise StoreUnavailableError from None
+        if isinstance(answer, QueueFullError):
+            raise answer
+        return answer
 
     async def write(self, write: JournalWrite) -> Permission:
         """Store a piece of a run's journal; return whether the run may go on."""
@@ -203,11 +209,12 @@ class PostgresJournal:
 
 async def accept_in_batch(
     connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert]
-) -> Sequence[datetime | None]:
+) -> Sequence[InsertAnswer]:
     """Insert runs: those that are claimed with one statement, then those that are queued.
 
     Each statement is a transaction of its own; a run is queued with its job or not at all. Return
-    for each run when it was created, or None if it met something and must be accepted by itself.
+    for each run when it was created, that the queue is full, or None if it met something else and
+    must be accepted by itself.
     """
     first: dict[RunKey, RunInsert] = {}
     for insert in inserts:
@@ -215,14 +222,12 @@ async def accept_in_batch(
     ordered = [first[key] for key in sorted(first)]
     claimed = [insert for insert in ordered if insert.worker_id is not None]
     queued = [insert for insert in ordered if insert.worker_id is None]
-    found: list[Row] = []
+    answers: dict[RunKey, InsertAnswer] = {}
     try:
         if claimed:
-            found += await _rows(connection, ACCEPT_NEW, _document(claimed))
+            answers |= _created(await _rows(connection, ACCEPT_NEW, _document(claimed)))
         if queued:
-            most = queued[0].max_queued - len(queued)
-            later = any(insert.new.request.start_at is not None for insert in queued)
-            found += await _rows(connection, ACCEPT_QUEUED, _document(queued), later, most, most)
+            answers |= await _queue(connection, queued)
     except (LockNotAvailable, UniqueViolation):
         if len(inserts) == 1:
             return [None]  # somebody is just making the row, or it has a job already
@@ -233,11 +238,42 @@ async def accept_in_batch(
         for insert in inserts:
             insert.maybe_stored = True
         raise
-    created = {RunKey(row["tenant_id"], row["run_id"]): row["created_at"] for row in found}
     return [
-        created.get(insert.new.key) if first[insert.new.key] is insert else None
+        answers.get(insert.new.key) if first[insert.new.key] is insert else None
         for insert in inserts
     ]
+
+
+async def _queue(
+    connection: psycopg.AsyncConnection[Any], queued: Sequence[RunInsert]
+) -> Mapping[RunKey, InsertAnswer]:
+    """Insert as many of some runs as may be queued; find those for which there is no room.
+
+    A crowd that comes to a full queue is so refused at once, and not run by run.
+    """
+    most = queued[0].max_queued
+    later = any(_begins_later(insert) for insert in queued)
+    parameters = _document(queued), most, later, most
+    answers = _created(await _rows(connection, ACCEPT_QUEUED, *parameters))
+    left = [insert for insert in queued if insert.new.key not in answers]
+    for later in (False, True) if most < UNLIMITED else ():
+        asked = [insert for insert in left if _begins_later(insert) is later]
+        if asked:
+            full = await _rows(connection, FIND_NO_ROOM, _document(asked), later, most, most)
+            answers |= {_key(row): QueueFullError() for row in full}
+    return answers
+
+
+def _begins_later(insert: RunInsert) -> bool:
+    return insert.new.request.start_at is not None
+
+
+def _key(row: Row) -> RunKey:
+    return RunKey(row["tenant_id"], row["run_id"])
+
+
+def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer]:
+    return {_key(row): row["created_at"] for row in rows}
 
 
 def _document(inserts: Sequence[RunInsert]) -> str:
@@ -353,4 +389,4 @@ def _owners(asked: Iterable[Ownership]) -> str:
 
 
 def _by_owner(rows: Iterable[Row]) -> dict[Ownership, Row]:
-    return {(RunKey(row["tenant_id"], row["run_id"]), row["fence"]): row for row in rows}
+    return {(_key(row), row["fence"]): row for row in rows}

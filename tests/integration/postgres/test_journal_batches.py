@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from app.adapters.postgres.connections import Connection
 from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.journal import (
+    InsertAnswer,
     OwnersAnswer,
     RunInsert,
     UsualTimes,
@@ -48,7 +49,7 @@ class Batch:
         async with await self._connect() as connection:
             return await write_in_batch(connection, rows, usual=UsualTimes())
 
-    async def accept(self, *inserts: RunInsert) -> Sequence[datetime | None]:
+    async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer]:
         async with await self._connect() as connection:
             return await accept_in_batch(connection, inserts)
 

@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.quotas import PostgresQuotas
 from app.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
 from app.runs.ports import Accepted
 from app.runs.quotas import Queueing, Quota, QuotaExceededError
 from app.runs.run import NewRun, RunKey, RunStatus
-from tests.support.limits import store_limits
+from tests.support.limits import pool_sizes, store_limits
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, new_run, open_stores
 
 JOB = "j.queueing_lock = r.tenant_id || '/' || r.run_id AND j.status = 'todo'"
@@ -203,3 +204,50 @@ async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle
             assert [type(each) for each in answers] == [QueueFullError] * len(more)
         assert await oracle.value("SELECT count(*) FROM runs") == 5
         assert await oracle.value(UNPAIRED) == 0
+
+
+async def test_a_crowd_at_a_full_queue_is_refused_without_a_connection_for_each(
+    database_url: str,
+) -> None:
+    """Nobody waits for one of the pool only to hear that there is no room."""
+    limits, sizes = store_limits(max_queued=2), pool_sizes(work=1, connect_seconds=0.5)
+    async with open_stores(database_url, limits, sizes=sizes) as stores:
+        await accepted(stores, new_run("r1"), new_run("r2", key="k"))
+
+        async with transaction(stores.engines.work):
+            crowd = [new_run(f"more-{n}", key=f"k{n}" if n % 2 else None) for n in range(300)]
+            answers = await accepted(stores, *crowd)
+
+        assert {type(each) for each in answers} == {QueueFullError}
+
+
+async def test_what_was_accepted_is_found_again_though_the_queue_is_full(
+    database_url: str,
+) -> None:
+    """By its id or its key; and what was cancelled before it came needs no room."""
+    async with open_stores(database_url, store_limits(max_queued=2)) as stores:
+        await stores.runs.cancel(RunKey("default", "cancelled"), CANCEL_REQUEST)
+        await accepted(stores, new_run("r1"), new_run("r2", key="k"))
+
+        again = [new_run("r1"), new_run("other", key="k", named=False), new_run("cancelled")]
+        answers = await accepted(stores, *again, *(new_run(f"more-{n}") for n in range(20)))
+
+        found = [each for each in answers[:3] if isinstance(each, Accepted)]
+        assert [each.run.key.run_id for each in found] == ["r1", "r2", "cancelled"]
+        assert [each.created for each in found] == [False, False, True]
+        assert {type(each) for each in answers[3:]} == {QueueFullError}
+
+
+async def test_the_last_places_of_a_queue_go_to_the_first_of_a_batch(
+    database_url: str, oracle: Oracle
+) -> None:
+    """In one statement, whose others are refused."""
+    limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=0.5)
+    async with open_stores(database_url, limits, sizes=sizes) as stores:
+        await accepted(stores, new_run("r"))
+        async with transaction(stores.engines.work):
+            answers = await accepted(stores, *(new_run(f"r{n:02}") for n in range(20)))
+
+    assert [isinstance(each, Accepted) for each in answers] == [True] * 4 + [False] * 16
+    assert {type(each) for each in answers[4:]} == {QueueFullError}
+    assert await oracle.value(UNPAIRED) == 0
