@@ -1,0 +1,169 @@
+"""The JSON test suite and the big list of naughty strings, against the service on a real Postgres.
+
+Each document is posted as a run and to some other places; each string stands in some of its many
+places, so that every string and every place occurs. ``HOSTILE_TEXTS=all`` tries every one in every
+place, which are some 50,000 requests; ``make texts`` does.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import pytest
+
+from tests.support.hostile_places import ASKING, GRAPH, asks_of, places
+from tests.support.hostile_texts import json_documents, naughty_strings
+from tests.support.raw_client import Answer, Ask, RawClient
+from tests.support.service import ServiceProcess
+
+ALL = os.environ.get("HOSTILE_TEXTS") == "all"
+KEY = "operator-" + "7" * 32
+OTHERS = 2
+"""Places besides ``POST /runs`` in which a document stands."""
+EACH = 2
+"""Places in which a string stands."""
+EXPECTED = {"n": {400}, "y": {422}, "i": {400, 422}}
+"""How a document is answered that is none, is JSON but no run, or may be either."""
+OWN_WAY = {
+    "n_structure_no_data.json": {422},
+    "y_object_duplicated_key.json": {400},
+    "y_object_duplicated_key_and_value.json": {400},
+}
+"""An empty body is one that is missing, and a key that comes twice is refused."""
+BROKEN = ("Traceback", "http.request_broke", '"level": "error"')
+"""What a log has of a request that the service was not prepared for."""
+
+Each = TypeVar("Each")
+
+
+class World:
+    """A service that has one of everything, and what has been wrong with its answers."""
+
+    def __init__(self, service: ServiceProcess, client: RawClient) -> None:
+        self.service = service
+        self.client = client
+        self.approval = ""
+        self.statuses: Counter[int] = Counter()
+        self.faults: list[tuple[str, Ask, bytes]] = []
+
+    async def ask(self, request: Ask) -> Answer:
+        """Send a request and judge its answer."""
+        answer = await self.client.ask(request)
+        self.statuses[answer.status] += 1
+        if (fault := answer.fault()) is not None:
+            self.faults.append((fault, request, answer.body[:300]))
+        return answer
+
+    async def furnish(self) -> None:
+        """Make one of everything that texts are about."""
+        waiting = {"Prefer": b"wait=20"}
+        known = {"run_id": "known", "kind": "graph", "graph": GRAPH}
+        asking = {"run_id": "asking", "kind": "graph", "graph": ASKING}
+        asked = [
+            Ask("POST", "/webhooks/secret"),
+            Ask("POST", "/runs", json.dumps(known).encode(), waiting),
+            Ask("POST", "/runs", json.dumps(asking).encode()),
+            Ask("POST", "/graphs", json.dumps({"name": "g", "graph": GRAPH}).encode()),
+            Ask("POST", "/threads", json.dumps({"thread_id": "t", "graph": GRAPH}).encode()),
+        ]
+        for each in asked:
+            assert (await self.ask(each)).status < 300, each
+        while not self.approval:
+            found = (await self.ask(Ask("GET", "/runs/asking/approvals"))).json()["approvals"]
+            self.approval = found[0]["approval_id"] if found else ""
+            await asyncio.sleep(0.02)
+
+    async def read_everything(self) -> int:
+        """Read all that was stored, and return how many runs there are."""
+        pages = ("graphs", "agents", "threads", "approvals", "schedules", "keys", "quotas")
+        for path in (*pages, "webhooks/deliveries", "threads/t/messages"):
+            assert (await self.ask(Ask("GET", f"/{path}"))).status == 200, path
+        runs, cursor = [], "?limit=100"
+        while cursor:
+            page = await self.ask(Ask("GET", f"/runs{cursor}"))
+            assert page.status == 200, page.body
+            runs += page.json()["runs"]
+            following = page.json()["next_cursor"]
+            cursor = following and f"?limit=100&cursor={following}"
+        for run in some(runs, len(runs) if ALL else 60, 7):
+            for below in ("", "/trace"):
+                answer = await self.ask(Ask("GET", f"/runs/{run['run_id']}{below}"))
+                assert answer.status == 200, (run, answer.body)
+        return len(runs)
+
+    def require_no_fault(self) -> None:
+        """Check what was noted, and what the service has logged."""
+        sys.stdout.write(f"{self.statuses.total()} requests: {dict(self.statuses)}\n")
+        assert self.faults == [], f"{len(self.faults)} faults"
+        assert self.service.child.exit_code is None
+        logged = self.service.child.stderr.splitlines()
+        assert [line for line in logged if any(each in line for each in BROKEN)] == []
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    """A furnished world."""
+    settings = {"AUTH_BOOTSTRAP_KEY": KEY, "ADMISSION_MAX_QUEUED": "100000"}
+    async with opened(database_url, settings) as world:
+        await world.furnish()
+        yield world
+
+
+@asynccontextmanager
+async def opened(database_url: str, settings: dict[str, str]) -> AsyncIterator[World]:
+    async with (
+        ServiceProcess(database_url, settings=settings) as service,
+        RawClient(service.url, {"Authorization": f"Bearer {KEY}"}) as client,
+    ):
+        yield World(service, client)
+
+
+def some(each: Sequence[Each], count: int, turn: int) -> Iterable[Each]:
+    """Return some of a sequence, others at every turn; all of them if ``HOSTILE_TEXTS`` says so."""
+    if ALL or count >= len(each):
+        return each
+    return [each[(turn * count + place) % len(each)] for place in range(count)]
+
+
+@pytest.mark.req("card/s2s")
+@pytest.mark.timeout(3600)
+async def test_no_json_document_makes_the_service_fail(world: World) -> None:
+    """What is no JSON is malformed, what is JSON and no run is invalid, wherever it is sent."""
+    wrong = []
+    for turn, (name, document) in enumerate(json_documents().items()):
+        answer = await world.ask(Ask("POST", "/runs", document))
+        expected = OWN_WAY.get(name, EXPECTED[name[0]])
+        if answer.status not in expected:
+            wrong.append((name, answer.status, answer.body))
+        for request in some(asks_of(document, world.approval), OTHERS, turn):
+            await world.ask(request)
+
+    world.require_no_fault()
+    assert [each[:2] for each in wrong] == []
+    assert await world.read_everything() >= 2
+    assert world.statuses.total() > 900
+    world.require_no_fault()
+
+
+@pytest.mark.req("card/s2s")
+@pytest.mark.timeout(3600)
+async def test_no_naughty_string_makes_the_service_fail(world: World) -> None:
+    """In a body, a path, a query or a header; what it was accepted in can be read again."""
+    strings = naughty_strings()
+    seen: set[int] = set()
+    for turn, text in enumerate(strings):
+        asked = places(text, world.approval)
+        for place, request in some(list(enumerate(asked)), EACH, turn):
+            seen.add(place)
+            await world.ask(request)
+    assert seen == set(range(len(places("", ""))))
+
+    world.require_no_fault()
+    assert await world.read_everything() > 20
+    assert {200, 202, 400, 401, 404, 415, 421, 422} <= set(world.statuses)
+    world.require_no_fault()
