@@ -9,6 +9,8 @@
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
 #   make exact     compare the usage of 500 random runs with what the fake provider has counted
+#   make texts     send naughty strings and broken JSON to every place that takes any
+#   make burst     post 5,000 runs on 1,000 connections, and see that the rest is refused
 #   make races     cancel 1,020 runs at random moments, and look for calls after the receipt
 #   make chaos     let everything fail for a minute, and see that what is promised holds
 #   make takeovers kill 50 processes, and measure how long their runs stand still
@@ -29,7 +31,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test check format docs example eval bench exact races chaos takeovers outages crashes attacks \
+.PHONY: help serve test check format docs example eval bench exact texts burst races chaos takeovers outages crashes attacks \
 	test-pythons pictures sbom audit clean \
 	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
@@ -103,6 +105,12 @@ bench: $(SYNC_STAMP)
 
 exact: $(SYNC_STAMP)
 	EXACT_RUNS=$${EXACT_RUNS:-500} $(BIN)/pytest -q -s --timeout=3600 tests/acceptance/test_exact_usage.py $(ARGS)
+
+texts: $(SYNC_STAMP)
+	HOSTILE_TEXTS=all $(BIN)/pytest -q -s tests/acceptance/test_hostile_texts.py $(ARGS)
+
+burst: $(SYNC_STAMP)
+	BURST_POSTS=$${BURST_POSTS:-5000} $(BIN)/pytest -q -s tests/acceptance/test_overload.py $(ARGS)
 
 races: $(SYNC_STAMP)
 	CANCEL_RACES=$${CANCEL_RACES:-1020} $(BIN)/pytest -q -s tests/acceptance/test_cancel_races.py $(ARGS)

@@ -1,0 +1,209 @@
+"""More posts at once than a process can take: it refuses what it cannot, and keeps what it took.
+
+``BURST_POSTS=5000`` makes more of them, on up to 1,000 connections; ``make burst`` does.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from tests.support.hostile_places import GRAPH
+from tests.support.raw_client import Answer, Ask, RawClient
+from tests.support.service import ServiceProcess
+
+POSTS = int(os.environ.get("BURST_POSTS", "1000"))
+CONNECTIONS = min(1000, POSTS // 5)
+MAX_QUEUED = POSTS // 10
+MAX_GROWTH_BYTES = 300 << 20
+PATIENCE_SECONDS = 300.0
+REFUSALS = {"queue-full", "too-many-connections", "too-many-bodies"}
+"""What a refusal may say; the database is there, so that it is not is nothing to say."""
+
+QUEUED = "SELECT count(*) FROM runs WHERE status = 'queued'"
+STATUSES = "SELECT run_id, status FROM runs"
+
+
+@dataclass(slots=True)
+class Burst:
+    """What became of many posts."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    """By the id of the run that was posted."""
+    stored: dict[str, str] = field(default_factory=dict)
+    """The status of every run that the database has, once nothing goes on any more."""
+    most_queued: int = 0
+    """How many runs were seen to wait at once."""
+    growth_bytes: int = 0
+    """How much more memory than before the process was seen to hold."""
+
+    def refusals(self) -> Counter[str]:
+        """Count the kinds of refusals."""
+        return Counter(_kind(each) for each in self.answers.values() if each.status != 202)
+
+    def faults(self, *, max_queued: int) -> list[str]:
+        """Return what a process may not do however much is asked of it."""
+        accepted = {run_id for run_id, each in self.answers.items() if each.status == 202}
+        statuses = {each.status for each in self.answers.values()}
+        hasty = [
+            run_id
+            for run_id, each in self.answers.items()
+            if each.status != 202 and int(each.headers.get("retry-after", "0")) < 1
+        ]
+        found = {
+            "answers of another kind": statuses - {202, 429, 503},
+            "refusals for another reason": set(self.refusals()) - REFUSALS,
+            "refusals without a time to try again": hasty,
+            "runs that were accepted and lost": accepted - set(self.stored),
+            "runs that were refused and stored": set(self.stored) - accepted,
+            "runs that did not end well": {
+                run_id for run_id, status in self.stored.items() if status != "completed"
+            },
+            "more runs in the queue than may be": self.most_queued > max_queued,
+            "nothing refused": not self.refusals(),
+            "nothing accepted": not accepted,
+            "too much memory": self.growth_bytes > MAX_GROWTH_BYTES,
+        }
+        return [f"{what}: {which}" for what, which in found.items() if which]
+
+
+def _kind(answer: Answer) -> str:
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+@asynccontextmanager
+async def watching(burst: Burst, process: psutil.Process, url: str) -> AsyncIterator[None]:
+    """Look at the memory of a process and at its queue all the time."""
+    before = process.memory_info().rss
+
+    async def watch() -> None:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            while True:
+                queued = await (await connection.execute(QUEUED)).fetchone()
+                assert queued is not None
+                burst.most_queued = max(burst.most_queued, queued[0])
+                growth = process.memory_info().rss - before
+                burst.growth_bytes = max(burst.growth_bytes, growth)
+                await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def burst_of(posts: int, connections: int, database_url: str, max_queued: int) -> Burst:
+    """Post runs on many connections at once, and wait for the end of those that were accepted."""
+    settings = {"WORKER_MAX_RUNS": "50", "ADMISSION_MAX_QUEUED": str(max_queued)}
+    burst = Burst()
+    left = [f"burst-{number}" for number in range(posts)]
+
+    async def lane(url: str) -> None:
+        async with RawClient(url) as client:
+            while left:
+                run_id = left.pop()
+                body = {"run_id": run_id, "kind": "graph", "graph": GRAPH}
+                request = Ask("POST", "/runs", json.dumps(body).encode())
+                burst.answers[run_id] = await client.ask(request)
+
+    async with ServiceProcess(database_url, settings=settings) as service:
+        process = psutil.Process(service.child.pid)
+        async with watching(burst, process, database_url):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(connections):
+                    group.create_task(lane(service.url))
+            burst.stored = await statuses_at_the_end(database_url)
+        assert service.child.exit_code is None
+    return burst
+
+
+async def statuses_at_the_end(database_url: str) -> dict[str, str]:
+    """Return the status of every run, once none waits or is executed any more."""
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection,
+    ):
+        while True:
+            rows: list[Any] = await (await connection.execute(STATUSES)).fetchall()
+            found = dict(rows)
+            if not {"queued", "running"} & set(found.values()):
+                return found
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.req("card/s2s", "card/post")
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_a_burst_of_posts_is_refused_as_far_as_it_is_too_much(database_url: str) -> None:
+    """Every answer is a 202 or says when to try again, and what was accepted ends."""
+    burst = await burst_of(POSTS, CONNECTIONS, database_url, MAX_QUEUED)
+
+    answered = Counter(each.status for each in burst.answers.values())
+    sys.stdout.write(
+        f"{POSTS} posts on {CONNECTIONS} connections: {dict(answered)} {dict(burst.refusals())},"
+        f" at most {burst.most_queued} queued, {burst.growth_bytes >> 20} MiB more\n"
+    )
+    assert burst.faults(max_queued=MAX_QUEUED) == []
+    assert len(burst.answers) == POSTS
+
+
+@pytest.mark.req("card/s2s")
+@pytest.mark.long
+async def test_a_service_that_ignores_the_limit_of_its_queue_is_found_out(
+    database_url: str,
+) -> None:
+    """It has another limit than it is judged by."""
+    burst = await burst_of(200, 100, database_url, max_queued=10_000)
+
+    faults = burst.faults(max_queued=5)
+    assert "nothing refused: True" in faults
+    assert "more runs in the queue than may be: True" in faults
+    assert len(faults) == 2
+
+
+@pytest.mark.req("card/s2s")
+def test_each_thing_that_a_burst_may_not_do_is_found() -> None:
+    """A burst that went well has no fault, and each change of it has one."""
+
+    def refusal(kind: str, status: int, retry: str = "2") -> Answer:
+        told = {"type": f"urn:caseworker:problem:{kind}"}
+        return Answer(status, {"retry-after": retry}, json.dumps(told).encode())
+
+    def faults(**changed: Any) -> list[str]:
+        usual: dict[str, Any] = {
+            "answers": {"a": Answer(202, {}, b""), "b": refusal("queue-full", 429)},
+            "stored": {"a": "completed"},
+            "most_queued": 3,
+        }
+        found = Burst(**(usual | changed)).faults(max_queued=3)
+        return [each.partition(":")[0] for each in found]
+
+    kept = {"a": Answer(202, {}, b"")}
+    assert faults() == []
+    assert faults(answers=kept | {"b": refusal("queue-full", 500)}) == ["answers of another kind"]
+    assert faults(answers=kept | {"b": refusal("store-unavailable", 503)}) == [
+        "refusals for another reason"
+    ]
+    assert faults(answers=kept | {"b": refusal("queue-full", 429, "0")}) == [
+        "refusals without a time to try again"
+    ]
+    assert faults(stored={}) == ["runs that were accepted and lost"]
+    assert faults(stored={"a": "completed", "b": "completed"}) == [
+        "runs that were refused and stored"
+    ]
+    assert faults(stored={"a": "failed"}) == ["runs that did not end well"]
+    assert faults(most_queued=4) == ["more runs in the queue than may be"]
+    assert faults(answers=kept) == ["nothing refused"]
+    assert faults(growth_bytes=301 << 20) == ["too much memory"]
