@@ -49,7 +49,7 @@ class Answer:
             return "no X-Request-ID"
         if self.status >= 400 and kind != "application/problem+json":
             return f"a refusal as {kind!r}"
-        if not kind.endswith("json"):
+        if self.status == 204 or not kind.endswith("json"):
             return None
         try:
             told = self.json()

@@ -44,7 +44,12 @@ def test_what_no_answer_may_be_is_a_fault(bad: Answer, fault: str) -> None:
 @pytest.mark.req("card/s2s")
 @pytest.mark.parametrize(
     "good",
-    [answer(), answer(200, "application/json", body=b"[]"), answer(200, "text/html", body=b"<p>")],
+    [
+        answer(),
+        answer(200, "application/json", body=b"[]"),
+        answer(200, "text/html", body=b"<p>"),
+        answer(204, "application/json", body=b""),
+    ],
 )
 def test_what_an_answer_may_be_is_none(good: Answer) -> None:
     """A problem document, JSON, or something else that is no refusal."""
