@@ -8,7 +8,8 @@
 #   make example   write config.yaml.example anew from the settings' schema
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures that the README states
-#   make exact     compare the usage of 500 random runs with what the fake provider has counted
+#   make exact     compare the usage of 500 random runs with what the fake provider has counted,
+#                  1,500 runs at once with their limits, and 5,000 posts with their 100 keys
 #   make texts     send naughty strings and broken JSON to every place that takes any
 #   make burst     post 5,000 runs on 1,000 connections, and see that the rest is refused
 #   make races     cancel 1,020 runs at random moments, and look for calls after the receipt
@@ -104,7 +105,9 @@ bench: $(SYNC_STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
 exact: $(SYNC_STAMP)
-	EXACT_RUNS=$${EXACT_RUNS:-500} $(BIN)/pytest -q -s --timeout=3600 tests/acceptance/test_exact_usage.py $(ARGS)
+	EXACT_RUNS=$${EXACT_RUNS:-500} LIMITED_RUNS=$${LIMITED_RUNS:-1500} IDEMPOTENCY_KEYS=$${IDEMPOTENCY_KEYS:-100} \
+		$(BIN)/pytest -q -s --timeout=3600 tests/acceptance/test_exact_usage.py \
+		tests/integration/postgres/test_idempotency.py $(ARGS)
 
 texts: $(SYNC_STAMP)
 	HOSTILE_TEXTS=all $(BIN)/pytest -q -s tests/acceptance/test_hostile_texts.py $(ARGS)

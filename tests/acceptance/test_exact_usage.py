@@ -2,7 +2,8 @@
 
 Real processes: two services on one database, of which one is killed or told to end every now and
 then, and a provider that answers, fails, breaks off, counts nothing, and has read from its cache.
-EXACT_RUNS and EXACT_SEED set how many random runs are made, and which.
+EXACT_RUNS and EXACT_SEED set how many random runs are made, and which; LIMITED_RUNS how many with a
+limit of three calls are made at once.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.usage_oracle import differences, settings_of_prices
 
 RUNS = int(os.environ.get("EXACT_RUNS", "24"))
+LIMITED_RUNS = int(os.environ.get("LIMITED_RUNS", "48"))
 AT_ONCE = 12
 DOWN = (ServiceUnreachableError, httpx.HTTPError, OSError)
 
@@ -97,7 +99,7 @@ async def test_a_limit_of_three_calls_makes_three_however_many_runs_and_lanes_as
     """Also of the runs that a process was told to give up while their calls were in flight."""
     await provider.answer_by_default(Step(text="ok", delay_seconds=0.05))
     settings = exact_settings(provider)
-    names = [f"three-{number}" for number in range(RUNS * 2)]
+    names = [f"three-{number}" for number in range(LIMITED_RUNS)]
     run = mapping("Say ok.", 8, lanes=8) | {"budget": {"max_llm_calls_small": 3}}
     async with (
         ServiceProcess(database_url, settings=settings, name="first") as first,
@@ -108,9 +110,9 @@ async def test_a_limit_of_three_calls_makes_three_however_many_runs_and_lanes_as
         async with asyncio.TaskGroup() as group:
             for name in names:
                 group.create_task(posting.post_run(run | {"run_id": name}))
-        await provider.wait_for_arrivals(RUNS)
+        await provider.wait_for_arrivals(LIMITED_RUNS // 2)
         await first.child.terminate()
-        ended = [await finished(client, name, seconds=120) for name in names]
+        ended = [await finished(client, name, seconds=600) for name in names]
 
     assert Counter(run["status"] for run in ended) == {"halted": len(names)}
     assert Counter(run["usage"]["llm_calls_small"] for run in ended) == {3: len(names)}
