@@ -1,17 +1,22 @@
 """When a schedule fires: pure functions of its cron expression, its zone, its policy and the time.
 
 An expression has five fields and speaks of the wall clock of a zone, which is not a clock that only
-goes on. Where the wall clock jumps forward, a time in the gap fires once, at the end of the gap.
+goes on. Where the wall clock jumps forward, all times in the gap fire once, at the end of the gap.
 Where it goes back, a time that comes twice fires at the first of the two. An expression whose hour
-begins with ``*`` means the time that passes and not the time of day: it fires in both hours that
-bear the same name, and nothing of it lies in a gap.
+begins with ``*`` means the time that passes and not the time of day: it fires whenever the clock
+shows one of its times, twice if that comes twice, and nothing of it lies in a gap.
+
+The library reads the expression and finds wall times, without a zone: with one it loses instants
+where the jump is not of whole hours. What the zone makes of wall times is decided here.
 """
 
+import heapq
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
@@ -23,6 +28,8 @@ LATE_SECONDS = 60.0
 MAX_CATCH_UP = 100
 
 _MINUTE = timedelta(minutes=1)
+_DAY = timedelta(days=1)
+"""No clock is set back by as much."""
 _ITEM = r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[A-Za-z]{3}(?:-[A-Za-z]{3})?)(?:/[0-9]{1,2})?"
 _FIELD = rf"{_ITEM}(?:,{_ITEM})*"
 CRON = rf"^{_FIELD}(?: {_FIELD}){{4}}$"
@@ -69,25 +76,44 @@ class Timing:
 
     def next_after(self, instant: datetime) -> datetime:
         """Return the first instant later than this one, UTC."""
-        return next(self._instants(instant, forward=True))
+        return next(at for at in self._instants(instant, forward=True) if at > instant)
 
     def last_until(self, instant: datetime) -> Iterator[datetime]:
         """Yield the instants up to and with this one, UTC, the latest first."""
-        minute = instant.replace(second=0, microsecond=0)
-        return self._instants(minute + _MINUTE, forward=False)
+        return (at for at in self._instants(instant, forward=False) if at <= instant)
 
     def _instants(self, start: datetime, *, forward: bool) -> Iterator[datetime]:
-        times = croniter(self.cron, start.astimezone(ZoneInfo(self.timezone)))
+        """Yield every instant in order, from at most a day before ``start`` (or after it).
+
+        A clock that is set back shows some times twice. What it shows for the first time is in
+        order, and so is what it shows for the last time: both are merged.
+        """
+        folds = (0, 1) if self._counts_passing_time() else (0,)
+        showings = (self._showings(start, fold=fold, forward=forward) for fold in folds)
+        return (at for at, _ in groupby(heapq.merge(*showings, reverse=not forward)))
+
+    def _showings(self, start: datetime, *, fold: int, forward: bool) -> Iterator[datetime]:
+        """Yield when the clock shows the times of the expression, first (0) or last (1)."""
+        zone = ZoneInfo(self.timezone)
+        near = (start, start + (_DAY if forward else -_DAY))
+        walls = [at.astimezone(zone).replace(tzinfo=None) - (at - start) for at in near]
+        times = croniter(self.cron, min(walls) if forward else max(walls) + _MINUTE)
         step = times.get_next if forward else times.get_prev
         while True:
-            at: datetime = step(datetime).astimezone(UTC)
-            if self._fires(at.astimezone(ZoneInfo(self.timezone))):
-                yield at
+            shown = step(datetime).replace(tzinfo=zone, fold=fold)
+            if _is_in_gap(shown) and self._counts_passing_time():
+                continue
+            while _is_in_gap(shown):
+                shown += _MINUTE
+            yield shown.astimezone(UTC)
 
-    def _fires(self, local: datetime) -> bool:
-        if self.cron.split(" ")[1].startswith("*"):
-            return bool(croniter.match(self.cron, local.replace(tzinfo=None)))
-        return local.fold == 0
+    def _counts_passing_time(self) -> bool:
+        return self.cron.split(" ")[1].startswith("*")
+
+
+def _is_in_gap(wall: datetime) -> bool:
+    """Tell whether the clock of its zone jumps over a wall time."""
+    return wall.astimezone(UTC).astimezone(wall.tzinfo) != wall
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -22,12 +23,15 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def fires(timing: Timing, start: datetime, count: int) -> list[str]:
-    found = []
-    for _ in range(count):
+def following(timing: Timing, start: datetime) -> Iterator[datetime]:
+    """Yield one instant after the other, each asked for by itself."""
+    while True:
         start = timing.next_after(start)
-        found.append(start.strftime("%d %H:%M"))
-    return found
+        yield start
+
+
+def fires(timing: Timing, start: datetime, count: int) -> list[str]:
+    return [f"{each:%d %H:%M}" for each in islice(following(timing, start), count)]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,22 @@ def fires(timing: Timing, start: datetime, count: int) -> list[str]:
 def test_the_clock_may_jump(cron: str, start: datetime, expected: list[str]) -> None:
     """A time in a gap fires at its end, one that comes twice once; hours that pass are hours."""
     assert fires(Timing(cron, PARIS), start, len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("*/20 * * * *", ["14:20", "14:40", "15:10", "15:30", "15:50"]),
+        ("*/20 1-4 * * *", ["14:20", "14:40", "15:30", "15:50", "16:10"]),
+    ],
+)
+def test_the_clock_may_be_set_back_by_half_an_hour(cron: str, expected: list[str]) -> None:
+    """On Lord Howe 02:00 becomes 01:30: it shows 01:40 at 14:40 and at 15:10 UTC."""
+    timing, start = Timing(cron, "Australia/Lord_Howe"), at("2026-04-04T14:10")
+    latest = islice(timing.last_until(at(f"2026-04-04T{expected[-1]}")), len(expected))
+
+    assert fires(timing, start, len(expected)) == [f"04 {each}" for each in expected]
+    assert [f"{each:%H:%M}" for each in latest] == expected[::-1]
 
 
 @pytest.mark.parametrize(
@@ -76,23 +96,29 @@ def test_usual_expressions_are_taken(cron: str) -> None:
     Timing(cron, PARIS).require_valid(SPRING)
 
 
-ZONES = st.sampled_from([PARIS, "America/New_York", "Australia/Lord_Howe", "UTC", "Asia/Kolkata"])
 CRONS = st.builds(
-    "{} {} * * {}".format,
-    st.sampled_from(["0", "30", "*/20", "15,45", "7"]),
-    st.sampled_from(["*", "*/3", "2", "1-4", "0,2,23"]),
+    "{} {} {} * {}".format,
+    st.sampled_from(["0", "30", "*/20", "15,45", "7", "*/25", "59", "0-29/10"]),
+    st.sampled_from(["*", "*/3", "2", "1-4", "0,2,23", "0", "3"]),
+    st.sampled_from(["*", "4", "1-31/2", "25-31"]),
     st.sampled_from(["*", "0", "1-5"]),
 )
-STARTS = st.sampled_from(
+NIGHTS = st.sampled_from(
     [
-        SPRING,
-        AUTUMN,
-        at("2026-03-08T00:00"),
-        at("2026-11-01T00:00"),
-        at("2026-04-04T00:00"),
-        at("2026-10-03T00:00"),
+        (zone, at(change) - timedelta(hours=8))
+        for zone, changes in {
+            "Africa/Casablanca": ["2026-02-15T02:00", "2026-03-22T02:00"],
+            "America/New_York": ["2026-03-08T07:00", "2026-11-01T06:00"],
+            "America/St_Johns": ["2026-11-01T04:30", "2010-03-14T03:31", "2010-11-07T02:31"],
+            "Australia/Lord_Howe": ["2026-04-04T15:00", "2026-10-03T15:30"],
+            "Europe/Berlin": ["2026-03-29T01:00", "2026-10-25T01:00"],
+            "Pacific/Apia": ["2011-12-30T10:00", "2020-09-26T14:00", "2021-04-03T14:00"],
+            "UTC": ["2026-03-29T01:00"],
+        }.items()
+        for change in changes
     ]
 )
+"""Zones, eight hours before their clocks jump: by an hour, half an hour, a day; over midnight."""
 
 
 def numbers(field: str) -> set[int]:
@@ -109,10 +135,14 @@ def oracle(timing: Timing, start: datetime, end: datetime) -> Iterator[datetime]
     """Yield what fires from ``start`` to ``end``, minute by minute."""
     zone, passing = ZoneInfo(timing.timezone), timing.cron.split(" ")[1].startswith("*")
 
-    minutes, hours, _, _, days = (numbers(field) for field in timing.cron.split(" "))
+    fields = timing.cron.split(" ")
+    minutes, hours, days, _, weekdays = (numbers(field) for field in fields)
+    either = "*" not in (fields[2], fields[4])
 
     def matches(wall: datetime) -> bool:
-        return wall.minute in minutes and wall.hour in hours and wall.isoweekday() % 7 in days
+        on = (wall.day in days, wall.isoweekday() % 7 in weekdays)
+        day = any(on) if either else all(on)
+        return day and wall.minute in minutes and wall.hour in hours
 
     minute = start
     while minute <= end:
@@ -125,45 +155,50 @@ def oracle(timing: Timing, start: datetime, end: datetime) -> Iterator[datetime]
         minute += MINUTE
 
 
-@given(cron=CRONS, zone=ZONES, start=STARTS, data=st.data())
-def test_every_instant_fires_as_the_policy_has_it(
-    cron: str, zone: str, start: datetime, data: st.DataObject
+@given(cron=CRONS, night=NIGHTS)
+def test_no_instant_is_lost_or_added_in_either_direction(
+    cron: str, night: tuple[str, datetime]
 ) -> None:
-    """Whenever it is woken: with `all` every instant once, with `one` the last of those due."""
-    end = start + timedelta(hours=36)
-    policy = data.draw(st.sampled_from(CatchUp))
-    timing = Timing(cron, zone, policy, max_catch_up=100)
+    """Forwards and backwards the instants are those that every minute of UTC gives."""
+    zone, start = night
+    timing, end = Timing(cron, zone), start + timedelta(hours=36)
     expected = list(oracle(timing, start + MINUTE, end))
-    wakes = data.draw(st.lists(st.integers(1, 36 * 3600), max_size=8))
-    next_at = timing.next_after(start)
-    fired: list[datetime] = []
-    latest: list[datetime] = []
-    before = start
-    for wake in [start + timedelta(seconds=each) for each in sorted({*wakes, 36 * 3600})]:
+
+    forwards = list(takewhile(lambda each: each <= end, following(timing, start)))
+    backwards = list(takewhile(lambda each: each > start, timing.last_until(end)))
+    assert forwards == expected
+    assert backwards == expected[::-1]
+
+
+@given(cron=CRONS, night=NIGHTS, policy=st.sampled_from(CatchUp), data=st.data())
+def test_every_instant_fires_as_the_policy_has_it(
+    cron: str, night: tuple[str, datetime], policy: CatchUp, data: st.DataObject
+) -> None:
+    """Whenever it is woken: with `all` the last hundred of those due, with `one` the last."""
+    zone, before = night
+    timing = Timing(cron, zone, policy, max_catch_up=100)
+    expected = list(oracle(timing, before + MINUTE, before + timedelta(hours=36)))
+    seconds = data.draw(st.lists(st.integers(1, 36 * 3600), max_size=8))
+    wakes = [before + timedelta(seconds=each) for each in sorted({*seconds, 36 * 3600})]
+    next_at = timing.next_after(before)
+    for wake in wakes:
         if wake < next_at:
             continue
         plan = due(timing, next_at=next_at, now=wake)
-        fired += plan.instants
-        latest += [each for each in expected if before < each <= wake][-1:]
-        before, next_at = wake, plan.next_at
-        assert next_at > wake
-        assert all(each <= wake for each in plan.instants)
+        missed = [each for each in expected if before < each <= wake]
         if policy is CatchUp.SKIP:
-            assert all(wake - each <= timedelta(seconds=60) for each in plan.instants)
-
-    assert fired == sorted(set(fired))
-    assert set(fired) <= set(expected)
-    if policy is CatchUp.ALL:
-        assert fired == expected
-    if policy is CatchUp.ONE:
-        assert fired == latest
+            missed = [each for each in missed if wake - each <= timedelta(seconds=60)]
+        assert list(plan.instants) == missed[-100 if policy is CatchUp.ALL else -1 :]
+        assert plan.next_at > wake
+        before, next_at = wake, plan.next_at
 
 
-@given(cron=CRONS, zone=ZONES, start=STARTS, policy=st.sampled_from(CatchUp))
+@given(cron=CRONS, night=NIGHTS, policy=st.sampled_from(CatchUp))
 def test_a_schedule_that_is_woken_in_time_fires_every_instant_once(
-    cron: str, zone: str, start: datetime, policy: CatchUp
+    cron: str, night: tuple[str, datetime], policy: CatchUp
 ) -> None:
     """Under every policy, with whatever small delays."""
+    zone, start = night
     timing, end = Timing(cron, zone, policy), start + timedelta(hours=30)
     expected = list(oracle(timing, start + MINUTE, end))
     next_at = timing.next_after(start)
