@@ -23,7 +23,7 @@ from app.access.errors import (
 
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
 MAX_KEYS: Final = 1000
-"""Of a tenant: keys that work, and keys on a list."""
+"""Of a tenant: keys that work, keys that do not any more, and keys on a list."""
 MAX_OVERLAP: Final = timedelta(days=30)
 USUAL_OVERLAP: Final = timedelta(days=1)
 """How long the old key works beside the new one, after a rotation: at most, and usually."""
@@ -82,7 +82,7 @@ class KeyStore(Protocol):
         ...
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
-        """Store a key.
+        """Store a key; of those that work no more, keep the ``most`` that ended last.
 
         Raises:
             KeyConflictError: its tenant has ``most`` keys that work.
@@ -93,8 +93,16 @@ class KeyStore(Protocol):
         """Revoke a key, once; return it as it is then, or None if there is none."""
         ...
 
-    async def rotate(self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime) -> bool:
-        """Store ``new`` and let ``old`` end at ``until``; False if it was rotated or revoked."""
+    async def rotate(
+        self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime, most: int
+    ) -> bool:
+        """Store ``new`` as :meth:`add` does, and let ``old`` end at ``until``.
+
+        False, and nothing done, if ``old`` was rotated or revoked.
+
+        Raises:
+            KeyConflictError: the tenant would have more than ``most`` keys that work.
+        """
         ...
 
 
@@ -159,7 +167,8 @@ class Keys:
         Raises:
             ScopeMissingError: the caller may not.
             KeyNotFoundError: there is no such key.
-            KeyConflictError: the key works no more, or was rotated already.
+            KeyConflictError: the key works no more or was rotated already, or the tenant would
+                have too many keys.
         """
         tenant, found = _tenant_for(by, None), await self._store.find(key_id)
         if found is None or tenant not in (None, found[0].tenant):
@@ -177,7 +186,7 @@ class Keys:
         )
         until = min(now + overlap, old.expires_at or now + overlap)
         sha256 = sha256_of(issued.secret)
-        if not await self._store.rotate(old, issued.key, sha256, until=until):
+        if not await self._store.rotate(old, issued.key, sha256, until=until, most=MAX_KEYS):
             raise KeyConflictError
         return issued
 

@@ -102,7 +102,7 @@ def _found() -> Iterator[None]:
     except KeyNotFoundError:
         fail("There is no such key: `caseworker keys list` shows them.")
     except KeyConflictError:
-        fail("The key was rotated or revoked, or has expired.")
+        fail("The key was rotated or revoked or has expired, or its tenant has too many keys.")
 
 
 def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:

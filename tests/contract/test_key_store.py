@@ -185,3 +185,37 @@ async def test_a_tenant_has_at_most_so_many_keys_that_work(store: KeyStore) -> N
     await store.add(third, bytes(32), most=2)
 
     assert len(await store.list("a", limit=2)) == 2
+
+
+async def test_a_rotated_key_that_works_on_counts_against_the_limit(
+    store: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is refused changes nothing; a key that ends at once makes room for its successor."""
+    monkeypatch.setattr("app.access.keys.MAX_KEYS", 2)
+    keys, first, _, _ = Keys(store), await made(store), await made(store), await made(store, "b")
+
+    with pytest.raises(KeyConflictError):
+        await keys.rotate(OPERATOR, first.key.key_id)
+    assert await found(store, first.key.key_id) == first.key
+    await keys.rotate(OPERATOR, first.key.key_id, overlap=timedelta(0))
+
+    assert len(await store.list("a", limit=10)) == 3
+
+
+async def test_of_keys_that_work_no_more_the_last_ones_are_kept(
+    store: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever rotates or revokes in a loop stores no more than that; others lose nothing."""
+    monkeypatch.setattr("app.access.keys.MAX_KEYS", 2)
+    keys, other = Keys(store), await made(store, "b")
+    await keys.revoke(OPERATOR, other.key.key_id)
+    made_first, issued = await made(store), [await made(store)]
+    for _ in range(4):
+        last = issued[-1].key.key_id
+        issued.append(await keys.rotate(OPERATOR, last, overlap=timedelta(0)))
+    await keys.revoke(OPERATOR, made_first.key.key_id)
+    issued.append(await made(store))
+
+    kept = {one.key_id for one in await store.list("a", limit=10)}
+    assert kept == {made_first.key.key_id, *(each.key.key_id for each in issued[-3:])}
+    assert (await found(store, other.key.key_id)).tenant == "b"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from app.access.errors import KeyConflictError
 from app.access.keys import ApiKey
@@ -28,8 +28,11 @@ class MemoryKeys:
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
         of_tenant = [one for one, _ in self._keys.values() if one.tenant == key.tenant]
-        if sum(one.works_at(datetime.now(UTC)) for one in of_tenant) >= most:
+        ended = [one for one in of_tenant if not one.works_at(key.created_at)]
+        if len(of_tenant) - len(ended) >= most:
             raise KeyConflictError
+        for one in sorted(ended, key=_ended_at, reverse=True)[most:]:
+            del self._keys[one.key_id]
         self._keys[key.key_id] = key, sha256
 
     async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
@@ -40,13 +43,21 @@ class MemoryKeys:
         self._keys[key_id] = revoked, found[1]
         return revoked
 
-    async def rotate(self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime) -> bool:
-        stored, stored_sha256 = self._keys[old.key_id]
+    async def rotate(
+        self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime, most: int
+    ) -> bool:
+        before = stored, stored_sha256 = self._keys[old.key_id]
         if stored.revoked_at is not None or stored.rotated_to is not None:
             return False
-        self._keys[old.key_id] = (
-            replace(stored, rotated_to=new.key_id, expires_at=until),
-            stored_sha256,
-        )
-        self._keys[new.key_id] = new, sha256
+        replaced = replace(stored, rotated_to=new.key_id, expires_at=until)
+        self._keys[old.key_id] = replaced, stored_sha256
+        try:
+            await self.add(new, sha256, most=most)
+        except KeyConflictError:
+            self._keys[old.key_id] = before
+            raise
         return True
+
+
+def _ended_at(key: ApiKey) -> datetime:
+    return min(end for end in (key.revoked_at, key.expires_at) if end is not None)

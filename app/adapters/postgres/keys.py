@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, exists, func, insert, or_, select, true, update
+from sqlalchemy import ColumnElement, delete, exists, func, insert, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.access.caller import Scope
@@ -43,18 +43,9 @@ class PostgresKeys:
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
         """Store a key, unless its tenant has ``most`` that work; others who add to it wait."""
-        lock = func.pg_advisory_xact_lock(func.hashtextextended(f"keys {key.tenant}", 0))
-        expires = api_keys.c.expires_at
-        working = select(func.count()).where(
-            api_keys.c.tenant_id == key.tenant,
-            api_keys.c.revoked_at.is_(None),
-            or_(expires.is_(None), expires > func.now()),
-        )
         async with transaction(self._pool) as connection:
-            await connection.execute(select(lock))
-            if (await connection.scalar(working) or 0) >= most:
-                raise KeyConflictError
-            await _insert(connection, key, sha256)
+            await _lock(connection, key.tenant)
+            await _insert(connection, key, sha256, most)
 
     async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
         """Revoke a key, once; return it as it is then, or None if there is none."""
@@ -68,7 +59,9 @@ class PostgresKeys:
             row = (await connection.execute(revoked)).mappings().one_or_none()
         return None if row is None else _key(row)
 
-    async def rotate(self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime) -> bool:
+    async def rotate(
+        self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime, most: int
+    ) -> bool:
         """Store ``new`` and let ``old`` end at ``until``; False if it was rotated or revoked."""
         replaced = (
             update(api_keys)
@@ -81,13 +74,28 @@ class PostgresKeys:
             .returning(api_keys.c.key_id)
         )
         async with transaction(self._pool) as connection:
+            await _lock(connection, new.tenant)
             if (await connection.execute(replaced)).one_or_none() is None:
                 return False
-            await _insert(connection, new, sha256)
+            await _insert(connection, new, sha256, most)
         return True
 
 
-async def _insert(connection: AsyncConnection, key: ApiKey, sha256: bytes) -> None:
+async def _lock(connection: AsyncConnection, tenant: str) -> None:
+    lock = func.pg_advisory_xact_lock(func.hashtextextended(f"keys {tenant}", 0))
+    await connection.execute(select(lock))
+
+
+async def _insert(connection: AsyncConnection, key: ApiKey, sha256: bytes, most: int) -> None:
+    """Insert a key into a tenant that is locked, and forget those that ended long before others."""
+    revoked_at, expires_at = api_keys.c.revoked_at, api_keys.c.expires_at
+    works = revoked_at.is_(None) & (expires_at.is_(None) | (expires_at > key.created_at))
+    working = select(func.count()).where(_of(key.tenant), works)
+    if (await connection.scalar(working) or 0) >= most:
+        raise KeyConflictError
+    ended = select(api_keys.c.key_id).where(_of(key.tenant), ~works)
+    useless = ended.order_by(func.least(revoked_at, expires_at).desc()).offset(most)
+    await connection.execute(delete(api_keys).where(api_keys.c.key_id.in_(useless)))
     values = {name: getattr(key, name) for name in _FIELDS}
     scopes = sorted(scope.value for scope in key.scopes)
     row = {**values, "tenant_id": key.tenant, "scopes": scopes, "sha256": sha256}
