@@ -30,7 +30,7 @@ _QUOTA = """SELECT max_running, max_queued, max_runs_per_minute, max_cost_usd_pe
     max_cost_usd_per_month, updated_at, tenant_id FROM quotas"""
 _FIELDS = tuple(Quota.__dataclass_fields__)
 
-_COUNTS = """
+COUNTS = """
 SELECT
     (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND status = 'running'
         AND request IS NOT NULL) AS running,
@@ -185,7 +185,7 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
         "most_queued": quota.max_queued or 0,
         "looked_at": 0 if quota.max_running is None else LOOKED_AT,
     }
-    counts = (await connection.exec_driver_sql(_COUNTS, asked)).mappings().one()
+    counts = (await connection.exec_driver_sql(COUNTS, asked)).mappings().one()
     return Admission(quota, counts, new)
 
 
@@ -213,7 +213,7 @@ class PostgresQuotas:
         async with transaction(self._pool) as connection:
             asked = f"{_QUOTA} WHERE tenant_id = %s"
             row = (await connection.exec_driver_sql(asked, (tenant,))).mappings().one_or_none()
-            counts = (await connection.exec_driver_sql(_COUNTS, counted)).mappings().one()
+            counts = (await connection.exec_driver_sql(COUNTS, counted)).mappings().one()
             costs = (await connection.exec_driver_sql(_COSTS, counted)).mappings().one()
         found: Mapping[str, Any] = {**counts, **costs}
         use = QuotaUse(**{name: found[name] for name in QuotaUse.__dataclass_fields__})

@@ -1,7 +1,14 @@
 """No run overtakes those of its tenant that wait, for a place or for a concurrency key."""
 
-from dataclasses import replace
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
 
+import pytest
+
+from app.adapters.postgres.quotas import COUNTS, LOOKED_AT
+from app.adapters.postgres.run_statements import CLAIM
 from app.runs.quotas import Queueing
 from app.runs.run import Run, RunStatus
 from tests.integration.postgres.test_quotas import accepted, give, run
@@ -83,7 +90,7 @@ async def test_a_run_does_not_overtake_those_that_wait_for_its_key(
 async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """A run behind them is found, in one statement."""
+    """Runs behind them are found, and no claim or acceptance looks at each of them."""
     held = replace(run("holder"), queueing=Queueing(concurrency_key="k"))
     await pair[0].runs.accept(held, worker_id="w1")
     await oracle.rows(
@@ -93,7 +100,74 @@ async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
                concurrency_key, 1 FROM runs, generate_series(1, 9000) n WHERE run_id = 'holder'"""
     )
     await pair[0].runs.accept(run("behind"), worker_id=None)
+    other = replace(run("of another key"), queueing=Queueing(concurrency_key="l"))
+    await pair[0].runs.accept(other, worker_id=None)
+    await oracle.rows("VACUUM ANALYZE runs")
 
-    claimed = await pair[1].runs.claim(None, "w2")
-    assert claimed is not None
-    assert claimed.key.run_id == "behind"
+    counted = {"tenant": "default", "key": "m", "most_queued": 0, "looked_at": LOOKED_AT}
+    assert await blocks_read(oracle, COUNTS, counted) < 1000
+    claims = [await blocks_read(oracle, CLAIM, ("w2", None, None, None)) for _ in range(3)]
+    assert max(claims[1:]) < 1000, "the first one also reads how to plan it"
+    claimed = "SELECT run_id FROM runs WHERE worker_id = 'w2' ORDER BY claimed_at"
+    begun = [row["run_id"] for row in await oracle.rows(claimed)]
+    assert begun == ["behind", "of another key"]
+
+
+async def blocks_read(oracle: Oracle, statement: str, parameters: Any) -> int:
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()
+    cursor = await oracle.connection.execute(explained, parameters)
+    (row,) = await cursor.fetchall()
+    plan = row["QUERY PLAN"][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A queued run, older the larger ``age`` is."""
+
+    run_id: str
+    key: str | None
+    limit: int
+    priority: int
+    age: float
+    begun: bool
+    """Whether it has begun, and was given back."""
+
+
+INSERT = """
+INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status, concurrency_key,
+    concurrency_limit, priority, queued_at, started_at)
+SELECT tenant_id, %s, kind, request, '', '{}', 'queued', %s, %s, %s,
+    clock_timestamp() - make_interval(secs => %s), CASE WHEN %s THEN clock_timestamp() END
+FROM runs WHERE run_id = 'holder'
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_runs_behind_those_that_wait_for_a_key_begin_in_their_order(
+    stores: Stores, oracle: Oracle, seed: int
+) -> None:
+    """By priority and age, as long as their keys have places, whatever their limits."""
+    rng, keys = random.Random(seed), (None, "a", "b", "c", "full")
+    holder = replace(run("holder"), queueing=Queueing(concurrency_key="full"))
+    await stores.runs.accept(holder, worker_id="w1")
+    waiting = [Waiting(f"f{n}", "full", 1, 9, n + 5000, begun=False) for n in range(150)]
+    for number in range(60):
+        key, age, begun = rng.choice(keys), rng.randrange(4000) + number / 100, rng.random() < 0.1
+        new = (f"r{number}", key, rng.randint(1, 3), rng.randint(-1, 1), age, begun)
+        waiting.append(Waiting(*new))
+    for each in waiting:
+        limit = None if each.key is None else each.limit
+        row = (each.run_id, each.key, limit, each.priority, each.age, each.begun)
+        await oracle.rows(INSERT, *row)
+
+    held = Counter(each.key for each in waiting if each.begun) + Counter(["full"])
+    expected = []
+    for each in sorted(waiting, key=lambda each: (-each.priority, -each.age)):
+        if each.key is None or each.begun or held[each.key] < each.limit:
+            held[each.key] += not each.begun
+            expected.append(each.run_id)
+    begun_runs = []
+    while (claimed := await stores.runs.claim(None, "w2")) is not None:
+        begun_runs.append(claimed.key.run_id)
+    assert begun_runs == expected
