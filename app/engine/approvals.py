@@ -26,6 +26,7 @@ from app.engine.events import APPROVAL_REQUESTED, Event
 from app.engine.ports import CallOutcome, Entry
 from app.engine.step_path import StepPath
 from app.engine.supervision import set_within
+from app.observability.redaction import redact_text
 
 LOOK_SECONDS = (0.02, 1.0)
 """How often a run whose other lanes still work looks for decisions that it was not notified of, and
@@ -189,7 +190,9 @@ class Approvals:
             decision = await self._desk.ask(asked)
         finally:
             working.pop(path.text, None)
-        about = {"subject": asked.question.subject, "message": asked.question.message}
+        # Whoever decides sees the message as it is; events are read by others, too.
+        shown = redact_text(asked.question.message)
+        about = {"subject": asked.question.subject, "message": shown}
         self._emit(context, asked, APPROVAL_REQUESTED, about)
         context.token.check()
         if decision is not None:

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.canary_story import Story, payload_of
+from tests.support.canary_story_others import tell_of_others
 from tests.support.collector import Collector
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider
@@ -35,6 +36,10 @@ KEPT = frozenset(
             "definitions.definition",
             "definitions.description",
         ),  # what the caller registered, to return it
+        *("approvals.message", "approvals.arguments", "approvals.changed_arguments"),  # to decide
+        *("schedules.sent", "schedules.request", "schedules.metadata"),
+        *("threads.title", "threads.metadata", "messages.content"),
+        *("runs.webhook", "webhook_deliveries.url", "runs.concurrency_key"),
     }
 )
 """The columns that hold what callers sent or asked for, as it is."""
@@ -59,6 +64,9 @@ async def service(
         "LOGGING_LEVEL": "debug",
         "LOGGING_ACCESS": "true",
         "TELEMETRY_METRICS_LABELS": "tenant,agent",
+        "WEBHOOKS_ALLOW_HTTP": "true",
+        "WEBHOOKS_ALLOW_PRIVATE": "true",
+        "WEBHOOKS_MAX_ATTEMPTS": "1",
         "TELEMETRY_OTLP_ENDPOINT": collector.url,
         "MODELS_SMALL_API_KEY": MODEL_KEY,
         "MODELS_BIG_API_KEY": MODEL_KEY,
@@ -72,7 +80,9 @@ async def story(service: ServiceProcess, running_provider: FakeProvider) -> Asyn
     """What happened."""
     async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, trust_env=False) as http:
         told = Story(http, running_provider)
+        assert (await http.post("/webhooks/secret")).is_success
         await told.tell()
+        await tell_of_others(told)
         yield told
 
 
@@ -122,6 +132,10 @@ async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
         "graph unfit": "failed",
         "graph halted": "halted",
         "graph cancelled": "cancelled",
+        "approved": "completed",
+        "refused": "failed",
+        "scheduled": "completed",
+        "talked": "completed",
     }
 
 

@@ -168,7 +168,7 @@ class Story:
             path = f"/runs/{run['run_id']}"
             receipt = await self.http.delete(path, params={"reason": stopped_for})
             self.answers.append(receipt)
-            run = await self._ended(path)
+            run = await self.ended(path)
         again = await self.http.post("/runs", json=body, headers=headers)
         assert (again.status_code, again.json()["run_id"]) == (200, run["run_id"])
         other = await self.http.post("/runs", json={"input": "2+2?"}, headers=headers)
@@ -176,7 +176,15 @@ class Story:
         self.answers.append(other)
         self.runs[name] = run
 
-    async def _ended(self, path: str) -> dict[str, Any]:
+    async def posted(self, path: str, body: Any) -> dict[str, Any]:
+        """Send what is accepted; return the answer."""
+        answer = await self.http.post(path, json=body)
+        assert answer.is_success, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def ended(self, path: str) -> dict[str, Any]:
+        """Return a run once it has ended."""
         async with asyncio.timeout(150):
             while True:
                 run: dict[str, Any] = (await self.http.get(path)).json()

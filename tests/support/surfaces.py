@@ -64,8 +64,8 @@ async def views_of(http: httpx.AsyncClient, run_id: str) -> list[Surface]:
 
 
 def without_payload(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the view of a run without its metadata and the payload of its result."""
-    shown = {name: value for name, value in run.items() if name != "metadata"}
+    """Return the view of a run without what only comes back, and the payload of its result."""
+    shown = {name: run[name] for name in run if name not in ("metadata", "concurrency_key")}
     result = shown.get("result") or {}
     return {**shown, "result": {name: result[name] for name in result if name not in PAYLOAD}}
 
