@@ -11,6 +11,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 
+FEW_OF_QUEUE = 10
+"""A full queue still takes runs of tenants that have less than this part of its places in it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queueing:

@@ -10,7 +10,6 @@ from app.nodes.nesting import DefinitionKind
 from app.runs.errors import (
     IdempotencyMismatchError,
     InvalidRunError,
-    QueueFullError,
     RunConflictError,
     TooManyPendingCancelsError,
 )
@@ -92,18 +91,6 @@ class TestAccepting:
         assert other.created
         assert await ports.runs.get(RunKey("c", "case-1")) is None
         assert [run.key.tenant for run in (await ports.runs.find("b", RunFilter())).runs] == ["b"]
-
-    async def test_a_full_queue_refuses_queued_runs_alone(self, opened: Open) -> None:
-        """A run that begins at once takes no place in it; one that exists is still found."""
-        async with opened(store_limits(max_queued=1)) as ports:
-            await ports.claimed("case-0")
-            await ports.queued("case-1")
-
-            with pytest.raises(QueueFullError):
-                await ports.queued("case-2")
-            assert (await ports.runs.accept(new_run("case-3"), worker_id="w1")).created
-            again = await ports.runs.accept(new_run("case-1"), worker_id=None)
-            assert not again.created
 
 
 @pytest.mark.req("003/resume")

@@ -1,9 +1,10 @@
 """Which queued run is next, in memory."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
+from app.runs.quotas import FEW_OF_QUEUE
 from app.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row
 
@@ -37,3 +38,11 @@ def waits_for_its_key(rows: Mapping[RunKey, Row], run: Run) -> bool:
         and not other.finished
     ]
     return len(holders) >= queueing.concurrency_limit
+
+
+def is_full(waiting: Collection[RunKey], tenant: str, most: int | None) -> bool:
+    """Return whether a queue of ``most`` places refuses another run of a tenant."""
+    if most is None or len(waiting) < most:
+        return False
+    own = sum(key.tenant == tenant for key in waiting)
+    return not most or own >= (most // FEW_OF_QUEUE or 1) or len(waiting) >= 2 * most

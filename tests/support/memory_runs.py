@@ -44,7 +44,7 @@ from app.runs.run import (
     RunStatus,
 )
 from tests.support.memory_approvals import goes_on
-from tests.support.memory_claims import next_row, waits_for_its_key
+from tests.support.memory_claims import is_full, next_row, waits_for_its_key
 from tests.support.memory_listing import MemoryListing, may_be_stopped, place
 from tests.support.memory_rows import (
     Row,
@@ -93,7 +93,7 @@ class MemoryRuns(MemoryListing, MemoryTraces):
             earlier = self._earlier(new)
             if earlier is not None:
                 return Accepted(earlier, created=False)
-            if worker_id is None and self._is_full():
+            if worker_id is None and is_full(self.queued(), new.key.tenant, self._max_queued):
                 raise QueueFullError
             row = begin_row(self.rows, self.files, new)
             self.rows[new.key] = row
@@ -345,9 +345,6 @@ class MemoryRuns(MemoryListing, MemoryTraces):
         return (
             row.pending_cancel_expires_at is not None and row.pending_cancel_expires_at > self.now()
         )
-
-    def _is_full(self) -> bool:
-        return self._max_queued is not None and len(self.queued()) >= self._max_queued
 
     def _owned(self, key: RunKey, fence: int) -> Row | None:
         row = self.rows.get(key)

@@ -44,7 +44,7 @@ from app.runs.errors import (
 )
 from app.runs.outcome import cancelled_while_queued, stopped_while_queued
 from app.runs.ports import Accepted, CancelStatus
-from app.runs.quotas import Quota
+from app.runs.quotas import FEW_OF_QUEUE, Quota
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -110,14 +110,35 @@ async def accept_in(
         run = await read_run(connection, new.key)
         return Accepted(run, created=True)
     if worker_id is None and limits.max_queued is not None:
-        later = new.request.start_at is not None
-        queued = await connection.exec_driver_sql(COUNT_QUEUED, (later, limits.max_queued + 1))
-        if queued.scalar_one() > limits.max_queued:
-            raise QueueFullError
+        await _require_place(connection, new, limits.max_queued)
     rate = None
     if admission is not None:
         rate = await admission.charge(connection, queued=worker_id is None)
     return Accepted(run, created=True, rate=rate)
+
+
+async def _require_place(connection: AsyncConnection, new: NewRun, most: int) -> None:
+    """Refuse a run, which is stored by now, if the queue has no place for it.
+
+    The runs of one tenant may fill the queue, whatever they wait for. So that others are not
+    refused for that, a tenant that has few runs in a full queue gets a place beyond, of which there
+    are as many again.
+
+    Raises:
+        QueueFullError: there is none.
+    """
+    later, tenant = new.request.start_at is not None, new.key.tenant
+    share = most // FEW_OF_QUEUE or 1
+
+    async def queued(limit: int, of: str | None = None) -> int:
+        found = await connection.exec_driver_sql(COUNT_QUEUED, (later, of, of, limit + 1))
+        count: int = found.scalar_one()
+        return count
+
+    if await queued(most) <= most:
+        return
+    if not most or await queued(share, tenant) > share or await queued(2 * most) > 2 * most:
+        raise QueueFullError
 
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:

@@ -192,6 +192,23 @@ async def test_runs_that_begin_later_leave_the_queue_to_those_that_wait(
         assert isinstance((await accepted(stores, new_run("more")))[0], QueueFullError)
 
 
+async def test_delayed_runs_of_a_tenant_leave_places_to_delayed_runs_of_others(
+    database_url: str,
+) -> None:
+    """A year of them takes no place from anybody else for a year."""
+    later = datetime.now(UTC) + timedelta(days=365)
+
+    def delayed(run_id: str, tenant: str) -> NewRun:
+        new = new_run(run_id, tenant=tenant)
+        return replace(new, request=replace(new.request, start_at=later))
+
+    async with open_stores(database_url, store_limits(max_queued=2)) as stores:
+        answers = [(await accepted(stores, delayed(f"r{n}", "a")))[0] for n in range(3)]
+        assert [type(each) for each in answers] == [Accepted, Accepted, QueueFullError]
+        assert isinstance((await accepted(stores, delayed("r0", "b")))[0], Accepted)
+        assert isinstance((await accepted(stores, delayed("r1", "b")))[0], QueueFullError)
+
+
 async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle) -> None:
     """Up to its last place it is filled by batches."""
     async with open_stores(database_url, store_limits(max_queued=5)) as stores:
