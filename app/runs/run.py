@@ -9,7 +9,7 @@ A terminal status never changes. ``waiting`` is a run that waits for an approval
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -148,6 +148,12 @@ class NewRun:
     prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
     """The request's graph, where it was made ready to be executed when it was checked. It is
     not stored: another process that takes the run over prepares the graph again."""
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether its deadline has passed, so that it can only be halted."""
+        deadline = self.request.deadline
+        return deadline is not None and deadline <= datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

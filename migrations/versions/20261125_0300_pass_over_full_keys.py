@@ -2,7 +2,8 @@
 
 ``caseworker_claim`` asked of every queued run of a tenant whether its key is full. It now asks the
 first hundred, and if none of them may begin, once for each key that somebody waits for. The run
-that is next is the same.
+that is next is the same, but that a run whose deadline has passed is left to be halted unbegun.
+A tenant whose lock somebody else holds is passed over as a whole.
 
 Writes to ``runs`` wait while its indexes are built; they hold queued runs.
 
@@ -28,6 +29,7 @@ INDEXES = (
 QUEUED = "r.tenant_id = t.tenant_id AND r.status = 'queued'"
 NEEDS_NO_KEY = "(r.concurrency_key IS NULL OR r.started_at IS NOT NULL)"
 OF_KEYS = "r.concurrency_key IS NOT NULL"
+IN_TIME = " AND (r.deadline IS NULL OR r.deadline > now_at)"
 READY = """(only_run IS NULL OR r.run_id = only_run) AND r.queued_at <= now_at
                     AND r.tenant_id || E'\\n' || r.run_id <> ALL(busy)"""
 HELD = """(SELECT count(*) FROM runs held WHERE held.tenant_id = t.tenant_id
@@ -42,7 +44,7 @@ EVERY_RUN = f"""
 
 EVERY_KEY = f"""
                 (SELECT r.* FROM (SELECT r.* FROM runs r WHERE {QUEUED} {IN_ORDER} 100) r
-                WHERE {READY} AND ({NEEDS_NO_KEY} OR {HELD} < r.concurrency_limit)
+                WHERE {READY}{IN_TIME} AND ({NEEDS_NO_KEY} OR {HELD} < r.concurrency_limit)
                 {IN_ORDER} 1)
                 UNION ALL
                 (WITH RECURSIVE keys AS (
@@ -57,19 +59,30 @@ EVERY_KEY = f"""
                     ) following
                 )
                 SELECT r.* FROM (
-                    (SELECT r.* FROM runs r WHERE {QUEUED} AND {READY} AND {NEEDS_NO_KEY}
+                    (SELECT r.* FROM runs r
+                    WHERE {QUEUED} AND {READY}{IN_TIME} AND {NEEDS_NO_KEY}
                     {IN_ORDER} 1)
                     UNION ALL
                     SELECT first.* FROM (
                         SELECT * FROM keys r WHERE {HELD} < r.concurrency_limit
                     ) free, LATERAL (
-                        SELECT r.* FROM runs r WHERE {QUEUED} AND {READY} AND r.started_at IS NULL
+                        SELECT r.* FROM runs r
+                        WHERE {QUEUED} AND {READY}{IN_TIME} AND r.started_at IS NULL
                             AND r.concurrency_key = free.concurrency_key
                             AND r.concurrency_limit = free.concurrency_limit
                         {IN_ORDER} 1
                     ) first
                 ) r {IN_ORDER} 1)"""
 """The second part finds the next run by itself, and is evaluated only if the first finds none."""
+
+OTHERS_WORK_ON = "locked text[] := '{}';"
+PASSED_OVER = "AND t.tenant_id <> ALL(locked)"
+NOT_LOCKED = "NOT pg_try_advisory_xact_lock(hashtextextended(next.tenant_id, 2))"
+PASSES_RUN = f"CONTINUE WHEN {NOT_LOCKED};"
+PASSES_TENANT = f"""IF {NOT_LOCKED} THEN
+                    locked := locked || next.tenant_id;
+                    CONTINUE;
+                END IF;"""
 
 CLAIM = """
 CREATE OR REPLACE FUNCTION caseworker_claim(
@@ -78,6 +91,7 @@ CREATE OR REPLACE FUNCTION caseworker_claim(
 DECLARE
     next record;
     busy text[] := '{}';
+    $declared
     keeps_one boolean := false;
     now_at timestamptz := clock_timestamp();
 BEGIN
@@ -105,7 +119,7 @@ BEGIN
             ) found LIMIT 1
         ) head
         WHERE (only_tenant IS NULL OR t.tenant_id = only_tenant)
-            AND (most.runs IS NULL OR running.runs < most.runs)
+            AND (most.runs IS NULL OR running.runs < most.runs) $among
         ORDER BY running.runs, head.queued_at LIMIT 1;
         IF NOT FOUND THEN
             RETURN;
@@ -113,7 +127,7 @@ BEGIN
         busy := busy || (next.tenant_id || E'\\n' || next.run_id);
         IF next.most IS NOT NULL OR next.concurrency_key IS NOT NULL THEN
             IF keeps_one THEN
-                CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
+                $passes
             ELSE
                 PERFORM pg_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
                 keeps_one := true;
@@ -141,14 +155,26 @@ PLAN_ONCE = "ALTER FUNCTION caseworker_claim SET plan_cache_mode = force_generic
 """Planning takes longer than claiming, and the parameters make no difference to the plan."""
 
 
+def claim(head: str, *, declared: str, among: str, passes: str) -> str:
+    parts = {"$head": head, "$declared": declared, "$among": among, "$passes": passes}
+    text = CLAIM
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    return text
+
+
+BEFORE = claim(EVERY_RUN, declared="", among="", passes=PASSES_RUN)
+NOW = claim(EVERY_KEY, declared=OTHERS_WORK_ON, among=PASSED_OVER, passes=PASSES_TENANT)
+
+
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    for statement in (*INDEXES, CLAIM.replace("$head", EVERY_KEY), PLAN_ONCE):
+    for statement in (*INDEXES, NOW, PLAN_ONCE):
         op.execute(statement)
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    op.execute(CLAIM.replace("$head", EVERY_RUN))
+    op.execute(BEFORE)
     for index in ("runs_next_of_key", "runs_next_without_key"):
         op.execute(f"DROP INDEX {index}")

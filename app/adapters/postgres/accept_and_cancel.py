@@ -96,7 +96,8 @@ async def accept_in(
         if earlier is not None:
             return Accepted(earlier, created=False)
     admission = await admission_of(connection, new, limits.quota)
-    if admission is not None and not admission.may_begin:
+    overdue = new.is_overdue
+    if overdue or (admission is not None and not admission.may_begin):
         worker_id = None
     document = dump([new_run_to_json(new, worker_id)])
     row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
@@ -109,11 +110,14 @@ async def accept_in(
         await _cancel_unowned(connection, run, run.cancel_request)
         run = await read_run(connection, new.key)
         return Accepted(run, created=True)
-    if worker_id is None and limits.max_queued is not None:
+    queued = worker_id is None and not overdue
+    if queued and limits.max_queued is not None:
         await _require_place(connection, new, limits.max_queued)
     rate = None
     if admission is not None:
-        rate = await admission.charge(connection, queued=worker_id is None)
+        rate = await admission.charge(connection, queued=queued)
+    if overdue:
+        run, _ = await _halt_overdue(connection, run)
     return Accepted(run, created=True, rate=rate)
 
 
@@ -223,18 +227,21 @@ async def halt_overdue(
 
     Return each as it has ended, with its ExecutionGraph.
     """
-    ended: list[tuple[Run, Mapping[str, Any]]] = []
     rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
     found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
-    for run in found:  # two who do this lock the days of tenants in the same order
-        deadline = run.request.deadline or run.created_at
-        earlier = await journal_of(connection, run.key)
-        last_seq = await last_seq_of(connection, run.key)
-        stop = DeadlineExceededError(deadline)
-        finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
-        finished_at = await _finish_queued(connection, finish)
-        ended.append((as_ended(run, finish, finished_at), finish.snapshot))
-    return ended
+    # two who do this lock the days of tenants in the same order
+    return [await _halt_overdue(connection, run) for run in found]
+
+
+async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Mapping[str, Any]]:
+    """Finish a queued run, locked by this transaction, whose deadline has passed."""
+    deadline = run.request.deadline or run.created_at
+    earlier = await journal_of(connection, run.key)
+    last_seq = await last_seq_of(connection, run.key)
+    stop = DeadlineExceededError(deadline)
+    finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
+    finished_at = await _finish_queued(connection, finish)
+    return as_ended(run, finish, finished_at), finish.snapshot
 
 
 async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> datetime:

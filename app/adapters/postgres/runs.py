@@ -92,7 +92,7 @@ class PostgresRuns:
             await other.wait()  # which of the two made the run is known when that one has ended
             return await self._accept_alone(new, worker_id)
         request = new.request
-        plain = request.source is None and self.limits.quota.is_unlimited
+        plain = request.source is None and self.limits.quota.is_unlimited and not new.is_overdue
         with self._begun(new.key):
             if plain and (worker_id is not None or request.start_at is None):
                 return await self._accept_in_batch(new, worker_id)

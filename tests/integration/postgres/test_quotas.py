@@ -244,7 +244,7 @@ async def test_overdue_runs_are_ended_in_the_order_of_their_tenants(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """So two who do that never wait for the days of one another's tenants."""
-    soon = datetime.now(UTC) + timedelta(milliseconds=50)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
     for tenant, deadline in (("b", soon), ("a", soon + timedelta(milliseconds=1))):
         quota = Quota(max_cost_usd_per_day=Decimal(5))
         await PostgresQuotas(pair[0].engines.work, USUAL).put(tenant, quota)
@@ -308,10 +308,10 @@ async def test_a_queued_run_is_halted_at_its_deadline(
 ) -> None:
     """Nobody has begun it, and nobody will."""
     await give(pair[0], max_running=0)
-    soon = datetime.now(UTC) + timedelta(milliseconds=50)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
     await pair[0].runs.accept(run("late", deadline=soon), worker_id="w1")
     await pair[0].runs.accept(run("patient"), worker_id="w1")
-    await asyncio.sleep(0.06)
+    await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")
     watching = NotingObserver()
     looking = [
         replace(recovery_of(stores), observers=RunObservers([watching])) for stores in 2 * pair
@@ -329,3 +329,60 @@ async def test_a_queued_run_is_halted_at_its_deadline(
     waiting = await pair[1].runs.get(RunKey("default", "patient"))
     assert waiting is not None
     assert waiting.status is RunStatus.QUEUED
+
+
+async def test_a_run_whose_deadline_has_passed_is_halted_by_the_request_that_brings_it(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """It is never begun, has no job and no attempt, and a repeated request finds it."""
+    late = run("late", deadline=datetime.now(UTC) - timedelta(seconds=5))
+
+    accepted = await pair[0].runs.accept(late, worker_id="w1")
+    again = await pair[1].runs.accept(late, worker_id="w1")
+
+    assert (accepted.created, again.created) == (True, False)
+    assert again.run == await pair[0].runs.get(late.key)
+    assert (again.run.status, again.run.started_at) == (RunStatus.HALTED, None)
+    assert (again.run.attempts, again.run.fence) == (0, 0)
+    assert again.run.stop is not None
+    assert again.run.stop["kind"] == "deadline"
+    assert accepted.run.status is RunStatus.HALTED
+    assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 0
+
+
+async def test_a_run_whose_deadline_has_passed_is_not_claimed(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Neither by its name nor as the next one: it waits to be halted."""
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    late = run("late", deadline=soon)
+    await pair[0].runs.accept(late, worker_id=None)
+    await pair[0].runs.accept(run("patient"), worker_id=None)
+    await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")
+
+    assert await pair[0].runs.claim(late.key, "w1") is None
+    claimed = await pair[1].runs.claim(None, "w1")
+    assert claimed is not None
+    assert claimed.key.run_id == "patient"
+    assert await pair[1].runs.claim(None, "w1") is None
+
+
+async def test_a_tenant_whose_lock_is_held_is_passed_over_with_all_its_runs(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """However many it has in the queue, the run of another tenant is found behind them."""
+    quotas = PostgresQuotas(pair[0].engines.work, USUAL)
+    for tenant in ("a", "b"):
+        await quotas.put(tenant, Quota(max_running=9))
+    for tenant, count in (("a", 1), ("b", 60), ("c", 1)):
+        runs = [replace(run(f"r{n:02}"), key=RunKey(tenant, f"r{n:02}")) for n in range(count)]
+        for each in runs:
+            await pair[0].runs.accept(each, worker_id=None)
+
+    async with oracle.connection.transaction():
+        await oracle.rows("SELECT FROM runs WHERE tenant_id = 'a' FOR UPDATE")
+        await oracle.rows("SELECT pg_advisory_xact_lock(hashtextextended('b', 2))")
+        claimed = await pair[1].runs.claim(None, "w1")
+
+    assert claimed is not None
+    assert claimed.key.tenant == "c"
