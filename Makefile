@@ -27,7 +27,7 @@
 # PYTHON=python3.12 chooses the interpreter that .venv is made with; ARGS="-k budget -x" goes to
 # pytest, to the evaluation or to the benchmarks; ARGS="--hypothesis-profile thorough" tries ten
 # times as many examples of each property. Tests that are marked as long come last, and are left
-# out once TEST_UNTIL (seconds since 1970) has passed: .ci/run sets it 45 minutes ahead.
+# out once TEST_UNTIL (seconds since 1970) has passed: .ci/run sets it 20 minutes ahead.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
