@@ -11,8 +11,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 
-FEW_OF_QUEUE = 10
-"""A full queue still takes runs of tenants that have less than this part of its places in it."""
+
+def few_of_queue(places: int) -> int:
+    """Return how many runs of its own a tenant may have in a full queue of so many places."""
+    return places // 10 or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

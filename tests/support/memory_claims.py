@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from app.runs.quotas import FEW_OF_QUEUE
+from app.runs.quotas import few_of_queue
 from app.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row
 
@@ -45,4 +45,4 @@ def is_full(waiting: Collection[RunKey], tenant: str, most: int | None) -> bool:
     if most is None or len(waiting) < most:
         return False
     own = sum(key.tenant == tenant for key in waiting)
-    return not most or own >= (most // FEW_OF_QUEUE or 1) or len(waiting) >= 2 * most
+    return not most or own >= few_of_queue(most) or len(waiting) >= 2 * most

@@ -44,7 +44,7 @@ from app.runs.errors import (
 )
 from app.runs.outcome import cancelled_while_queued, stopped_while_queued
 from app.runs.ports import Accepted, CancelStatus
-from app.runs.quotas import FEW_OF_QUEUE, Quota
+from app.runs.quotas import Quota, few_of_queue
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -132,7 +132,7 @@ async def _require_place(connection: AsyncConnection, new: NewRun, most: int) ->
         QueueFullError: there is none.
     """
     later, tenant = new.request.start_at is not None, new.key.tenant
-    share = most // FEW_OF_QUEUE or 1
+    few = few_of_queue(most)
 
     async def queued(limit: int, of: str | None = None) -> int:
         found = await connection.exec_driver_sql(COUNT_QUEUED, (later, of, of, limit + 1))
@@ -141,7 +141,7 @@ async def _require_place(connection: AsyncConnection, new: NewRun, most: int) ->
 
     if await queued(most) <= most:
         return
-    if not most or await queued(share, tenant) > share or await queued(2 * most) > 2 * most:
+    if not most or await queued(few, tenant) > few or await queued(2 * most) > 2 * most:
         raise QueueFullError
 
 

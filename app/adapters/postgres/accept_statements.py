@@ -74,9 +74,14 @@ SELECT tenant_id, run_id
 FROM json_to_recordset(%s::json) AS new(
     tenant_id text, run_id text, idempotency_key text, concurrency_key text
 )
-WHERE {_HAS_NO_LIMIT} AND (SELECT count(*) FROM (
-    SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint
-) queued) >= %s::bigint
+WHERE {_HAS_NO_LIMIT}
+AND (SELECT count(*) FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued) >= %s::bigint
+AND (
+    (SELECT count(*) FROM (SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND {_WAITS}
+        LIMIT %s::bigint) own) >= %s::bigint
+    OR (SELECT count(*) FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued)
+        >= %s::bigint
+)
 AND NOT EXISTS (
     SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND runs.run_id = new.run_id
 ) AND (idempotency_key IS NULL OR NOT EXISTS (
@@ -84,8 +89,12 @@ AND NOT EXISTS (
     WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
 ))
 """  # noqa: S608
-"""Return the runs that are new, and whose only hindrance is that as many are queued already as the
-last two parameters say: they can be refused as they are."""
+"""Return the runs that are new, and whose only hindrance is that as many are queued already as may
+be, in all and of their tenants, or twice as many in all: they can be refused as they are.
+
+The parameters are whether runs count whose time has not come, and twice how many may be: of all, of
+a tenant, and of all again.
+"""
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
 """Keep an idempotency key, of a tenant, to this transaction."""

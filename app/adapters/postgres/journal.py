@@ -35,6 +35,7 @@ from app.adapters.postgres.write_documents import (
 from app.runs.errors import QueueFullError, StoreUnavailableError
 from app.runs.notifying import RunNotifier
 from app.runs.ports import FinishResult, JournalWrite, Permission
+from app.runs.quotas import few_of_queue
 from app.runs.run import FinishRun, NewRun, RunKey, RunStatus
 
 LOCK_MS = 200
@@ -259,7 +260,9 @@ async def _queue(
     for later in (False, True) if most < UNLIMITED else ():
         asked = [insert for insert in left if _begins_later(insert) is later]
         if asked:
-            full = await _rows(connection, FIND_NO_ROOM, _document(asked), later, most, most)
+            most_of = ((limit, limit) for limit in (most, few_of_queue(most), 2 * most))
+            limits = (each for pair in most_of for each in (later, *pair))
+            full = await _rows(connection, FIND_NO_ROOM, _document(asked), *limits)
             answers |= {_key(row): QueueFullError() for row in full}
     return answers
 
