@@ -8,22 +8,27 @@ everything that the service shows or keeps is searched for them.
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 import httpx
 import pytest
 import pytest_asyncio
 
+from tests.support.canaries import planted
 from tests.support.canary_story import Story, payload_of
 from tests.support.canary_story_others import tell_of_others
 from tests.support.collector import Collector
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.mcp_servers import ROOT
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.surfaces import Surface, columns_of, plain, views_of, without_payload
+from tests.support.webhook_receiver import receiving
 
 MODEL_KEY = "sk-proj-OperatorsOwnKey0123456789abcdef"
+OPERATOR_KEY = "operator-" + "7" * 32
 
 KEPT = frozenset(
     {
@@ -38,11 +43,21 @@ KEPT = frozenset(
         ),  # what the caller registered, to return it
         *("approvals.message", "approvals.arguments", "approvals.changed_arguments"),  # to decide
         *("schedules.sent", "schedules.request", "schedules.metadata"),
-        *("threads.title", "threads.metadata", "messages.content"),
+        *("threads.title", "threads.inputs", "threads.metadata", "messages.content"),
         *("runs.webhook", "webhook_deliveries.url", "runs.concurrency_key"),
     }
 )
 """The columns that hold what callers sent or asked for, as it is."""
+
+WHO = "key name"
+"""Planted in the name of the key that sends everything."""
+SAY_WHO = frozenset(
+    {
+        *("api_keys.name", "runs.cancel_requested_by", "runs.stop"),
+        *("approvals.decided_by", "calls.value", "calls.node", "events.data"),
+    }
+)
+"""The columns that say who made a cancel request or a decision: names of keys are not redacted."""
 
 PATIENCE = httpx.Timeout(60)
 
@@ -56,9 +71,19 @@ def collector() -> Iterator[Collector]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    module_database_url: str, running_provider: FakeProvider, collector: Collector
+    module_database_url: str,
+    running_provider: FakeProvider,
+    collector: Collector,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
     """A service that says all it can, wherever it can."""
+    server = {
+        "command": sys.executable,
+        "args": ["-m", "tests.support.hostile_mcp", str(tmp_path_factory.mktemp("mcp") / "log")],
+        "env": ["PYTHONPATH"],
+        "allow": ["confide"],
+        "start_timeout_seconds": 120,
+    }
     settings = {
         **model_settings(running_provider.openai_url),
         "LOGGING_LEVEL": "debug",
@@ -67,6 +92,9 @@ async def service(
         "WEBHOOKS_ALLOW_HTTP": "true",
         "WEBHOOKS_ALLOW_PRIVATE": "true",
         "WEBHOOKS_MAX_ATTEMPTS": "1",
+        "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
+        "TOOLS_MCP_SERVERS": json.dumps({"hostile": server}),
+        "PYTHONPATH": str(ROOT),
         "TELEMETRY_OTLP_ENDPOINT": collector.url,
         "MODELS_SMALL_API_KEY": MODEL_KEY,
         "MODELS_BIG_API_KEY": MODEL_KEY,
@@ -76,13 +104,31 @@ async def service(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def story(service: ServiceProcess, running_provider: FakeProvider) -> AsyncIterator[Story]:
-    """What happened."""
+async def key(service: ServiceProcess) -> dict[str, str]:
+    """The header of a caller whose key has a canary in its name."""
+    body = {"name": planted("key name").of("email").needle, "scopes": ["admin"]}
+    operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
     async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, trust_env=False) as http:
+        made = await http.post("/keys", json=body, headers=operator)
+    return {"Authorization": f"Bearer {made.json()['key']}"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def story(
+    service: ServiceProcess, running_provider: FakeProvider, key: dict[str, str]
+) -> AsyncIterator[Story]:
+    """What happened."""
+    async with (
+        receiving() as receiver,
+        httpx.AsyncClient(
+            base_url=service.url, timeout=PATIENCE, trust_env=False, headers=key
+        ) as http,
+    ):
         told = Story(http, running_provider)
+        told.one("key name", "email")
         assert (await http.post("/webhooks/secret")).is_success
         await told.tell()
-        await tell_of_others(told)
+        await tell_of_others(told, receiver)
         yield told
 
 
@@ -102,13 +148,14 @@ def database(story: Story, module_database_url: str) -> list[Surface]:
     return found
 
 
-def leaks(story: Story, surfaces: Iterable[Surface]) -> list[str]:
-    """Return which canaries can be read where."""
+def leaks(story: Story, surfaces: Iterable[Surface], *, besides: str = "") -> list[str]:
+    """Return which canaries can be read where, but for those of one place."""
     return sorted(
         {
             f"{leaked} in {surface.name}"
             for surface in surfaces
             for canaries in story.canaries.values()
+            if canaries.place != besides
             for leaked in canaries.leaked_into(surface.text)
         }
     )
@@ -136,6 +183,9 @@ async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
         "refused": "failed",
         "scheduled": "completed",
         "talked": "completed",
+        "server answer": "completed",
+        "server fail": "failed",
+        "server break": "failed",
     }
 
 
@@ -158,6 +208,9 @@ async def test_every_canary_reached_its_place(
         "tool name",
         "question cancelled early",
     ]
+    stored += ["message approved", "message refused", "asked approved", "changed", "mcp answer"]
+    stored += ["scheduled input", "scheduled metadata", "thread input", "thread metadata", "said"]
+    stored += ["title", "webhook approved", "concurrency approved"]
 
     for places, where in ((asked, prompts), (stored, kept)):
         for place in places:
@@ -187,9 +240,12 @@ async def test_no_canary_is_in_the_output_of_the_process(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_no_canary_is_in_metrics_or_spans(story: Story, collector: Collector) -> None:
+async def test_no_canary_is_in_metrics_or_spans(
+    story: Story, service: ServiceProcess, collector: Collector
+) -> None:
     """Spans hold no content either, so not even what the trace shows redacted."""
-    metrics = (await story.http.get("/metrics")).text
+    async with httpx.AsyncClient(trust_env=False) as anonymous:
+        metrics = (await anonymous.get(f"{service.url}/metrics")).text
     await asyncio.to_thread(collector.wait_for_all, len(story.answers))
     spans = "\n".join(map(str, collector.spans))
 
@@ -207,7 +263,9 @@ async def test_no_canary_is_kept_beyond_what_a_run_needs(
     """The database holds requests, results and the journal, and of nothing else a copy."""
     elsewhere = [surface for surface in database if surface.name not in KEPT]
 
-    assert leaks(story, elsewhere) == []
+    assert leaks(story, elsewhere, besides=WHO) == []
+    named = {each.name for each in database if story.canaries[WHO].leaked_into(each.text)}
+    assert named == SAY_WHO
     assert not any(MODEL_KEY in surface.text for surface in database)
 
 
@@ -217,12 +275,13 @@ async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
     """Its view, its log, its trace in every form, its events, its receipt."""
     for name, run in story.runs.items():
         views = await views_of(story.http, run["run_id"])
-        assert leaks(story, views) == [], name
+        assert leaks(story, views, besides=WHO) == [], name
         assert all(surface.text for surface in views)
     listed = (await story.http.get("/runs", params={"limit": 200})).json()["runs"]
 
     assert len(listed) == len(story.runs)
-    assert leaks(story, [Surface("list", plain([without_payload(run) for run in listed]))]) == []
+    shown = Surface("list", plain([without_payload(run) for run in listed]))
+    assert leaks(story, [shown], besides=WHO) == []
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -231,7 +290,7 @@ async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
     """Neither bodies nor headers of answers; and every refusal says why."""
     for answer in story.answers:
         shown = Surface(str(answer.request.url.path)[:5], answer.text + str(answer.headers.raw))
-        assert leaks(story, [shown]) == [], answer.text
+        assert leaks(story, [shown], besides=WHO) == [], answer.text
         if answer.status_code >= 400:
             assert answer.json()["detail"]
 
@@ -278,13 +337,15 @@ async def test_a_redacted_trace_still_tells_what_happened(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_full_payloads_are_shown_to_those_who_ask_for_them(
-    module_database_url: str, running_provider: FakeProvider
+    module_database_url: str, running_provider: FakeProvider, key: dict[str, str]
 ) -> None:
     """Which also shows that the searches above would find what is there."""
     settings = {**model_settings(running_provider.openai_url), "TRACE_PAYLOADS": "full"}
     async with (
         ServiceProcess(module_database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, trust_env=False) as http,
+        httpx.AsyncClient(
+            base_url=service.url, timeout=PATIENCE, trust_env=False, headers=key
+        ) as http,
     ):
         told = Story(http, running_provider)
         answer = told.text("opted in")

@@ -216,19 +216,20 @@ class Story:
             {"kind": "graph", "graph": {"steps": [unfit, unfit], "edges": [], key: text}},
         )
         for body in bodies:
-            await self._refuse("POST", "/runs", json=body)
-        await self._refuse("POST", "/runs", content=f'{{"input": {text}')
-        await self._refuse("POST", "/runs", content=text)
+            await self.refuse("POST", "/runs", json=body)
+        await self.refuse("POST", "/runs", content=f'{{"input": {text}')
+        await self.refuse("POST", "/runs", content=text)
         for graph in (bodies[-1]["graph"], bodies[-2]["graph"]):
-            await self._refuse("POST", "/graphs", json={"name": text, "graph": graph, key: text})
+            await self.refuse("POST", "/graphs", json={"name": text, "graph": graph, key: text})
             self.answers.append(await self.http.post("/graphs/validate", json={"graph": graph}))
         for path in (f"/runs/{key}", f"/runs/{key}/trace", f"/{key}", f"/graphs/{key}", "/runs"):
             query = {"limit": text, "cursor": text, key: text}
-            await self._refuse("GET", path, params=query)
-        await self._refuse("GET", f"/runs/{key}/events", headers={"Last-Event-ID": key})
-        await self._refuse("PATCH", f"/runs/{key}?{key}={key}")
+            await self.refuse("GET", path, params=query)
+        await self.refuse("GET", f"/runs/{key}/events", headers={"Last-Event-ID": key})
+        await self.refuse("PATCH", f"/runs/{key}?{key}={key}")
 
-    async def _refuse(self, method: str, path: str, **options: Any) -> None:
+    async def refuse(self, method: str, path: str, **options: Any) -> None:
+        """Send what must be refused, and keep the answer."""
         answer = await self.http.request(method, path, **options)
         assert 400 <= answer.status_code < 500, (path, answer.text)
         self.answers.append(answer)

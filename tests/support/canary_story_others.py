@@ -4,23 +4,31 @@ import asyncio
 from typing import Any
 
 from tests.support.canary_story import Story
+from tests.support.webhook_receiver import Receiver
 
 SCALAR = {"type": "string"}
 CHANGES = {"type": "object", "properties": {"note": SCALAR}}
-REFUSES = "http://127.0.0.1:9/hook"
-"""Where nobody listens: the delivery fails and is kept with its URL."""
 
 
-async def tell_of_others(story: Story) -> None:
-    """Approve with other arguments, refuse, schedule, talk and announce, with canaries in all."""
-    await _asked("approved", story, decision="approve", arguments={"note": story.text("changed")})
-    await _asked("refused", story, decision="refuse")
+async def tell_of_others(story: Story, receiver: Receiver) -> None:
+    """Approve with other arguments, refuse, schedule, talk and announce, with canaries in all.
+
+    The receiver of the announcements fails, and says canaries as well.
+    """
+    said, header = story.text("receiver"), story.one("receiver header", "model key")
+    body = said.encode()
+    head = f"HTTP/1.1 500 {header}\r\nX-Why: {header}\r\nContent-Length: {len(body)}\r\n\r\n"
+    receiver.answer(head.encode() + body)
+    await _asked("approved", story, receiver, decision="approve", arguments={})
+    await _asked("refused", story, receiver, decision="refuse")
+    await _told_by_server(story)
     await _scheduled(story)
     await _talked(story)
+    await _delivered(story, 2)
 
 
-async def _asked(name: str, story: Story, **decision: Any) -> None:
-    """Have a run ask something, and decide it."""
+async def _asked(name: str, story: Story, receiver: Receiver, **decision: Any) -> None:
+    """Have a run ask something, decide it wrongly, and decide it."""
     message = f"{story.text(f'message {name}')} ${{default}}"
     step = {"id": "ask", "type": "approval", "data": {"message": message, "changes": CHANGES}}
     secret = story.one(f"webhook {name}", "model key")
@@ -29,7 +37,7 @@ async def _asked(name: str, story: Story, **decision: Any) -> None:
         "graph": {"steps": [step], "edges": []},
         "inputs": {"default": story.text(f"asked {name}")},
         "concurrency_key": story.one(f"concurrency {name}", "email"),
-        "webhook": {"url": f"{REFUSES}?key={secret}"},
+        "webhook": {"url": f"{receiver.url}&key={secret}"},
     }
     run = await story.posted("/runs", body)
     path = f"/runs/{run['run_id']}"
@@ -38,15 +46,33 @@ async def _asked(name: str, story: Story, **decision: Any) -> None:
         while not asked:
             await asyncio.sleep(0.02)
             asked = await _questions(story, path)
+    wrong_text = story.text(f"unfit {name}")
+    unfit = {"note": [wrong_text], story.one(f"field {name}", "email"): 1}
+    if "arguments" in decision:
+        decision["arguments"] = {"note": story.text("changed")}
     decision["reason"] = story.few(f"decided {name}")
     at = f"{path}/approvals/{asked[0]['approval_id']}"
+    for wrong in ({"arguments": unfit}, {"decision": wrong_text}):
+        await story.refuse("POST", at, json={**decision, **wrong})
     assert (await story.http.post(at, json=decision)).is_success
+    other = "refuse" if decision["decision"] == "approve" else "approve"
+    await story.refuse("POST", at, json={"decision": other, "reason": story.few(f"late {name}")})
     story.runs[name] = await story.ended(path)
 
 
 async def _questions(story: Story, path: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (await story.http.get(f"{path}/approvals")).json()["approvals"]
     return found
+
+
+async def _told_by_server(story: Story) -> None:
+    """Have an MCP server answer, fail and break a call, each with canaries."""
+    for how in ("answer", "fail", "break"):
+        story.text(f"mcp {how}")
+        data = {"tool": "hostile.confide", "args": {"how": how}}
+        graph = {"steps": [{"id": "ask", "type": "tool", "data": data}], "edges": []}
+        run = await story.posted("/runs", {"kind": "graph", "graph": graph})
+        story.runs[f"server {how}"] = await story.ended(f"/runs/{run['run_id']}")
 
 
 async def _scheduled(story: Story) -> None:
@@ -69,11 +95,23 @@ async def _talked(story: Story) -> None:
         "thread_id": "canaries",
         "title": story.few("title"),
         "graph": _said("Yes."),
+        "inputs": {"extra": story.text("thread input")},
         "metadata": {"note": story.text("thread metadata")},
     }
     assert (await story.http.post("/threads", json=thread)).is_success
     said = await story.posted("/threads/canaries/messages", {"content": story.text("said")})
     story.runs["talked"] = await story.ended(f"/runs/{said['run']['run_id']}")
+
+
+async def _delivered(story: Story, count: int) -> None:
+    """Wait until nothing waits to be announced; keep what is shown of the announcements."""
+    async with asyncio.timeout(60):
+        while True:
+            shown = await story.http.get("/webhooks/deliveries")
+            if [each["status"] for each in shown.json()["deliveries"]] == ["dead"] * count:
+                break
+            await asyncio.sleep(0.02)
+    story.answers.append(shown)
 
 
 def _said(answer: str) -> dict[str, Any]:

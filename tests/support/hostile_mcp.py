@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.canaries import planted
+
 NESTED: dict[str, Any] = {"type": "object"}
 for _ in range(80):
     NESTED = {"type": "object", "properties": {"in": NESTED}}
@@ -43,6 +45,7 @@ TOOLS: list[dict[str, Any]] = [
     tool("large_last"),
     tool("nonsense"),
     tool("refuse"),
+    tool("confide"),
     tool("unstorable"),
     tool("unreadable"),
     tool("change"),
@@ -139,6 +142,8 @@ class Server:
                 self.send(id=number, result={"content": 7})
             case "refuse":
                 self.text(number, "I will not.", isError=True)
+            case "confide":
+                self.confide(number, args["how"], planted(f"mcp {args['how']}").text)
             case "unstorable":
                 self.text(number, "a\x00b", structuredContent={"a": 1, "error": "no error"})
             case "unreadable":
@@ -150,6 +155,14 @@ class Server:
                 self.text(number, "changed")
             case _:
                 self.text(number, f"did {name}")
+
+    def confide(self, number: int, how: str, text: str) -> None:
+        """Answer with canaries, fail with them, or break the call with them."""
+        if how == "break":
+            self.send(id=number, error={"code": -32000, "message": text, "data": text})
+        else:
+            self.text(number, text, isError=how == "fail")
+        sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":
