@@ -11,11 +11,13 @@ from pydantic import SecretStr
 
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
+from app.settings.cases import ToolSettings
 from app.settings.schema import AuthSettings, Settings
 
 OPERATOR_KEY = "operator-" + "7" * 32
 _VARYING = re.compile(
     r'"(?:request_id|[a-z_]+_(?:at|ms)|ts)": ?(?:"[^"]*"|null|-?[0-9.]+)'
+    r'|"(?:key|key_id|secret)": ?"[^"]*"'
     r"|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\d{4}-\d\d-\d\dT[0-9:.]+Z"
 )
 """What differs between two answers that say the same: ids and moments that the service makes."""
@@ -46,9 +48,12 @@ class Tenants:
 
 
 @asynccontextmanager
-async def open_tenants(url: str, *, executes: bool = False) -> AsyncIterator[Tenants]:
+async def open_tenants(
+    url: str, *, executes: bool = False, tools: ToolSettings | None = None
+) -> AsyncIterator[Tenants]:
     """Open the service on a database; its runs stay queued unless it ``executes``."""
-    settings = Settings(auth=AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY)))
+    auth = AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY))
+    settings = Settings(auth=auth, tools=tools or ToolSettings())
     process = Process(settings, url, executes=executes)
     transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
     async with (
