@@ -2,12 +2,14 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import psycopg
 import pytest
 
+from app.settings.cases import ToolSettings
+from tests.support.stores import eventually
 from tests.support.tenants import Tenants, open_tenants, said
 
 GRAPH: dict[str, Any] = {
@@ -19,6 +21,12 @@ GRAPH: dict[str, Any] = {
 AGENT = {"name": "NAME", "prompt": {"system": "secret"}, "tools": []}
 DELIVERY = "00000000-0000-4000-8000-00000000000a"
 SCHEDULE = {"cron": "0 0 1 1 *", "run": {"kind": "graph", "graph": GRAPH}}
+ASKING = {
+    "run_id": "secret-asking",
+    "kind": "graph",
+    "graph": {"steps": [{"id": "ask", "type": "approval", "data": {"message": "?"}}], "edges": []},
+}
+DRAWING = {"id": "s", "type": "tool", "data": {"tool": "draw", "args": {"texts": ["secret"]}}}
 BODIES: dict[str, Any] = {
     "/runs/{run_id}/approvals/{approval_id}": {"decision": "approve"},
     "/threads/{thread_id}/messages": {"content": "hello"},
@@ -29,16 +37,19 @@ BODIES: dict[str, Any] = {
 
 @pytest.fixture
 async def tenants(database_url: str) -> AsyncIterator[Tenants]:
-    """The service, which executes runs."""
-    async with open_tenants(database_url, executes=True) as tenants:
+    """The service, which executes runs, with a tool that makes files."""
+    tools = ToolSettings(plugins=("tests.support.drawing_tool:DrawingTool",))
+    async with open_tenants(database_url, executes=True, tools=tools) as tenants:
         yield tenants
 
 
 async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
     """Let tenant a make one of everything; return what it is called in paths."""
-    run = {"run_id": "secret-run", "kind": "graph", "graph": GRAPH, "metadata": {"secret": "x"}}
+    graph = {"steps": [DRAWING], "edges": []}
+    run = {"run_id": "secret-run", "kind": "graph", "graph": graph, "metadata": {"secret": "x"}}
     done = await tenants.ask("a", "POST", "/runs", run, prefer="wait=20")
     assert done.json()["status"] == "completed", done.text
+    assert (await tenants.ask("a", "POST", "/runs", ASKING)).status_code == 202
     agent = {"agent": {**AGENT, "name": "secret-name"}}
     thread = {"thread_id": "secret-thread", "graph": GRAPH}
     made = [
@@ -56,6 +67,7 @@ async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
             (DELIVERY,),
         )
     key_id = tenants.keys["a"].split("_")[1]
+    files = (await tenants.ask("a", "GET", "/runs/secret-run/artifacts")).json()["artifacts"]
     tree = (await tenants.ask("a", "GET", "/threads/secret-thread/messages")).json()
     return {
         "run_id": "secret-run",
@@ -66,15 +78,41 @@ async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
         "node_id": "n000001",
         "version": "1",
         "tenant": "a",
-        "approval_id": "secret-approval",
+        "approval_id": await asked_of_a(tenants),
         "delivery_id": DELIVERY,
+        "file": files[0]["name"],
     }
+
+
+async def asked_of_a(tenants: Tenants) -> str:
+    """Return the id of the question that a's run waits with, once it does."""
+    asked: list[str] = []
+
+    async def waits() -> bool:
+        run = (await tenants.ask("a", "GET", "/runs/secret-asking")).json()
+        found = await tenants.ask("a", "GET", "/runs/secret-asking/approvals")
+        asked[:] = [each["approval_id"] for each in found.json()["approvals"]]
+        return bool(asked) and run["status"] == "waiting"
+
+    await eventually(waits)
+    return asked[0]
+
+
+def path_of(template: str, names: Mapping[str, str]) -> str:
+    """Return a path that names these things; questions are those of a run that waits."""
+    here = dict(names)
+    if "/approvals" in template:
+        here["run_id"] = here["run_id"].replace("secret-run", "secret-asking")
+    if "/artifacts/" in template:
+        here["name"] = here["file"]
+    return re.sub(r"\{(\w+)\}", lambda found: here[found[1]], template)
 
 
 async def seen_by_a(tenants: Tenants) -> list[tuple[int, str]]:
     """Return everything that tenant a can look at."""
     paths = (
         *("/runs", "/runs/secret-run", "/runs/secret-run/trace", "/runs/secret-run/artifacts"),
+        *("/runs/secret-asking", "/runs/secret-asking/approvals", "/approvals"),
         *("/graphs", "/graphs/secret-name", "/agents", "/agents/secret-name", "/threads", "/keys"),
         *("/schedules/secret-name", f"/webhooks/deliveries/{DELIVERY}", "/quotas/a"),
         *("/threads/secret-thread", "/threads/secret-thread/messages?tree=true"),
@@ -90,7 +128,7 @@ async def test_another_tenants_id_looks_like_an_absent_one(
     absent = {**theirs, "run_id": "absent-run", "name": "absent-name"}
     absent |= {"thread_id": "absent-thread", "message_id": "absent-message", "key_id": "0" * 16}
     absent |= {"tenant": "nobody", "approval_id": "absent-approval"}
-    absent |= {"delivery_id": DELIVERY[:-1] + "b"}
+    absent |= {"delivery_id": DELIVERY[:-1] + "b", "file": "absent-0.png"}
     await tenants.ask("a", "GET", "/threads/secret-thread/messages")
     before = await settled(tenants)
     document = (await tenants.client.get("/openapi.json")).json()
@@ -102,24 +140,38 @@ async def test_another_tenants_id_looks_like_an_absent_one(
         for method in described:
             if method == "put":
                 continue  # makes what is not there; b's own
+            if method in ("get", "head"):
+                own = await tenants.ask(
+                    "a", method.upper(), path_of(template, theirs), accept="application/json"
+                )
+                assert own.is_success, (template, own.text)  # it is there
             answers = []
             for names in (theirs, absent):
-                path = re.sub(r"\{(\w+)\}", lambda found: names[found[1]], template)  # noqa: B023
+                path = path_of(template, names)
                 answer = await tenants.ask("b", method.upper(), path, BODIES.get(template))
                 shown = {value: f"<{name}>" for name, value in names.items() if len(value) > 8}
+                shown["secret-asking"] = "<run_id>"
                 answers.append(said(answer, shown))
             assert answers[0] == answers[1], (method, template)
             assert answers[0][0] in ((403,) if "{tenant}" in template else (202, 404)), template
             asked += 1
 
     assert asked > 25
+    for path, body in (("/schedules/secret-name", SCHEDULE), ("/quotas/a", {"max_queued": 0})):
+        put = await tenants.ask("b", "PUT", path, body)
+        assert put.status_code == (403 if "quotas" in path else 201)
     assert await seen_by_a(tenants) == before
+    decided = path_of("/runs/{run_id}/approvals/{approval_id}", theirs)
+    answer = await tenants.ask("a", "POST", decided, {"decision": "approve"})
+    assert answer.status_code == 202  # so b could have decided, had it been b's
 
 
 async def settled(tenants: Tenants) -> list[tuple[int, str]]:
     """Return what a sees once the answer in its thread has ended."""
     listed = (await tenants.ask("a", "GET", "/runs")).json()["runs"]
     for run in listed:
+        if run["run_id"] == "secret-asking":
+            continue  # its stream does not end
         events = await tenants.ask("a", "GET", f"/runs/{run['run_id']}/events")
         assert "run." in events.text  # the stream ends with the run
     return await seen_by_a(tenants)
