@@ -20,7 +20,7 @@ INFO = {
 }
 TOOLS = [
     {"name": name, "inputSchema": {"type": "object"}}
-    for name in ("echo", "large", "stream", "cut", "packed", "slow", "forgotten")
+    for name in ("echo", "large", "stream", "cut", "packed", "slow", "moved", "forgotten")
 ]
 
 
@@ -32,6 +32,8 @@ class HttpServer:
         self.headers: list[str] = []
         self.initialized = 0
         self.port = 0
+        self.elsewhere = ""
+        """Where it says that the tool ``moved`` is."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -85,6 +87,9 @@ class HttpServer:
                 writer.write(b"content-encoding: gzip\r\ncontent-length: 1\r\n\r\nx")
             case "slow":
                 return
+            case "moved":
+                head = f"HTTP/1.1 307 Moved\r\nlocation: {self.elsewhere}\r\n"
+                writer.write(f"{head}content-length: 0\r\n\r\n".encode())
             case _:
                 writer.write(b"HTTP/1.1 404 Gone\r\ncontent-length: 0\r\n\r\n")
 
@@ -153,6 +158,23 @@ async def test_a_server_gets_the_headers_that_are_configured() -> None:
     posts = [head for head in server.headers if head.startswith("post")]
     assert all("authorization: bearer abc" in head for head in posts)
     assert all("accept-encoding: identity" in head for head in posts)
+
+
+@pytest.mark.parametrize("host", ["http://127.0.0.1:{other}", "http://localhost:{own}", "//[::1]"])
+async def test_a_server_cannot_send_a_call_and_its_credentials_elsewhere(host: str) -> None:
+    """Neither to another port nor to another name; the call fails and the session goes on."""
+    secret = {"Authorization": "Bearer abc"}
+    async with running() as (other, _), running(headers=secret) as (server, servers):
+        server.elsewhere = f"{host.format(other=other.port, own=server.port)}/mcp"
+        await call(servers, "echo")
+        before = len(server.headers)
+        result = await call(servers, "moved")
+
+        assert result["code"] == "tool_error"
+        assert "not followed" in str(result["error"])
+        assert len(server.headers) == before + 1
+        assert other.headers == []
+        assert await call(servers, "echo") == {"text": "hello"}
 
 
 async def test_a_server_that_is_not_there_says_so() -> None:
