@@ -107,9 +107,15 @@ async def test_a_limit_of_three_calls_makes_three_however_many_runs_and_lanes_as
         first.client() as posting,
         second.client() as client,
     ):
+        connections = asyncio.Semaphore(50)  # a post that waits for one in the client times out
+
+        async def post(name: str) -> None:
+            async with connections:
+                await posting.post_run(run | {"run_id": name})
+
         async with asyncio.TaskGroup() as group:
             for name in names:
-                group.create_task(posting.post_run(run | {"run_id": name}))
+                group.create_task(post(name))
         await provider.wait_for_arrivals(LIMITED_RUNS // 2)
         await first.child.terminate()
         ended = [await finished(client, name, seconds=600) for name in names]

@@ -15,7 +15,7 @@ from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, PoolSizes, open_engines
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.runs import PostgresRuns
-from app.adapters.postgres.workers import PostgresWorkers
+from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery
 from app.control.budget import Budget
 from app.runs.ports import RunStore
 from app.runs.run import (
@@ -196,3 +196,14 @@ def end_of(
         "snapshot": graph.snapshot(),
     }
     return FinishRun(**ended | values)
+
+
+def recovery_of(stores: Stores) -> StaleRunRecovery:
+    """Return what looks for lost and overdue runs, as a process with these stores has it."""
+    return StaleRunRecovery(
+        pool=stores.engines.work,
+        dispatch=stores.dispatch,
+        interval_seconds=1,
+        stale_seconds=10,
+        max_attempts=3,
+    )

@@ -117,16 +117,19 @@ class Admission:
             InvalidRunError: the cost of the tenant is limited, and that of the run is not.
         """
         quota = self.quota
+        rate = await self._take_rate(connection)
+        # What is refused takes nothing of the rate.
+        left = None if rate is None else replace(rate, remaining=rate.remaining + 1)
         if queued and quota.max_queued is not None and self.counts["queued"] >= quota.max_queued:
             raise QuotaExceededError(
                 "queued",
                 used=quota.max_queued,
                 limit=quota.max_queued,
                 retry_after_seconds=RETRY_SECONDS,
+                rate=left,
             )
-        rate = await self._take_rate(connection)
         if quota.limits_cost:
-            await self._reserve(connection)
+            await self._reserve(connection, left)
         return rate
 
     async def _take_rate(self, connection: AsyncConnection) -> RateState | None:
@@ -148,7 +151,7 @@ class Admission:
             )
         return state
 
-    async def _reserve(self, connection: AsyncConnection) -> None:
+    async def _reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
         cost, tenant = self.new.request.budget.max_cost_usd, self.new.key.tenant
         if cost is None:
             message = "The cost of this tenant is limited: say what the run may cost at most."
@@ -167,6 +170,7 @@ class Admission:
                     requested=cost,
                     limit=limit,
                     retry_after_seconds=RETRY_SECONDS if used + cost <= limit else seconds,
+                    rate=rate,
                 )
         run = {"tenant": tenant, "run_id": self.new.key.run_id, "cost": cost}
         await connection.exec_driver_sql(_RESERVE, run)

@@ -13,21 +13,19 @@ from sqlalchemy import text
 from app.adapters.postgres.accept_and_cancel import halt_overdue
 from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.quotas import LOCK, PostgresQuotas
-from app.adapters.postgres.workers import StaleRunRecovery
 from app.control.budget import Budget
 from app.runs.errors import InvalidRunError
-from app.runs.observing import RunObservers
 from app.runs.ports import LateResult, RunFilter
 from app.runs.quotas import Quota, QuotaExceededError
 from app.runs.run import NewRun, Run, RunKey, RunStatus
 from tests.support.limits import store_limits
 from tests.support.stores import (
-    NotingObserver,
     Oracle,
     Stores,
     end_of,
     new_run,
     open_stores,
+    recovery_of,
 )
 
 USUAL = Quota()
@@ -109,6 +107,32 @@ async def test_a_rate_says_what_is_left(pair: tuple[Stores, Stores]) -> None:
     assert first.rate is not None
     assert first.rate.limit == 6000
     assert first.rate.remaining >= 5990
+
+
+async def test_whatever_quota_is_used_up_its_refusal_says_what_is_left_of_the_rate(
+    pair: tuple[Stores, Stores],
+) -> None:
+    """And takes nothing of it."""
+    await give(
+        pair[0],
+        max_running=0,
+        max_queued=1,
+        max_runs_per_minute=10,
+        max_cost_usd_per_day=Decimal(5),
+    )
+    await pair[0].runs.accept(run("r0", cost="1"), worker_id="w1")
+
+    for _ in range(2):
+        with pytest.raises(QuotaExceededError) as refused:
+            await pair[1].runs.accept(run("r1", cost="1"), worker_id="w1")
+        assert refused.value.dimension == "queued"
+        assert refused.value.rate is not None
+        assert (refused.value.rate.limit, refused.value.rate.remaining) == (10, 9)
+    await give(pair[0], max_runs_per_minute=10, max_cost_usd_per_day=Decimal(5))
+    with pytest.raises(QuotaExceededError) as refused:
+        await pair[1].runs.accept(run("r1", cost="9"), worker_id="w1")
+    assert refused.value.dimension == "cost_usd_today"
+    assert refused.value.rate is not None
 
 
 async def test_the_cost_of_a_day_is_never_overshot(
@@ -282,16 +306,6 @@ async def test_runs_that_wait_for_others_of_their_tenant_are_given_no_jobs(
     assert await replace(recovery_of(pair[0]), usual_max_running=0).recover() == []
 
 
-def recovery_of(stores: Stores) -> StaleRunRecovery:
-    return StaleRunRecovery(
-        pool=stores.engines.work,
-        dispatch=stores.dispatch,
-        interval_seconds=1,
-        stale_seconds=10,
-        max_attempts=3,
-    )
-
-
 async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_url: str) -> None:
     """Zero lets nothing through."""
     limits = store_limits(quota=Quota(max_running=0))
@@ -301,70 +315,6 @@ async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_u
         assert await stores.runs.claim(None, "w1") is None
         await give(stores, max_running=1)
         assert await stores.runs.claim(None, "w1") is not None
-
-
-async def test_a_queued_run_is_halted_at_its_deadline(
-    pair: tuple[Stores, Stores], oracle: Oracle
-) -> None:
-    """Nobody has begun it, and nobody will."""
-    await give(pair[0], max_running=0)
-    soon = datetime.now(UTC) + timedelta(seconds=1)
-    await pair[0].runs.accept(run("late", deadline=soon), worker_id="w1")
-    await pair[0].runs.accept(run("patient"), worker_id="w1")
-    await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")
-    watching = NotingObserver()
-    looking = [
-        replace(recovery_of(stores), observers=RunObservers([watching])) for stores in 2 * pair
-    ]
-    async with asyncio.TaskGroup() as group:
-        for recovery in looking:
-            group.create_task(recovery.recover())
-    assert watching.told == ["ended late halted halt"]  # by one of all the processes
-
-    ended = await pair[1].runs.get(RunKey("default", "late"))
-    assert ended is not None
-    assert (ended.status, ended.started_at) == (RunStatus.HALTED, None)
-    assert ended.stop is not None
-    assert ended.stop["kind"] == "deadline"
-    waiting = await pair[1].runs.get(RunKey("default", "patient"))
-    assert waiting is not None
-    assert waiting.status is RunStatus.QUEUED
-
-
-async def test_a_run_whose_deadline_has_passed_is_halted_by_the_request_that_brings_it(
-    pair: tuple[Stores, Stores], oracle: Oracle
-) -> None:
-    """It is never begun, has no job and no attempt, and a repeated request finds it."""
-    late = run("late", deadline=datetime.now(UTC) - timedelta(seconds=5))
-
-    accepted = await pair[0].runs.accept(late, worker_id="w1")
-    again = await pair[1].runs.accept(late, worker_id="w1")
-
-    assert (accepted.created, again.created) == (True, False)
-    assert again.run == await pair[0].runs.get(late.key)
-    assert (again.run.status, again.run.started_at) == (RunStatus.HALTED, None)
-    assert (again.run.attempts, again.run.fence) == (0, 0)
-    assert again.run.stop is not None
-    assert again.run.stop["kind"] == "deadline"
-    assert accepted.run.status is RunStatus.HALTED
-    assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 0
-
-
-async def test_a_run_whose_deadline_has_passed_is_not_claimed(
-    pair: tuple[Stores, Stores], oracle: Oracle
-) -> None:
-    """Neither by its name nor as the next one: it waits to be halted."""
-    soon = datetime.now(UTC) + timedelta(seconds=1)
-    late = run("late", deadline=soon)
-    await pair[0].runs.accept(late, worker_id=None)
-    await pair[0].runs.accept(run("patient"), worker_id=None)
-    await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")
-
-    assert await pair[0].runs.claim(late.key, "w1") is None
-    claimed = await pair[1].runs.claim(None, "w1")
-    assert claimed is not None
-    assert claimed.key.run_id == "patient"
-    assert await pair[1].runs.claim(None, "w1") is None
 
 
 async def test_a_tenant_whose_lock_is_held_is_passed_over_with_all_its_runs(

@@ -1,0 +1,80 @@
+"""A run that can no longer make its deadline is halted, and nobody begins it."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from app.adapters.postgres.quotas import PostgresQuotas
+from app.runs.observing import RunObservers
+from app.runs.quotas import Quota
+from app.runs.run import NewRun, RunKey, RunStatus
+from tests.support.stores import NotingObserver, Oracle, Stores, new_run, recovery_of
+
+
+def run(run_id: str, *, deadline: datetime | None = None) -> NewRun:
+    new = new_run(run_id)
+    return replace(new, request=replace(new.request, deadline=deadline))
+
+
+async def test_a_queued_run_is_halted_at_its_deadline(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Nobody has begun it, and nobody will."""
+    await PostgresQuotas(pair[0].engines.work, Quota()).put("default", Quota(max_running=0))
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    await pair[0].runs.accept(run("late", deadline=soon), worker_id="w1")
+    await pair[0].runs.accept(run("patient"), worker_id="w1")
+    await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")
+    watching = NotingObserver()
+    looking = [
+        replace(recovery_of(stores), observers=RunObservers([watching])) for stores in 2 * pair
+    ]
+    async with asyncio.TaskGroup() as group:
+        for recovery in looking:
+            group.create_task(recovery.recover())
+    assert watching.told == ["ended late halted halt"]  # by one of all the processes
+
+    ended = await pair[1].runs.get(RunKey("default", "late"))
+    assert ended is not None
+    assert (ended.status, ended.started_at) == (RunStatus.HALTED, None)
+    assert ended.stop is not None
+    assert ended.stop["kind"] == "deadline"
+    waiting = await pair[1].runs.get(RunKey("default", "patient"))
+    assert waiting is not None
+    assert waiting.status is RunStatus.QUEUED
+
+
+async def test_a_run_whose_deadline_has_passed_is_halted_by_the_request_that_brings_it(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """It is never begun, has no job and no attempt, and a repeated request finds it."""
+    late = run("late", deadline=datetime.now(UTC) - timedelta(seconds=5))
+
+    accepted = await pair[0].runs.accept(late, worker_id="w1")
+    again = await pair[1].runs.accept(late, worker_id="w1")
+
+    assert (accepted.created, again.created) == (True, False)
+    assert again.run == await pair[0].runs.get(late.key)
+    assert (again.run.status, again.run.started_at) == (RunStatus.HALTED, None)
+    assert (again.run.attempts, again.run.fence) == (0, 0)
+    assert again.run.stop is not None
+    assert again.run.stop["kind"] == "deadline"
+    assert accepted.run.status is RunStatus.HALTED
+    assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 0
+
+
+async def test_a_run_whose_deadline_has_passed_is_not_claimed(
+    pair: tuple[Stores, Stores], oracle: Oracle
+) -> None:
+    """Neither by its name nor as the next one: it waits to be halted."""
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    late = run("late", deadline=soon)
+    await pair[0].runs.accept(late, worker_id=None)
+    await pair[0].runs.accept(run("patient"), worker_id=None)
+    await oracle.rows("SELECT pg_sleep(extract(epoch FROM max(deadline) - now())) FROM runs")
+
+    assert await pair[0].runs.claim(late.key, "w1") is None
+    claimed = await pair[1].runs.claim(None, "w1")
+    assert claimed is not None
+    assert claimed.key.run_id == "patient"
+    assert await pair[1].runs.claim(None, "w1") is None
