@@ -214,6 +214,10 @@ def as_problem(error: Exception) -> ProblemError:
             return ProblemError(types.ANSWER_NOT_ENDED, violations=[violation])
         case QuotaExceededError():
             return _quota_exceeded(error)
+        case QueueFullError():
+            refused = ProblemError(types.QUEUE_FULL)
+            refused.headers = rate_headers(error.rate)
+            return refused
         case HTTPException():
             return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
     return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from app.kernel.validation import Problem
 from app.nodes.nesting import DefinitionKind
+from app.runs.quotas import RateState
 from app.runs.run import DefinitionRef
 
 
@@ -61,6 +62,11 @@ class TooManyPendingCancelsError(Exception):
 
 class QueueFullError(Exception):
     """More runs wait than the service admits."""
+
+    def __init__(self, rate: RateState | None = None) -> None:
+        super().__init__()
+        self.rate = rate
+        """How the tenant stands to its rate, if that is limited."""
 
 
 class StoreUnavailableError(Exception):

@@ -11,6 +11,7 @@ import pytest
 from app.access.authentication import Authentication
 from app.access.caller import OPERATOR, Scope
 from app.access.keys import Keys
+from app.runs.errors import QueueFullError
 from app.runs.ports import Accepted
 from app.runs.quotas import QuotaExceededError, RateState
 from app.runs.run import NewRun
@@ -134,6 +135,28 @@ async def test_an_accepted_run_says_what_is_left_of_the_rate() -> None:
         assert accepted.status_code == 202
         assert accepted.headers["ratelimit"] == '"runs";r=0;t=7'
     assert "ratelimit" not in free.headers
+
+
+async def test_a_full_queue_and_a_repeated_request_say_what_is_left_of_the_rate() -> None:
+    """With the time to come back, as a queue that is full always tells it."""
+
+    class Full(MemoryRuns):
+        async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
+            if new.key.run_id == "refused":
+                raise QueueFullError(RATE)
+            return replace(await super().accept(new, worker_id=worker_id), rate=RATE)
+
+    async with client_of(memory_api(Full())) as client:
+        refused = await client.post("/runs", json=CASE | {"run_id": "refused"})
+        await client.post("/runs", json=CASE | {"run_id": "case-1"})
+        repeated = await client.post("/runs", json=CASE | {"run_id": "case-1"})
+
+    assert (refused.status_code, repeated.status_code) == (429, 200)
+    assert refused.json()["type"].endswith("queue-full")
+    assert int(refused.headers["retry-after"]) > 0
+    for answer in (refused, repeated):
+        assert answer.headers["ratelimit"] == '"runs";r=0;t=7'
+        assert answer.headers["ratelimit-policy"] == '"runs";q=60;w=60'
 
 
 async def test_priority_and_concurrency_key_come_back_with_the_run() -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.accept_statements import ACCEPT_ONE, COUNT_QUEUED, LOCK_KEY
 from app.adapters.postgres.json_text import dump
-from app.adapters.postgres.quotas import admission_of
+from app.adapters.postgres.quotas import admission_of, left_of_rate
 from app.adapters.postgres.rows import (
     call_from_row,
     call_to_json,
@@ -94,7 +94,7 @@ async def accept_in(
     if new.idempotency_key is not None:
         earlier = await _earlier_by_key(connection, new)
         if earlier is not None:
-            return Accepted(earlier, created=False)
+            return await _repeated(connection, earlier, limits)
     admission = await admission_of(connection, new, limits.quota)
     overdue = new.is_overdue
     if overdue or (admission is not None and not admission.may_begin):
@@ -102,7 +102,7 @@ async def accept_in(
     document = dump([new_run_to_json(new, worker_id)])
     row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
-        return Accepted(await _same_request(connection, new), created=False)
+        return await _repeated(connection, await _same_request(connection, new), limits)
     run = run_from_row(row)
     if new.request.source is not None:
         await take_over(connection, new.key, new.request.source)
@@ -111,9 +111,11 @@ async def accept_in(
         run = await read_run(connection, new.key)
         return Accepted(run, created=True)
     queued = worker_id is None and not overdue
-    if queued and limits.max_queued is not None:
-        await _require_place(connection, new, limits.max_queued)
-    rate = None
+    most, rate = limits.max_queued, None
+    if queued and most is not None and not await _has_place(connection, new, most):
+        if admission is not None:
+            rate = await left_of_rate(connection, new.key.tenant, limits.quota)
+        raise QueueFullError(rate)
     if admission is not None:
         rate = await admission.charge(connection, queued=queued)
     if overdue:
@@ -121,15 +123,18 @@ async def accept_in(
     return Accepted(run, created=True, rate=rate)
 
 
-async def _require_place(connection: AsyncConnection, new: NewRun, most: int) -> None:
-    """Refuse a run, which is stored by now, if the queue has no place for it.
+async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) -> Accepted:
+    """Answer a request that has made a run before; it takes nothing of its tenant's rate."""
+    rate = await left_of_rate(connection, run.key.tenant, limits.quota)
+    return Accepted(run, created=False, rate=rate)
+
+
+async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> bool:
+    """Return whether the queue has a place for a run, which is stored by now.
 
     The runs of one tenant may fill the queue, whatever they wait for. So that others are not
     refused for that, a tenant that has few runs in a full queue gets a place beyond, of which there
     are as many again.
-
-    Raises:
-        QueueFullError: there is none.
     """
     later, tenant = new.request.start_at is not None, new.key.tenant
     few = few_of_queue(most)
@@ -140,9 +145,8 @@ async def _require_place(connection: AsyncConnection, new: NewRun, most: int) ->
         return count
 
     if await queued(most) <= most:
-        return
-    if not most or await queued(few, tenant) > few or await queued(2 * most) > 2 * most:
-        raise QueueFullError
+        return True
+    return most > 0 and await queued(few, tenant) <= few and await queued(2 * most) <= 2 * most
 
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:

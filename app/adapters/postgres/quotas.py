@@ -73,6 +73,12 @@ ON CONFLICT (tenant_id) DO UPDATE SET refilled_at = excluded.refilled_at,
 RETURNING available
 """
 
+_LEFT_OF_RATE = """
+SELECT least(%(most)s, available + %(most)s / 60.0
+    * extract(epoch FROM clock_timestamp() - refilled_at)) FROM quota_rates
+WHERE tenant_id = %(tenant)s
+"""
+
 _RESERVE = """
 WITH run AS (
     UPDATE runs SET reserved_cost_usd = %(cost)s
@@ -138,9 +144,7 @@ class Admission:
             return None
         asked = {"tenant": self.new.key.tenant, "most": float(most)}
         available = (await connection.exec_driver_sql(_TAKE_RATE, asked)).scalar_one()
-        remaining = math.floor(max(0.0, available))
-        missing = (-available if available < 0 else most - available) * 60 / (most or 1)
-        state = RateState(limit=most, remaining=remaining, reset_seconds=math.ceil(missing))
+        state = _rate(most, available)
         if available < 0:
             raise QuotaExceededError(
                 "runs_per_minute",
@@ -191,6 +195,22 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
     }
     counts = (await connection.exec_driver_sql(COUNTS, asked)).mappings().one()
     return Admission(quota, counts, new)
+
+
+async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
+    """Return how a tenant stands to its rate, and take nothing of it; None if it has none."""
+    most = (await _quota_of(connection, tenant) or usual).max_runs_per_minute
+    if most is None:
+        return None
+    asked = {"tenant": tenant, "most": float(most)}
+    available = (await connection.exec_driver_sql(_LEFT_OF_RATE, asked)).scalar_one_or_none()
+    return _rate(most, most if available is None else available)
+
+
+def _rate(most: int, available: float) -> RateState:
+    missing = (-available if available < 0 else most - available) * 60 / (most or 1)
+    remaining = math.floor(max(0.0, available))
+    return RateState(limit=most, remaining=remaining, reset_seconds=math.ceil(missing))
 
 
 async def _quota_of(connection: AsyncConnection, tenant: str) -> Quota | None:

@@ -14,7 +14,7 @@ from app.adapters.postgres.accept_and_cancel import halt_overdue
 from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.quotas import LOCK, PostgresQuotas
 from app.control.budget import Budget
-from app.runs.errors import InvalidRunError
+from app.runs.errors import InvalidRunError, QueueFullError
 from app.runs.ports import LateResult, RunFilter
 from app.runs.quotas import Quota, QuotaExceededError
 from app.runs.run import NewRun, Run, RunKey, RunStatus
@@ -133,6 +133,33 @@ async def test_whatever_quota_is_used_up_its_refusal_says_what_is_left_of_the_ra
         await pair[1].runs.accept(run("r1", cost="9"), worker_id="w1")
     assert refused.value.dimension == "cost_usd_today"
     assert refused.value.rate is not None
+
+
+async def test_a_full_queue_and_repeated_requests_tell_what_is_left_of_the_rate(
+    database_url: str,
+) -> None:
+    """They take nothing of it; a tenant whose rate is not limited is told nothing."""
+    async with open_stores(database_url, store_limits(max_queued=1)) as stores:
+        await give(stores, max_running=0, max_runs_per_minute=10)
+        first = replace(run("r0"), idempotency_key="k")
+        await stores.runs.accept(first, worker_id=None)
+
+        with pytest.raises(QueueFullError) as refused:
+            await stores.runs.accept(run("r1"), worker_id=None)
+        repeated = [
+            await stores.runs.accept(replace(first, idempotency_key=key), worker_id=None)
+            for key in ("k", None)
+        ]
+        await give(stores, max_running=0)
+        with pytest.raises(QueueFullError) as free:
+            await stores.runs.accept(run("r1"), worker_id=None)
+
+    assert [each.created for each in repeated] == [False, False]
+    for rate in (refused.value.rate, *(each.rate for each in repeated)):
+        assert rate is not None
+        assert (rate.limit, rate.remaining) == (10, 9)
+        assert 0 < rate.reset_seconds <= 6
+    assert free.value.rate is None
 
 
 async def test_the_cost_of_a_day_is_never_overshot(
