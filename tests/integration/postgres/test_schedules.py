@@ -13,6 +13,7 @@ from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.quotas import LOCK, PostgresQuotas
 from app.adapters.postgres.schedules import PostgresSchedules
 from app.control.budget import Budget
+from app.runs.errors import QueueFullError
 from app.runs.observing import RunObservers
 from app.runs.quotas import Queueing, Quota
 from app.runs.run import RunKey, RunStatus, Webhook
@@ -262,6 +263,29 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
 
     statuses = "SELECT array_agg(status ORDER BY created_at) FROM runs"
     assert await oracle.value(statuses) == ["cancelled", "queued"]
+
+
+async def test_a_schedule_fires_beside_a_queue_that_is_full_of_another_tenant(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """Whether what fills it waits for a worker or for its own time."""
+    schedules = opened(stores, max_queued=2)
+    full = replace(stores.runs, limits=store_limits(max_queued=2))
+    later = datetime.now(UTC) + timedelta(days=365)
+    for number, start_at in enumerate((later, later, None, None)):
+        new = new_run(f"r{number}", tenant="a")
+        new = replace(new, request=replace(new.request, start_at=start_at))
+        await full.accept(new, worker_id=None)
+    with pytest.raises(QueueFullError):
+        await full.accept(new_run("more", tenant="a"), worker_id=None)
+    await schedules.put(schedule())
+    await missed(oracle, 1)
+
+    await schedules.fire("default", "hourly")
+
+    fired = await schedules.get("default", "hourly")
+    assert (fired.last_error, fired.last_run_id is not None) == (None, True)
+    assert await oracle.value("SELECT count(*) FROM runs WHERE tenant_id = 'default'") == 1
 
 
 async def test_a_paused_schedule_fires_nothing(
