@@ -81,8 +81,13 @@ _DUE = "clock_timestamp() - make_interval(days => %(days)s)"
 
 OLD_RUNS = f"""
 SELECT run_id FROM runs WHERE tenant_id = %(tenant)s AND finished_at < {_DUE}
+    AND NOT EXISTS (
+        SELECT FROM webhook_deliveries d
+        WHERE d.tenant_id = runs.tenant_id AND d.run_id = runs.run_id AND d.status = 'pending'
+    )
 ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """  # noqa: S608 - nothing of a caller's is in it, here and below
+"""A run whose end is still to be announced stays until that is delivered, or given up."""
 
 DROP_THREADS = f"""
 DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from app.adapters.postgres import retention as statements
 from app.adapters.postgres.retention import FOR_EVER, PostgresRetention, set_days
 from app.runs.retention import Record, Retention
-from app.runs.run import RunKey
+from app.runs.run import RunKey, Webhook
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
@@ -33,6 +34,9 @@ VALUES (%s, %s, 'a.txt', 'slot', 'text/plain', 1, repeat('0', 64), 'x')
 SNAPSHOT = "INSERT INTO snapshots VALUES (%s, %s, '{}')"
 """As an earlier release has stored it."""
 EVENT = "INSERT INTO events (tenant_id, run_id, seq, type) VALUES (%s, %s, 1, 'run.started')"
+END_DELIVERY = """
+UPDATE webhook_deliveries SET status = %s, due_at = NULL WHERE run_id = %s
+"""
 COUNT = {
     Record.RUNS: "SELECT count(*) FROM runs",
     Record.REQUESTS: "SELECT count(*) FROM calls WHERE request IS NOT NULL",
@@ -175,6 +179,29 @@ async def test_a_run_that_somebody_has_locked_is_left_to_the_next_sweep(
         await other.rows("SELECT FROM runs WHERE run_id = 'old-0' FOR UPDATE")
         await sweep(stores, runs=30)
         assert await oracle.value("SELECT run_id FROM runs") == "old-0"
+    await sweep(stores, runs=30)
+    assert await oracle.value("SELECT count(*) FROM runs") == 0
+
+
+async def test_a_run_whose_end_is_still_to_be_announced_is_kept_until_that_is_done(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """However long its receiver is away; one that is not tried any more keeps nothing."""
+    webhook = Webhook("https://example.com/hook")
+    for run_id in ("old-delivered", "old-dead", "old-pending"):
+        accepted = await stores.runs.accept(
+            replace(new_run(run_id), webhook=webhook), worker_id="w1"
+        )
+        await stores.journal.finish(end_of(accepted.run))
+    await oracle.rows(END_DELIVERY, "delivered", "old-delivered")
+    await oracle.rows(END_DELIVERY, "dead", "old-dead")
+    await oracle.rows(AGE, 31, "old-%")
+
+    await sweep(stores, runs=30)
+
+    assert await oracle.value("SELECT array_agg(run_id) FROM runs") == ["old-pending"]
+    assert await oracle.value("SELECT run_id FROM webhook_deliveries") == "old-pending"
+    await oracle.rows(END_DELIVERY, "delivered", "old-pending")
     await sweep(stores, runs=30)
     assert await oracle.value("SELECT count(*) FROM runs") == 0
 
