@@ -14,7 +14,12 @@ from typing import Any
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.accept_statements import ACCEPT_ONE, COUNT_QUEUED, LOCK_KEY
+from app.adapters.postgres.accept_statements import (
+    ACCEPT_ONE,
+    COUNT_QUEUED,
+    COUNT_QUEUED_OF,
+    LOCK_KEY,
+)
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.quotas import admission_of, left_of_rate
 from app.adapters.postgres.rows import (
@@ -139,14 +144,15 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
     later, tenant = new.request.start_at is not None, new.key.tenant
     few = few_of_queue(most)
 
-    async def queued(limit: int, of: str | None = None) -> int:
-        found = await connection.exec_driver_sql(COUNT_QUEUED, (later, of, of, limit + 1))
+    async def at_most(limit: int, statement: str, *of: str) -> bool:
+        found = await connection.exec_driver_sql(statement, (*of, later, limit + 1))
         count: int = found.scalar_one()
-        return count
+        return count <= limit
 
-    if await queued(most) <= most:
+    if await at_most(most, COUNT_QUEUED):
         return True
-    return most > 0 and await queued(few, tenant) <= few and await queued(2 * most) <= 2 * most
+    has_few = most > 0 and await at_most(few, COUNT_QUEUED_OF, tenant)
+    return has_few and await at_most(2 * most, COUNT_QUEUED)
 
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:

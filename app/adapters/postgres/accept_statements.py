@@ -136,7 +136,11 @@ With a cancel request that has not expired the run is queued, for this transacti
 """
 
 COUNT_QUEUED = f"""
-SELECT count(*) FROM (SELECT FROM runs
-    WHERE {_WAITS} AND (%s::text IS NULL OR tenant_id = %s) LIMIT %s) queued
+SELECT count(*) FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s) queued
 """  # noqa: S608
-"""Count the runs that wait, of all tenants or of one, up to a limit."""
+"""Count the runs that wait, up to a limit."""
+
+COUNT_QUEUED_OF = f"""
+SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %s AND {_WAITS} LIMIT %s) queued
+"""  # noqa: S608
+"""Count those of a tenant. One statement for both would find them without the index of tenants."""
