@@ -28,7 +28,7 @@ from app.api.run_body import (
 )
 from app.api.services import ApiLimits
 from app.api.violations import Violation, violations_of
-from app.control.budget import Budget
+from app.control.budget import UNLIMITED, Budget
 from app.engine.prepared import PreparedGraph
 from app.kernel.graph import DEFAULT_HANDLE
 from app.nodes.agent.definition import AgentDefinition, AgentInputError
@@ -42,7 +42,6 @@ from app.tools.dispatch import ToolDispatch
 from app.trace.frozen_json import ValueTooLargeError, freeze
 from app.webhooks.addresses import AddressRefusedError
 
-_UNLIMITED = Budget()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -94,7 +93,7 @@ class GraphAdmission:
     def __init__(self, limits: ApiLimits, definitions: Definitions) -> None:
         self._limits = limits
         self._definitions = definitions
-        self._usual = _UNLIMITED.merged_with(limits.budget_ceiling)
+        self._usual = UNLIMITED.merged_with(limits.budget_ceiling)
 
     async def new_run(
         self, body: GraphRunBody | AgentRunBody, tenant: str, idempotency_key: str | None
@@ -116,8 +115,8 @@ class GraphAdmission:
         limits = self._limits
         request = RunRequest(
             kind=RunKind(kind),
-            budget=_budget(body.budget, _UNLIMITED, self._usual, limits),
-            requires_prices=requires_prices(body.budget, _UNLIMITED, limits),
+            budget=_budget(body.budget, UNLIMITED, self._usual, limits),
+            requires_prices=requires_prices(body.budget, UNLIMITED, limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
             timezone=body.timezone or limits.default_timezone,
@@ -239,8 +238,9 @@ def _budget(
 
 def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
     """Return whether somebody has set the run's limit of cost: its caller or the configuration."""
-    set_by_caller = given_limits(given, usual).max_cost_usd is not None
-    return set_by_caller or limits.ceiling_requires_prices
+    set_by_caller = given is not None and "max_cost_usd" in given.given
+    budget = given.budget if given is not None and set_by_caller else usual
+    return budget.max_cost_usd is not None or limits.ceiling_requires_prices
 
 
 def new_run(

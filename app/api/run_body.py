@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
@@ -35,7 +35,7 @@ from app.api.field_types import (
     ZoneName,
 )
 from app.api.problems import invalid
-from app.control.budget import Budget, json_name, json_number
+from app.control.budget import UNLIMITED, Budget, field_name, json_number
 from app.nodes.agent.definition import MAX_MESSAGES
 from app.nodes.reading import refusal
 from app.runs.quotas import Queueing
@@ -76,7 +76,9 @@ class GivenBudget:
 
     def over(self, usual: Budget) -> Budget:
         """Return ``usual`` with the given limits in the place of its own, null included."""
-        names = (field.name for field in fields(Budget) if json_name(field.name) in self.given)
+        if usual is UNLIMITED:  # so is what was not sent
+            return self.budget
+        names = map(field_name, self.given)
         return replace(usual, **{name: getattr(self.budget, name) for name in names})
 
     def to_json(self) -> dict[str, int | float | None]:

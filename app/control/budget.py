@@ -74,6 +74,14 @@ def json_name(field: str) -> str:
     return JSON_NAMES.get(field, field)
 
 
+def field_name(json_name: str) -> str:
+    """Return which field of a budget has a name in JSON."""
+    return _OF_JSON.get(json_name, json_name)
+
+
+_OF_JSON: Mapping[str, str] = {in_json: field for field, in_json in JSON_NAMES.items()}
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Budget:
     """Limits: null is unlimited, 0 allows nothing."""
@@ -141,8 +149,9 @@ class Budget:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _require_limit(field.name, getattr(self, field.name))
+        for name in _FIELDS.values():
+            if (limit := getattr(self, name)) is not None:
+                _require_limit(name, limit)
         if self.max_cost_dollars is not None:
             object.__setattr__(self, "max_cost_dollars", money(self.max_cost_dollars))
 
@@ -164,10 +173,13 @@ class Budget:
     def merged_with(self, ceiling: "Budget") -> "Budget":
         """Return the smaller of both limits in every dimension."""
         names = _FIELDS.values()
-        merged: dict[str, Any] = {
-            name: _smaller(getattr(self, name), getattr(ceiling, name)) for name in names
+        smaller: dict[str, Any] = {
+            name: limit
+            for name in names
+            if (limit := _smaller(getattr(self, name), getattr(ceiling, name)))
+            is not getattr(self, name)
         }
-        return replace(self, **merged)
+        return replace(self, **smaller) if smaller else self
 
 
 _FIELDS: Mapping[Dimension, str] = {
@@ -200,9 +212,7 @@ def json_number(value: Amount | None) -> int | float | None:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _require_limit(name: str, limit: Amount | None) -> None:
-    if limit is None:
-        return
+def _require_limit(name: str, limit: Amount) -> None:
     allowed = _TYPES.get(name, (int,))
     if isinstance(limit, bool) or not isinstance(limit, allowed):
         kind = "a whole number" if allowed == (int,) else "a number"
@@ -225,4 +235,4 @@ def _smaller(one: Amount | None, other: Amount | None) -> Amount | None:
 
 
 UNLIMITED: Final = Budget()
-"""A budget that limits nothing, made once: to check nine limits takes 15 µs."""
+"""A budget that limits nothing, made once."""

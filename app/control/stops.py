@@ -6,7 +6,7 @@ it into a :class:`StopCause`, which is what callers see as ``stop``.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -59,10 +59,14 @@ class StopCause:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as JSON values, without what is not known."""
-        at = rfc3339(self.at) if self.at else None
-        values = asdict(self) | {"kind": self.kind.value, "at": at}
-        values |= {name: json_number(getattr(self, name)) for name in _AMOUNTS}
-        return {name: value for name, value in values.items() if value is not None}
+        known = ((name, getattr(self, name)) for name in _FIELDS)
+        values = {name: value for name, value in known if value is not None}
+        values["kind"] = self.kind.value
+        if self.at is not None:
+            values["at"] = rfc3339(self.at)
+        for name in _AMOUNTS & values.keys():
+            values[name] = json_number(values[name])
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StopCause":
@@ -72,7 +76,8 @@ class StopCause:
         return cls(**{**values, **read})
 
 
-_AMOUNTS = ("limit", "used", "reserved", "requested")
+_FIELDS = tuple(field.name for field in fields(StopCause))
+_AMOUNTS = frozenset({"limit", "used", "reserved", "requested"})
 
 
 class Stop(BaseException):

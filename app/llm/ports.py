@@ -1,7 +1,7 @@
 """The port of model providers: what is sent, what comes back, and how an attempt fails."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -20,6 +20,10 @@ class ToolCall:
     name: str
     arguments: str
     """JSON as the model wrote it, which may be broken."""
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as JSON."""
+        return {"id": self.id, "name": self.name, "arguments": self.arguments}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,7 @@ class Message:
         """Return what it carries beside role and content, as JSON; nothing if it is plain text."""
         extras: dict[str, Any] = {}
         if self.tool_calls:
-            extras["tool_calls"] = [asdict(call) for call in self.tool_calls]
+            extras["tool_calls"] = [call.to_json() for call in self.tool_calls]
         if self.tool_call_id is not None:
             extras["tool_call_id"] = self.tool_call_id
         if self.tool_name is not None:

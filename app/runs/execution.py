@@ -94,7 +94,8 @@ class Execution:
             warn=_warner(self.journal),
             requires_prices=run.request.requires_prices,
         )
-        self.scope.restore(spent_before(earlier))
+        if earlier:
+            self.scope.restore(spent_before(earlier))
 
     @property
     def ended(self) -> bool:
